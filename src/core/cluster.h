@@ -1,0 +1,93 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef HDT_CORE_CLUSTER_H
+#define HDT_CORE_CLUSTER_H
+
+/*
+ * What there is to plan with: sites, their workers with device profiles, the links between sites.
+ * Plain data, as the coordinator's gateway collects it and the planner reads it.
+ */
+#include "src/base/error.h"
+
+#include <jansson.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define HDT_NAME_CAP 64 /* names of sites, workers, jobs, devices, with the '\0' */
+
+/* true when `name` is 1..63 of [a-z0-9._-] (case kept), the form of site and worker names. */
+bool hdt_name_is_valid(const char *name);
+
+/* Seconds for one micro-batch of one job's shape on one device, measured by its worker. */
+struct hdt_profile {
+    bool valid;
+    int64_t micro_batch, seq_len;
+    double embed_fwd_s, embed_bwd_s;
+    double block_fwd_s, block_bwd_s; /* one block; backward without recompute */
+    double head_fwd_s, head_bwd_s;   /* norm + head + loss */
+    double step_s_per_param;         /* norm, clip and AdamW */
+    double op_overhead_s;            /* fixed cost of one op of the list */
+    double cast_bytes_per_s; /* worker codecs bf16/int8: bytes of fp32 in a second, one core */
+};
+
+struct hdt_cluster_worker {
+    char site[HDT_NAME_CAP];
+    char name[HDT_NAME_CAP];
+    char device[HDT_NAME_CAP]; /* "AMD EPYC, 2 threads" */
+    char backend[16];          /* "cpu" */
+    uint64_t memory_bytes;     /* that the worker may use */
+    int n_threads;
+    bool busy; /* part of a running job */
+    struct hdt_profile profile;
+};
+
+/* One direction. */
+struct hdt_cluster_link {
+    char from[HDT_NAME_CAP], to[HDT_NAME_CAP]; /* sites */
+    bool up;
+    double rate_bytes_per_s; /* goodput measured; 0: not measured */
+    double rtt_s;
+    double
+        lossless_bytes_per_s; /* gateway codec: plaintext bytes in a second, one core; 0: unknown */
+    double lossless_ratio;    /* seen so far on this link; 0: unknown */
+};
+
+struct hdt_cluster_site {
+    char name[HDT_NAME_CAP];
+};
+
+struct hdt_cluster {
+    struct hdt_cluster_site *sites;
+    size_t n_sites;
+    struct hdt_cluster_worker *workers;
+    size_t n_workers;
+    struct hdt_cluster_link *links;
+    size_t n_links;
+};
+
+void hdt_cluster_release(struct hdt_cluster *cluster);
+
+/* Add one (copies); names must be new. */
+void hdt_cluster_add_site(struct hdt_cluster *cluster, const char *name);
+void hdt_cluster_add_worker(struct hdt_cluster *cluster, const struct hdt_cluster_worker *worker);
+void hdt_cluster_add_link(struct hdt_cluster *cluster, const struct hdt_cluster_link *link);
+
+const struct hdt_cluster_link *hdt_cluster_find_link(const struct hdt_cluster *cluster,
+                                                     const char *from, const char *to);
+
+/* JSON, as `hdt status --json` prints it and messages carry it. */
+json_t *hdt_cluster_to_json(const struct hdt_cluster *cluster);
+enum hdt_status hdt_cluster_from_json(const json_t *json, const char *where,
+                                      struct hdt_cluster *cluster, struct hdt_error *err);
+json_t *hdt_profile_to_json(const struct hdt_profile *profile);
+enum hdt_status hdt_profile_from_json(const json_t *json, struct hdt_profile *profile,
+                                      struct hdt_error *err);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* HDT_CORE_CLUSTER_H */

@@ -1,0 +1,121 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "config.h"
+
+#include "src/core/gateway_conf.h"
+#include "src/base/log.h"
+
+#define KIB 1024.0
+#define MIB (1024.0 * KIB)
+#define TIB (1024.0 * 1024.0 * MIB)
+#define S   1000.0 /* milliseconds */
+#define MIN (60.0 * S)
+#define DAY (1440.0 * MIN)
+
+static const struct hdt_conf_row tls_rows[] = {
+    HDT_CONF_PATH(struct hdt_gateway_tls_conf, ca, NULL,
+                  "Certificate of the federation's authority (ca.pem of 'hdt ca init'): who it "
+                  "signed is trusted, nobody else. Example: tls/ca.pem."),
+    HDT_CONF_PATH(struct hdt_gateway_tls_conf, cert, NULL,
+                  "This site's certificate, from 'hdt ca sign' or 'hdt ca issue site NAME'. "
+                  "Example: tls/cert.pem."),
+    HDT_CONF_PATH(struct hdt_gateway_tls_conf, key, NULL,
+                  "Private key of that certificate. It stays on this machine, readable by the "
+                  "gateway alone. Example: tls/key.pem."),
+    HDT_CONF_PATH(
+        struct hdt_gateway_tls_conf, crl, "",
+        "Revocation list (crl.pem of 'hdt ca revoke'). It is read again on SIGHUP and goes to the "
+        "other sites; the newer of this one and of what they sent counts. Empty: only theirs."),
+    HDT_CONF_END,
+};
+
+static const struct hdt_conf_row wan_rows[] = {
+    HDT_CONF_STRING(struct hdt_gateway_wan_conf, listen, "0.0.0.0:7420",
+                    "Address and port where other sites reach this one. Empty: do not listen; this "
+                    "site dials the others (behind NAT)."),
+    HDT_CONF_STRING(struct hdt_gateway_wan_conf, advertise, "",
+                    "Address and port that other sites should dial, where it is not the one that "
+                    "they see (a forwarded port). Empty: as they see us."),
+    HDT_CONF_INT(struct hdt_gateway_wan_conf, streams, "4", 1, 64,
+                 "Bulk streams (TLS connections) to each peer. More streams fill a long or lossy "
+                 "link better."),
+    HDT_CONF_BYTES(struct hdt_gateway_wan_conf, chunk, "256KiB", 64 * KIB, 8 * MIB,
+                   "Unit that a tensor is cut into; each chunk takes whichever stream is free."),
+    HDT_CONF_RATE(struct hdt_gateway_wan_conf, rate, "max",
+                  "Cap on what this site sends to all its peers together."),
+    HDT_CONF_STRING(struct hdt_gateway_wan_conf, congestion, "",
+                    "TCP congestion control of the WAN streams, as bbr or cubic. Empty: the "
+                    "kernel's default."),
+    HDT_CONF_DURATION(struct hdt_gateway_wan_conf, suspect_after, "2s", 100, 10 * MIN,
+                      "Silence after which a peer is shown as suspect. Nothing else follows from "
+                      "it."),
+    HDT_CONF_DURATION(struct hdt_gateway_wan_conf, progress_timeout, "30s", S, DAY,
+                      "When no byte has moved for so long, the session to a peer is closed and "
+                      "dialled again."),
+    HDT_CONF_END,
+};
+
+static const struct hdt_conf_row lan_rows[] = {
+    HDT_CONF_PATH(struct hdt_gateway_lan_conf, socket, "/run/hdt/gateway.sock",
+                  "Unix socket for workers and for 'hdt' on this machine."),
+    HDT_CONF_STRING(struct hdt_gateway_lan_conf, listen, "",
+                    "Address and port (mutual TLS) for workers and operators on other machines of "
+                    "this site. Empty: only the Unix socket."),
+    HDT_CONF_END,
+};
+
+static const struct hdt_conf_row http_rows[] = {
+    HDT_CONF_STRING(
+        struct hdt_gateway_http_conf, listen, "127.0.0.1:7421",
+        "Address and port of /status (JSON) and /metrics (Prometheus). It has no access "
+        "control: keep it on loopback. Empty: off."),
+    HDT_CONF_END,
+};
+
+static const struct hdt_conf_row data_rows[] = {
+    HDT_CONF_INT(struct hdt_gateway_data_conf, io_threads, "1", 1, 64,
+                 "Threads that move bytes between sockets; each drives its own streams."),
+    HDT_CONF_INT(struct hdt_gateway_data_conf, codec_threads, "1", 1, 64,
+                 "Threads that compress and decompress."),
+    HDT_CONF_BYTES(struct hdt_gateway_data_conf, memory, "512MiB", 16 * MIB, TIB,
+                   "Memory for chunk buffers and for frames of workers on other machines, taken at "
+                   "start."),
+    HDT_CONF_END,
+};
+
+static const struct hdt_conf_row peer_rows[] = {
+    HDT_CONF_STRING(struct hdt_gateway_peer_conf, site, NULL,
+                    "Name that the peer's certificate must carry. Example: site-b."),
+    HDT_CONF_STRING(struct hdt_gateway_peer_conf, address, "",
+                    "Host and port to dial, as gw.site-b.example:7420. Empty: this peer dials us."),
+    HDT_CONF_END,
+};
+
+static const struct hdt_conf_row gateway_rows[] = {
+    HDT_CONF_STRING(struct hdt_gateway_conf, site, NULL,
+                    "Name of this site, as in its certificate. Example: site-a."),
+    HDT_CONF_STRING(struct hdt_gateway_conf, federation, NULL,
+                    "Name of the federation, as given to 'hdt ca init'. Example: example."),
+    HDT_CONF_PATH(struct hdt_gateway_conf, state_dir, "/var/lib/hdt",
+                  "Folder for the state of jobs (SQLite), their metrics.jsonl and their traces, "
+                  "audit.jsonl, and crl.pem as learned from other sites."),
+    HDT_CONF_ENUM(struct hdt_gateway_conf, log_level, "info", hdt_log_level_names,
+                  "What is logged: life events with info, each object with debug, each chunk with "
+                  "trace."),
+    HDT_CONF_SECTION(struct hdt_gateway_conf, tls, tls_rows,
+                     "Certificates; see hdt(1), 'hdt ca'. Read again on SIGHUP."),
+    HDT_CONF_SECTION(struct hdt_gateway_conf, wan, wan_rows, "Links to other sites."),
+    HDT_CONF_SECTION(struct hdt_gateway_conf, lan, lan_rows, "Links to the workers of this site."),
+    HDT_CONF_SECTION(struct hdt_gateway_conf, http, http_rows, "Page for monitoring."),
+    HDT_CONF_SECTION(struct hdt_gateway_conf, data, data_rows, "Threads and memory."),
+    HDT_CONF_LIST(struct hdt_gateway_conf, peers, peer_rows, struct hdt_gateway_peer_conf,
+                  "Other sites known from the start; further ones are learned from these."),
+    HDT_CONF_END,
+};
+
+const struct hdt_conf_schema hdt_gateway_conf_schema = {
+    .name = "gateway",
+    .help =
+        "Settings of hdt-gateway, one per site. Check them with 'hdt config check gateway FILE'.",
+    .rows = gateway_rows,
+    .size = sizeof(struct hdt_gateway_conf),
+};

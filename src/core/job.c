@@ -1,0 +1,268 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "config.h"
+
+#include "src/core/job.h"
+#include "src/core/model.h"
+
+#include <ctype.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+const char *const hdt_edge_codec_names[] = {"auto",     "none",          "bf16",          "int8",
+                                            "lossless", "bf16+lossless", "int8+lossless", NULL};
+
+HDT_STATIC_ASSERT(sizeof(hdt_edge_codec_names) / sizeof(hdt_edge_codec_names[0]) ==
+                      HDT_EDGE_CODEC_COUNT + 1,
+                  "a name for each edge codec");
+
+static const struct hdt_conf_row data_rows[] = {
+    HDT_CONF_STRING(struct hdt_job_data, train, NULL,
+                    "Token shard (.bin) to train on, made by `hdt tokenize`: a path on the "
+                    "machines of data.site; a relative one starts at their worker's data_dir."),
+    HDT_CONF_STRING(struct hdt_job_data, valid, "",
+                    "Held-out token shard for evaluation; empty: no evaluation."),
+    HDT_CONF_STRING(struct hdt_job_data, site, "",
+                    "Site that has the shards. Tokens and labels travel from there; empty: the "
+                    "site that the job is submitted to."),
+    HDT_CONF_END};
+
+static const struct hdt_conf_row batch_rows[] = {
+    HDT_CONF_INT(struct hdt_job_batch, micro_batch, "8", 1, 65536, "Sequences in one micro-batch."),
+    HDT_CONF_INT(struct hdt_job_batch, n_micro_batches, "8", 1, 65536,
+                 "Micro-batches of one step. More of them hide more of the link's latency."),
+    HDT_CONF_INT(struct hdt_job_batch, seq_len, "128", 1, 1048576,
+                 "Tokens of a sequence; at most the model's max_position_embeddings."),
+    HDT_CONF_END};
+
+static const struct hdt_conf_row optimizer_rows[] = {
+    HDT_CONF_FLOAT(struct hdt_job_optimizer, lr, "1e-3", 0, 1e3,
+                   "Peak learning rate of AdamW, reached at the end of the warm-up."),
+    HDT_CONF_FLOAT(struct hdt_job_optimizer, min_lr, "1e-4", 0, 1e3,
+                   "Learning rate at the end of the cosine."),
+    HDT_CONF_INT(struct hdt_job_optimizer, warmup_steps, "10", 0, 1e9,
+                 "Steps of linear warm-up from 0."),
+    HDT_CONF_FLOAT(struct hdt_job_optimizer, beta1, "0.9", 0, 0.9999999,
+                   "Decay of the first moment."),
+    HDT_CONF_FLOAT(struct hdt_job_optimizer, beta2, "0.95", 0, 0.9999999,
+                   "Decay of the second moment."),
+    HDT_CONF_FLOAT(struct hdt_job_optimizer, eps, "1e-8", 1e-30, 1,
+                   "Added to the root of the second moment."),
+    HDT_CONF_FLOAT(struct hdt_job_optimizer, weight_decay, "0.1", 0, 10,
+                   "Decoupled weight decay of matrices; norms have none."),
+    HDT_CONF_FLOAT(struct hdt_job_optimizer, clip_norm, "1.0", 0, 1e9,
+                   "Gradients are scaled down to this global norm; 0: no clipping."),
+    HDT_CONF_END};
+
+static const struct hdt_conf_row codec_rows[] = {
+    HDT_CONF_ENUM(struct hdt_job_codec, activations, "auto", hdt_edge_codec_names,
+                  "How activations travel between sites. bf16 and int8 change numbers, none and "
+                  "lossless do not."),
+    HDT_CONF_ENUM(struct hdt_job_codec, activation_grads, "auto", hdt_edge_codec_names,
+                  "How gradients of activations travel between sites."),
+    HDT_CONF_BOOL(struct hdt_job_codec, lossy, "false", "Lets \"auto\" choose bf16."),
+    HDT_CONF_END};
+
+static const struct hdt_conf_row checkpoint_rows[] = {
+    HDT_CONF_STRING(struct hdt_job_checkpoint, dir, "checkpoints",
+                    "Folder for checkpoints, on the machines of checkpoint.site; a relative one "
+                    "starts at their worker's data_dir."),
+    HDT_CONF_STRING(struct hdt_job_checkpoint, site, "",
+                    "Site that gathers and writes checkpoints; empty: data.site."),
+    HDT_CONF_INT(struct hdt_job_checkpoint, every, "0", 0, 1e9,
+                 "Steps between checkpoints; 0: one at the end."),
+    HDT_CONF_INT(struct hdt_job_checkpoint, keep, "2", 0, 1e6,
+                 "Complete checkpoints kept; 0: all."),
+    HDT_CONF_END};
+
+static const struct hdt_conf_row eval_rows[] = {
+    HDT_CONF_INT(struct hdt_job_eval, every, "0", 0, 1e9,
+                 "Steps between evaluations on data.valid; 0: one at the end."),
+    HDT_CONF_INT(struct hdt_job_eval, n_micro_batches, "16", 1, 65536,
+                 "Micro-batches read from data.valid for an evaluation."),
+    HDT_CONF_END};
+
+static const struct hdt_conf_row plan_rows[] = {
+    HDT_CONF_STRINGS(struct hdt_job_plan, sites, "",
+                     "Only these sites take part, in any order; empty: all that are there."),
+    HDT_CONF_INT(struct hdt_job_plan, max_stages, "0", 0, 4096,
+                 "Most pipeline stages; 0: no limit."),
+    HDT_CONF_INT(struct hdt_job_plan, min_stages, "1", 1, 4096, "Fewest pipeline stages."),
+    HDT_CONF_STRINGS(struct hdt_job_plan, cut, "",
+                     "Fixed cut in pipeline order as \"SITE/WORKER=UNITS\"; units are the "
+                     "embedding, each block, and the head. Empty: the planner cuts."),
+    HDT_CONF_END};
+
+static const struct hdt_conf_row job_rows[] = {
+    HDT_CONF_STRING(struct hdt_job, name, "job", "Name of the job: letters, digits, '-', '_'."),
+    HDT_CONF_PATH(struct hdt_job, model, NULL,
+                  "Hugging Face config.json of a Llama-family model, read by `hdt`."),
+    HDT_CONF_SECTION(struct hdt_job, data, data_rows, "Token shards."),
+    HDT_CONF_SECTION(struct hdt_job, batch, batch_rows,
+                     "The batch. It belongs to the job, so that its bits do not depend on the "
+                     "plan."),
+    HDT_CONF_INT(struct hdt_job, steps, NULL, 1, 1e9, "Optimizer steps to train."),
+    HDT_CONF_INT(struct hdt_job, seed, "1", 0, 9e15, "Seed of initial weights and sampler."),
+    HDT_CONF_BOOL(struct hdt_job, recompute, "false",
+                  "Compute activations again in the backward pass: less memory, a third more "
+                  "time."),
+    HDT_CONF_SECTION(struct hdt_job, optimizer, optimizer_rows, "AdamW and its schedule."),
+    HDT_CONF_SECTION(struct hdt_job, codec, codec_rows, "Codecs of the edges between sites."),
+    HDT_CONF_SECTION(struct hdt_job, checkpoint, checkpoint_rows, "Checkpoints."),
+    HDT_CONF_SECTION(struct hdt_job, eval, eval_rows, "Evaluation on held-out text."),
+    HDT_CONF_SECTION(struct hdt_job, plan, plan_rows, "Limits for the planner."),
+    HDT_CONF_DURATION(struct hdt_job, progress_timeout, "60s", 5e3, 8.64e7,
+                      "The job fails when nothing moved for so long."),
+    HDT_CONF_END};
+
+const struct hdt_conf_schema hdt_job_schema = {
+    .name = "job",
+    .help = "A training job: `hdt plan`, `hdt submit`. Paths under data and checkpoint are read on "
+            "the machines of their sites; `model` is read by the command.",
+    .rows = job_rows,
+    .size = sizeof(struct hdt_job),
+};
+
+static enum hdt_status job_check_name(const struct hdt_job *job, const struct hdt_conf_doc *doc,
+                                      struct hdt_error *err)
+{
+    size_t len = strlen(job->name);
+    bool ok = len >= 1 && len < 64;
+
+    for (size_t i = 0; i < len; i++) {
+        ok = ok && (isalnum((unsigned char)job->name[i]) || strchr("-_", job->name[i]));
+    }
+    if (ok) {
+        return HDT_OK;
+    }
+    return hdt_conf_error(doc, "name", err, HDT_EINVAL,
+                          "name '%s' is not 1 to 63 letters, digits, '-' and '_'", job->name);
+}
+
+static enum hdt_status job_check_batch(const struct hdt_job *job,
+                                       const struct hdt_model_config *model,
+                                       const struct hdt_conf_doc *doc, struct hdt_error *err)
+{
+    double values = (double)job->batch.micro_batch * (double)job->batch.seq_len * (double)model->C;
+
+    if (job->batch.seq_len > model->T) {
+        hdt_conf_error(doc, "batch.seq_len", err, HDT_EINVAL,
+                       "seq_len %lld is longer than the model's max_position_embeddings %lld",
+                       (long long)job->batch.seq_len, (long long)model->T);
+        hdt_error_hint(err, "shorten batch.seq_len or raise max_position_embeddings in '%s'",
+                       job->model ? job->model : "config.json");
+        return HDT_EINVAL;
+    }
+    /* One activation is one frame on the wire. */
+    if (values * 4 > (double)(1u << 30)) {
+        hdt_conf_error(doc, "batch.micro_batch", err, HDT_EINVAL,
+                       "an activation of one micro-batch takes %.1f GiB, the limit is 1 GiB",
+                       values * 4 / (double)(1u << 30));
+        hdt_error_hint(err, "lower batch.micro_batch and raise batch.n_micro_batches");
+        return HDT_EINVAL;
+    }
+    return HDT_OK;
+}
+
+static enum hdt_status job_check_optimizer(const struct hdt_job *job,
+                                           const struct hdt_conf_doc *doc, struct hdt_error *err)
+{
+    const struct hdt_job_optimizer *o = &job->optimizer;
+
+    if (o->warmup_steps > job->steps) {
+        hdt_conf_error(doc, "optimizer.warmup_steps", err, HDT_EINVAL,
+                       "warmup_steps %lld is more than steps %lld", (long long)o->warmup_steps,
+                       (long long)job->steps);
+        hdt_error_hint(err, "a tenth of the steps or less is usual");
+        return HDT_EINVAL;
+    }
+    if (o->min_lr > o->lr) {
+        return hdt_conf_error(doc, "optimizer.min_lr", err, HDT_EINVAL, "min_lr %g is above lr %g",
+                              o->min_lr, o->lr);
+    }
+    return HDT_OK;
+}
+
+/* "SITE/WORKER=UNITS": the planner resolves the names, here only the form and the sum. */
+static enum hdt_status job_check_cut(const struct hdt_job *job,
+                                     const struct hdt_model_config *model,
+                                     const struct hdt_conf_doc *doc, struct hdt_error *err)
+{
+    long long sum = 0;
+
+    for (size_t i = 0; i < job->plan.cut.n; i++) {
+        const char *text = job->plan.cut.items[i];
+        const char *slash = strchr(text, '/');
+        const char *equals = slash ? strchr(slash, '=') : NULL;
+        char *end = NULL;
+        long long units = equals ? strtoll(equals + 1, &end, 10) : 0;
+
+        if (!equals || slash == text || equals == slash + 1 || !end || *end != '\0' || units < 1 ||
+            units > HDT_MODEL_MAX_L + 2) {
+            hdt_conf_error(doc, "plan.cut", err, HDT_EINVAL,
+                           "'%s' is not of the form SITE/WORKER=UNITS with at least one unit",
+                           text);
+            hdt_error_hint(err, "for example site-a/w0=4");
+            return HDT_EINVAL;
+        }
+        sum += units;
+    }
+    if (job->plan.cut.n > 0 && sum != hdt_model_n_units(model)) {
+        return hdt_conf_error(doc, "plan.cut", err, HDT_EINVAL,
+                              "the cut has %lld units, the model %lld (embedding, %lld blocks, "
+                              "head)",
+                              sum, (long long)hdt_model_n_units(model), (long long)model->L);
+    }
+    return HDT_OK;
+}
+
+static enum hdt_status job_check_plan(const struct hdt_job *job,
+                                      const struct hdt_model_config *model,
+                                      const struct hdt_conf_doc *doc, struct hdt_error *err)
+{
+    if (job->plan.max_stages > 0 && job->plan.max_stages < job->plan.min_stages) {
+        return hdt_conf_error(doc, "plan.max_stages", err, HDT_EINVAL,
+                              "max_stages %lld is below min_stages %lld",
+                              (long long)job->plan.max_stages, (long long)job->plan.min_stages);
+    }
+    if (job->plan.min_stages > hdt_model_n_units(model)) {
+        return hdt_conf_error(
+            doc, "plan.min_stages", err, HDT_EINVAL,
+            "min_stages %lld is more than the %lld units of the model (embedding, "
+            "blocks, head)",
+            (long long)job->plan.min_stages, (long long)hdt_model_n_units(model));
+    }
+    return job_check_cut(job, model, doc, err);
+}
+
+enum hdt_status hdt_job_check(const struct hdt_job *job, const struct hdt_model_config *model,
+                              const struct hdt_conf_doc *doc, struct hdt_error *err)
+{
+    HDT_TRY(job_check_name(job, doc, err));
+    HDT_TRY(job_check_batch(job, model, doc, err));
+    HDT_TRY(job_check_optimizer(job, doc, err));
+    if (job->eval.every > 0 && (!job->data.valid || !job->data.valid[0])) {
+        hdt_conf_error(doc, "eval.every", err, HDT_EINVAL,
+                       "evaluation every %lld steps needs data.valid", (long long)job->eval.every);
+        hdt_error_hint(err, "set data.valid or eval.every: 0");
+        return HDT_EINVAL;
+    }
+    return job_check_plan(job, model, doc, err);
+}
+
+double hdt_job_lr(const struct hdt_job *job, int64_t step)
+{
+    const struct hdt_job_optimizer *o = &job->optimizer;
+    int64_t n_decay = job->steps - o->warmup_steps;
+    double progress;
+
+    if (step < o->warmup_steps) {
+        return o->lr * (double)(step + 1) / (double)o->warmup_steps;
+    }
+    /* The last step, steps - 1, ends on min_lr; after it the rate stays there. */
+    progress = n_decay > 1 ? (double)(step - o->warmup_steps) / (double)(n_decay - 1) : 0.0;
+    if (progress >= 1.0) {
+        return o->min_lr;
+    }
+    return o->min_lr + 0.5 * (o->lr - o->min_lr) * (1.0 + cos(M_PI * progress));
+}

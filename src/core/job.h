@@ -1,0 +1,111 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef HDT_CORE_JOB_H
+#define HDT_CORE_JOB_H
+
+/*
+ * A training job as its user writes it (job.yaml). What decides the bits of a run stands here, not
+ * in the plan: micro-batch size and count, seed, sampler, optimizer. Defaults in brackets.
+ */
+#include "src/base/conf.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Codecs of an edge, in this order, NULL-terminated: "auto", "none", "bf16", "int8", "lossless",
+ * "bf16+lossless", "int8+lossless". The first word of a pair works at the worker, "lossless" at the
+ * gateway; compress/codec.h has the same names without "auto". */
+extern const char *const hdt_edge_codec_names[];
+enum hdt_edge_codec {
+    HDT_EDGE_AUTO, /* the planner chooses among the lossless ones, and bf16 where lossy is allowed
+                    */
+    HDT_EDGE_NONE,
+    HDT_EDGE_BF16,
+    HDT_EDGE_INT8,
+    HDT_EDGE_LOSSLESS,
+    HDT_EDGE_BF16_LOSSLESS,
+    HDT_EDGE_INT8_LOSSLESS,
+    HDT_EDGE_CODEC_COUNT
+};
+
+struct hdt_job_data {
+    char *train; /* STRING, required: token shard (.bin) on the machines of `site`; a relative path
+                    starts at the data_dir of their worker */
+    char *valid; /* STRING [""]: held-out shard; "": no evaluation */
+    char *site;  /* STRING [""]: where the files are; "": the site that the job is submitted to */
+};
+
+struct hdt_job_batch {
+    int64_t micro_batch;     /* [8] sequences in one micro-batch, 1..65536 */
+    int64_t n_micro_batches; /* [8] micro-batches a step over all replicas, 1..65536 */
+    int64_t seq_len; /* [128] tokens a sequence, 1..1048576; at most the model's positions */
+};
+
+struct hdt_job_optimizer { /* AdamW (Loshchilov and Hutter, arXiv 1711.05101, algorithm 2) */
+    double lr;             /* [1e-3] peak */
+    double min_lr;         /* [1e-4] end of the cosine */
+    int64_t warmup_steps;  /* [10] */
+    double beta1, beta2;   /* [0.9] [0.95] */
+    double eps;            /* [1e-8] */
+    double weight_decay;   /* [0.1] on matrices, not on norms */
+    double clip_norm;      /* [1.0] global norm; 0: no clipping */
+};
+
+struct hdt_job_codec {
+    int activations;      /* enum hdt_edge_codec [auto] */
+    int activation_grads; /* enum hdt_edge_codec [auto] */
+    bool lossy;           /* [false] "auto" may choose bf16 */
+};
+
+struct hdt_job_checkpoint {
+    char *dir;     /* STRING ["checkpoints"]: folder on the machines of `site`, as data.train */
+    char *site;    /* STRING [""]: "" = data.site; its first rank gathers and writes */
+    int64_t every; /* [0] steps between checkpoints; 0: only at the end */
+    int64_t keep;  /* [2] complete ones kept; 0: all */
+};
+
+struct hdt_job_eval {
+    int64_t every;           /* [0] steps between evaluations; 0: only at the end */
+    int64_t n_micro_batches; /* [16] micro-batches read from the held-out shard */
+};
+
+struct hdt_job_plan {
+    struct hdt_conf_strings sites; /* [] only these sites, in any order; empty: all */
+    int64_t max_stages;            /* [0] 0: no limit */
+    int64_t min_stages;            /* [1] */
+    struct hdt_conf_strings cut;   /* [] fixed plan: "SITE/WORKER=UNITS" in pipeline order, units a
+                                      stage as a count; empty: searched */
+};
+
+struct hdt_job {
+    char *name;  /* STRING ["job"] letters, digits, '-', '_' */
+    char *model; /* PATH, required: config.json, read by `hdt` */
+    struct hdt_job_data data;
+    struct hdt_job_batch batch;
+    int64_t steps;  /* required, 1..1e9 */
+    int64_t seed;   /* [1] of weights and sampler */
+    bool recompute; /* [false] recompute activations in the backward pass */
+    struct hdt_job_optimizer optimizer;
+    struct hdt_job_codec codec;
+    struct hdt_job_checkpoint checkpoint;
+    struct hdt_job_eval eval;
+    struct hdt_job_plan plan;
+    int64_t
+        progress_timeout; /* DURATION ms [60s], 5s..24h: nothing moved for so long: the job fails */
+};
+
+extern const struct hdt_conf_schema hdt_job_schema;
+
+/* Checks beyond the table (sequence against model, warm-up against steps, ...), with file:line when
+ * doc is given. */
+struct hdt_model_config;
+enum hdt_status hdt_job_check(const struct hdt_job *job, const struct hdt_model_config *model,
+                              const struct hdt_conf_doc *doc, struct hdt_error *err);
+
+/* Learning rate of a step (0-based): linear warm-up, then cosine from lr to min_lr. */
+double hdt_job_lr(const struct hdt_job *job, int64_t step);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* HDT_CORE_JOB_H */

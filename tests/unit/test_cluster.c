@@ -1,0 +1,100 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "config.h"
+
+#include "src/core/cluster.h"
+
+#include <criterion/criterion.h>
+#include <string.h>
+
+static void cluster_fill(struct hdt_cluster *cluster)
+{
+    struct hdt_cluster_worker w = {.site = "site-a",
+                                   .name = "w0",
+                                   .device = "CPU, 2 threads",
+                                   .backend = "cpu",
+                                   .memory_bytes = UINT64_C(1) << 33,
+                                   .n_threads = 2,
+                                   .busy = true,
+                                   .profile = {.valid = true,
+                                               .micro_batch = 8,
+                                               .seq_len = 128,
+                                               .block_fwd_s = 0.1234567890123456,
+                                               .step_s_per_param = 1e-9}};
+    struct hdt_cluster_link link = {
+        .from = "site-a", .to = "site-b", .up = true, .rate_bytes_per_s = 25e6, .rtt_s = 0.04};
+
+    memset(cluster, 0, sizeof(*cluster));
+    hdt_cluster_add_site(cluster, "site-a");
+    hdt_cluster_add_site(cluster, "site-b");
+    hdt_cluster_add_worker(cluster, &w);
+    hdt_cluster_add_link(cluster, &link);
+}
+
+Test(cluster, survives_json)
+{
+    struct hdt_cluster cluster, back;
+    struct hdt_error err = {0};
+    const struct hdt_cluster_link *link;
+    json_t *json;
+
+    cluster_fill(&cluster);
+    json = hdt_cluster_to_json(&cluster);
+    cr_assert_eq(hdt_cluster_from_json(json, "test", &back, &err), HDT_OK, "%s", err.msg);
+    cr_assert_eq(back.n_sites, 2);
+    cr_assert_eq(back.n_workers, 1);
+    cr_expect_str_eq(back.workers[0].device, "CPU, 2 threads");
+    cr_expect_eq(back.workers[0].memory_bytes, UINT64_C(1) << 33);
+    cr_expect(back.workers[0].busy);
+    cr_expect_eq(back.workers[0].profile.block_fwd_s, 0.1234567890123456);
+    link = hdt_cluster_find_link(&back, "site-a", "site-b");
+    cr_assert(link);
+    cr_expect_eq(link->rtt_s, 0.04);
+    cr_expect_null(hdt_cluster_find_link(&back, "site-b", "site-a"));
+    json_decref(json);
+    hdt_cluster_release(&cluster);
+    hdt_cluster_release(&back);
+}
+
+static void refused(const char *text, const char *word)
+{
+    struct hdt_cluster cluster;
+    struct hdt_error err = {0};
+    json_t *json = json_loads(text, JSON_DECODE_ANY, NULL);
+
+    cr_expect_eq(hdt_cluster_from_json(json, "site b", &cluster, &err), HDT_EINVAL, "%s", text);
+    cr_expect(strstr(err.msg, word), "%s", err.msg);
+    cr_expect_str_eq(err.where, "site b");
+    json_decref(json);
+}
+
+Test(cluster, foreign_json_is_checked)
+{
+    refused("[]", "sites");
+    refused("{\"sites\":[{\"name\":\"a/b\"}],\"workers\":[],\"links\":[]}", "sites[0]");
+    refused("{\"sites\":[{\"name\":\"a\"},{\"name\":\"a\"}],\"workers\":[],\"links\":[]}", "twice");
+    refused("{\"sites\":[],\"workers\":[{\"site\":\"x\",\"name\":\"w\",\"device\":\"\","
+            "\"backend\":\"\",\"memory_bytes\":1,\"n_threads\":1}],\"links\":[]}",
+            "x/w");
+    refused("{\"sites\":[{\"name\":\"a\"},{\"name\":\"b\"}],\"workers\":[],\"links\":[{\"from\":"
+            "\"a\",\"to\":\"b\",\"up\":true,\"rtt_s\":-1}]}",
+            "rtt_s");
+    /* With such a rate the planner's sums would be infinite. */
+    refused("{\"sites\":[{\"name\":\"a\"},{\"name\":\"b\"}],\"workers\":[],\"links\":[{\"from\":"
+            "\"a\",\"to\":\"b\",\"up\":true,\"rate_bytes_per_s\":1e-200}]}",
+            "rate_bytes_per_s");
+}
+
+Test(cluster, names_have_a_form)
+{
+    char longest[HDT_NAME_CAP + 1];
+
+    memset(longest, 'a', sizeof(longest));
+    longest[HDT_NAME_CAP] = '\0';
+    cr_expect(hdt_name_is_valid("site-a.example_1"));
+    cr_expect_not(hdt_name_is_valid(""));
+    cr_expect_not(hdt_name_is_valid("a b"));
+    cr_expect_not(hdt_name_is_valid("a/b"));
+    cr_expect_not(hdt_name_is_valid(longest));
+    longest[HDT_NAME_CAP - 1] = '\0';
+    cr_expect(hdt_name_is_valid(longest));
+}

@@ -1,0 +1,118 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "config.h"
+
+#include "src/core/job.h"
+#include "src/core/model.h"
+
+#include <criterion/criterion.h>
+#include <stdio.h>
+#include <string.h>
+
+static const struct hdt_model_config model = {
+    .V = 256, .C = 64, .F = 128, .L = 4, .NH = 4, .NKV = 4, .HS = 16, .T = 256};
+
+/* Parse and check; the caller releases the job when the answer is HDT_OK. */
+static enum hdt_status job_read(const char *text, struct hdt_job *job, struct hdt_error *err)
+{
+    struct hdt_conf_doc *doc = NULL;
+    enum hdt_status status;
+
+    status = hdt_conf_parse(&hdt_job_schema, text, strlen(text), "job.yaml", job, &doc, err);
+    if (status != HDT_OK) {
+        return status;
+    }
+    status = hdt_job_check(job, &model, doc, err);
+    hdt_conf_doc_free(doc);
+    if (status != HDT_OK) {
+        hdt_conf_release(&hdt_job_schema, job);
+    }
+    return status;
+}
+
+#define MINIMAL "model: m.json\nsteps: 100\ndata:\n  train: t.bin\n"
+
+Test(job, a_short_file_takes_the_defaults)
+{
+    struct hdt_job job;
+    struct hdt_error err = {0};
+
+    cr_assert_eq(job_read(MINIMAL, &job, &err), HDT_OK, "%s: %s", err.where, err.msg);
+    cr_expect_str_eq(job.name, "job");
+    cr_expect_eq(job.batch.micro_batch, 8);
+    cr_expect_eq(job.codec.activations, HDT_EDGE_AUTO);
+    cr_expect_eq(job.optimizer.beta2, 0.95);
+    cr_expect_eq(job.progress_timeout, 60000);
+    cr_expect_str_eq(job.checkpoint.dir, "checkpoints");
+    cr_expect_eq(job.plan.cut.n, 0);
+    hdt_conf_release(&hdt_job_schema, &job);
+}
+
+Test(job, travels_as_json)
+{
+    struct hdt_job job, back;
+    struct hdt_error err = {0};
+    json_t *json, *again;
+
+    cr_assert_eq(job_read(MINIMAL "plan:\n  cut: [a/w0=2, b/w0=4]\ncodec:\n  activations: bf16\n",
+                          &job, &err),
+                 HDT_OK, "%s: %s", err.where, err.msg);
+    json = hdt_conf_to_json(&hdt_job_schema, &job);
+    cr_assert_eq(hdt_conf_from_json(&hdt_job_schema, json, "job 1", &back, &err), HDT_OK, "%s",
+                 err.msg);
+    again = hdt_conf_to_json(&hdt_job_schema, &back);
+    cr_expect(json_equal(json, again));
+    cr_expect_eq(back.codec.activations, HDT_EDGE_BF16);
+    cr_expect_str_eq(back.plan.cut.items[1], "b/w0=4");
+    json_decref(json);
+    json_decref(again);
+    hdt_conf_release(&hdt_job_schema, &job);
+    hdt_conf_release(&hdt_job_schema, &back);
+}
+
+Test(job, what_does_not_fit_is_refused_with_its_line)
+{
+    static const struct {
+        const char *text, *where, *word;
+    } cases[] = {
+        {MINIMAL "batch:\n  seq_len: 512\n", "job.yaml:6", "max_position_embeddings 256"},
+        {MINIMAL "optimizer:\n  warmup_steps: 101\n", "job.yaml:6", "warmup_steps 101"},
+        {MINIMAL "optimizer:\n  min_lr: 1.0\n", "job.yaml:6", "min_lr"},
+        {MINIMAL "name: a b\n", "job.yaml:5", "a b"},
+        {MINIMAL "eval:\n  every: 5\n", "job.yaml:6", "data.valid"},
+        {MINIMAL "plan:\n  cut: [a/w0=2, b/w0=3]\n", "job.yaml:6", "5 units, the model 6"},
+        {MINIMAL "plan:\n  cut: [a=2]\n", "job.yaml:6", "SITE/WORKER=UNITS"},
+        {MINIMAL "plan:\n  max_stages: 1\n  min_stages: 2\n", "job.yaml:6", "max_stages 1"},
+        {MINIMAL "plan:\n  min_stages: 7\n", "job.yaml:6", "min_stages 7"},
+        {"model: m.json\nsteps: 0\ndata:\n  train: t.bin\n", "job.yaml:2", "steps"},
+        {"model: m.json\nsteps: 1\n", "job.yaml", "train"},
+    };
+
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct hdt_job job;
+        struct hdt_error err = {0};
+
+        cr_expect_eq(job_read(cases[i].text, &job, &err), HDT_EINVAL, "%s", cases[i].text);
+        cr_expect(strstr(err.msg, cases[i].word), "%s", err.msg);
+        cr_expect_eq(strncmp(err.where, cases[i].where, strlen(cases[i].where)), 0,
+                     "%s instead of %s: %s", err.where, cases[i].where, err.msg);
+    }
+}
+
+Test(job, learning_rate_warms_up_and_decays)
+{
+    struct hdt_job job = {.steps = 110,
+                          .optimizer = {.lr = 1.0, .min_lr = 0.1, .warmup_steps = 10}};
+
+    cr_expect_float_eq(hdt_job_lr(&job, 0), 0.1, 1e-12);
+    cr_expect_float_eq(hdt_job_lr(&job, 9), 1.0, 1e-12);
+    cr_expect_float_eq(hdt_job_lr(&job, 10), 1.0, 1e-12);
+    cr_expect_float_eq(hdt_job_lr(&job, 109), 0.1, 1e-12);
+    cr_expect_float_eq(hdt_job_lr(&job, 1000), 0.1, 1e-12);
+    /* Half way between the last step of the warm-up and the last: the mean. */
+    cr_expect_float_eq((hdt_job_lr(&job, 59) + hdt_job_lr(&job, 60)) / 2, 0.55, 1e-12);
+    for (int64_t step = 10; step < 109; step++) {
+        cr_expect(hdt_job_lr(&job, step) > hdt_job_lr(&job, step + 1));
+    }
+    job.optimizer.warmup_steps = 0;
+    cr_expect_float_eq(hdt_job_lr(&job, 0), 1.0, 1e-12);
+}
