@@ -1,0 +1,493 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "config.h"
+
+/*
+ * From stages to flows.
+ *
+ * Depths. A flow's depth is the number of frames that its ends keep slots for: from SEND until the
+ * receiver has taken the frame. They are chosen so that no SEND of a training step ever waits for a
+ * slot (w: warm-up of a stage, s the sending, 0 the first stage; forward m of a stage follows its
+ * backward m - w - 1):
+ *
+ *   activations s -> s + 1   w(s) + 2: at forward m, stage s has seen the gradient of m - w(s) - 1,
+ *                            so stage s + 1 has taken that activation
+ *   gradients s + 1 -> s     w(s) + 2: before backward m of stage s + 1, stage s has sent its last
+ *                            forward, hence taken all gradients but w(s) + 1
+ *   tokens, labels           w(0) + 3: as activations of stage 0; a data rank that does not hold
+ *                            stage 0 loads up to w(0) + 1 micro-batches ahead of it
+ *
+ * and never more than a step has micro-batches. This needs warm-ups that do not grow along the
+ * pipeline. schedule.c builds its lists on it; tests/unit/test_schedule.c plays them.
+ */
+#include "src/base/buf.h"
+#include "src/core/plan.h"
+#include "src/core/plan_internal.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Room of a SYNC_UP record: a header and 16 bytes a tensor (doc/protocol.md). */
+#define SYNC_HEADER_LEN 64u
+#define SYNC_ITEM_LEN   16u
+#define SYNC_DEPTH      2u
+
+/* Checkpoint state travels in slabs: large enough for the link, small beside the model. */
+#define STATE_SLAB_BYTES (4u << 20)
+#define STATE_DEPTH      4u
+
+const char *hdt_flow_kind_name(enum hdt_flow_kind kind)
+{
+    return (unsigned)kind < HDT_FLOW_KIND_COUNT ? hdt_flow_kind_names[kind] : "?";
+}
+
+const char *const hdt_flow_kind_names[HDT_FLOW_KIND_COUNT + 1] = {
+    "activation", "activation_grad", "tokens",    "labels",   "tied_grad",
+    "sync_up",    "sync_down",       "state_out", "state_in", NULL};
+
+bool hdt_plan_has_worker(const struct hdt_plan *plan, const char *site, const char *worker)
+{
+    for (size_t i = 0; i < plan->n_ranks; i++) {
+        if (strcmp(plan->ranks[i].site, site) == 0 && strcmp(plan->ranks[i].worker, worker) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+void hdt_plan_release(struct hdt_plan *plan)
+{
+    free(plan->ranks);
+    free(plan->stages);
+    free(plan->flows);
+    memset(plan, 0, sizeof(*plan));
+}
+
+uint32_t hdt_plan_frame_bytes(enum hdt_edge_codec codec, uint64_t n_values)
+{
+    HDT_ASSERT(n_values <= HDT_FRAME_MAX_LEN / 4);
+    switch (codec) {
+    case HDT_EDGE_BF16:
+    case HDT_EDGE_BF16_LOSSLESS:
+        return (uint32_t)(2 * n_values);
+    case HDT_EDGE_INT8:
+    case HDT_EDGE_INT8_LOSSLESS:
+        /* A code a value, and 16 bytes of scales for each group of 1024 values. */
+        return (uint32_t)(n_values + (n_values + 1023) / 1024 * 16);
+    default:
+        return (uint32_t)(4 * n_values);
+    }
+}
+
+int hdt_plan_find_flow(const struct hdt_plan *plan, enum hdt_flow_kind kind, int src_rank,
+                       int dst_rank, int src_stage, int dst_stage)
+{
+    for (size_t i = 0; i < plan->n_flows; i++) {
+        const struct hdt_plan_flow *f = &plan->flows[i];
+
+        if (f->kind == kind && f->src_rank == src_rank && f->dst_rank == dst_rank &&
+            f->src_stage == src_stage && f->dst_stage == dst_stage) {
+            return (int)i;
+        }
+    }
+    return -1;
+}
+
+static bool plan_same_site(const struct hdt_plan *plan, int a, int b)
+{
+    return strcmp(plan->ranks[a].site, plan->ranks[b].site) == 0;
+}
+
+/* ---- checks of ranks and stages ---- */
+
+static enum hdt_status plan_check_ranks(const struct hdt_plan *plan, struct hdt_error *err)
+{
+    for (size_t i = 0; i < plan->n_ranks; i++) {
+        const struct hdt_plan_rank *a = &plan->ranks[i];
+
+        if (!hdt_name_is_valid(a->site) || !hdt_name_is_valid(a->worker) || a->device < 0) {
+            return hdt_error_set(err, HDT_EINVAL, "rank %zu has no valid site, worker or device",
+                                 i);
+        }
+        for (size_t j = 0; j < i; j++) {
+            const struct hdt_plan_rank *b = &plan->ranks[j];
+
+            if (strcmp(a->site, b->site) == 0 && strcmp(a->worker, b->worker) == 0 &&
+                a->device == b->device) {
+                return hdt_error_set(err, HDT_EINVAL, "ranks %zu and %zu are the same device %s/%s",
+                                     j, i, a->site, a->worker);
+            }
+        }
+    }
+    return HDT_OK;
+}
+
+static enum hdt_status plan_check_stage(const struct hdt_plan *plan, size_t idx,
+                                        struct hdt_error *err)
+{
+    const struct hdt_plan_stage *s = &plan->stages[idx];
+    const struct hdt_plan_stage *prev = idx > 0 ? s - 1 : NULL;
+
+    if (s->replica != 0 || s->pos != (int)idx || s->n_slices != 1) {
+        return hdt_error_set(
+            err, HDT_EINVAL,
+            "stage %zu has replica %d, position %d and %d slices; this release runs "
+            "one replica of unsliced stages",
+            idx, s->replica, s->pos, s->n_slices);
+    }
+    if (s->rank < 0 || (size_t)s->rank >= plan->n_ranks) {
+        return hdt_error_set(err, HDT_EINVAL, "stage %zu runs on rank %d of %zu", idx, s->rank,
+                             plan->n_ranks);
+    }
+    if (prev && prev->rank == s->rank) {
+        return hdt_error_set(err, HDT_EINVAL,
+                             "stages %zu and %zu are neighbours on rank %d: they are one stage",
+                             idx - 1, idx, s->rank);
+    }
+    if (s->unit_begin != (prev ? prev->unit_end : 0) || s->unit_end <= s->unit_begin) {
+        return hdt_error_set(err, HDT_EINVAL,
+                             "stage %zu has units [%lld, %lld): stages must follow one another "
+                             "without gap or overlap",
+                             idx, (long long)s->unit_begin, (long long)s->unit_end);
+    }
+    if (s->warmup < 0 || s->warmup > plan->n_micro_batches || (prev && prev->warmup < s->warmup)) {
+        return hdt_error_set(err, HDT_EINVAL,
+                             "stage %zu has a warm-up of %lld: it must lie in 0..%lld and not grow "
+                             "along the pipeline",
+                             idx, (long long)s->warmup, (long long)plan->n_micro_batches);
+    }
+    return HDT_OK;
+}
+
+static enum hdt_status plan_check_batch(const struct hdt_plan *plan,
+                                        const struct hdt_model_config *model, struct hdt_error *err)
+{
+    if (plan->micro_batch < 1 || plan->micro_batch > 65536 || plan->n_micro_batches < 1 ||
+        plan->n_micro_batches > 65536 || plan->seq_len < 1 || plan->seq_len > model->T) {
+        return hdt_error_set(
+            err, HDT_EINVAL,
+            "a batch of %lld micro-batches of %lld sequences of %lld tokens is out "
+            "of bounds",
+            (long long)plan->n_micro_batches, (long long)plan->micro_batch,
+            (long long)plan->seq_len);
+    }
+    if (plan->micro_batch * plan->seq_len > (int64_t)(HDT_FRAME_MAX_LEN / 4) / model->C) {
+        return hdt_error_set(
+            err, HDT_EINVAL,
+            "an activation of one micro-batch is above the limit of a frame, 1 GiB");
+    }
+    return HDT_OK;
+}
+
+enum hdt_status hdt_plan_check_stages(const struct hdt_plan *plan,
+                                      const struct hdt_model_config *model, struct hdt_error *err)
+{
+    const struct hdt_plan_stage *last;
+
+    if (plan->n_ranks < 1 || plan->n_ranks > HDT_PLAN_MAX_RANKS || plan->n_stages < 1 ||
+        plan->n_stages > (size_t)hdt_model_n_units(model) || plan->n_replicas != 1) {
+        return hdt_error_set(err, HDT_EINVAL,
+                             "%zu ranks, %zu stages and %d replicas are out of bounds",
+                             plan->n_ranks, plan->n_stages, plan->n_replicas);
+    }
+    HDT_TRY(plan_check_batch(plan, model, err));
+    HDT_TRY(plan_check_ranks(plan, err));
+    for (size_t i = 0; i < plan->n_stages; i++) {
+        HDT_TRY(plan_check_stage(plan, i, err));
+    }
+    last = &plan->stages[plan->n_stages - 1];
+    if (last->unit_end != hdt_model_n_units(model)) {
+        return hdt_error_set(err, HDT_EINVAL, "the stages cover %lld units, the model has %lld",
+                             (long long)last->unit_end, (long long)hdt_model_n_units(model));
+    }
+    return HDT_OK;
+}
+
+/* ---- flows ---- */
+
+struct completer {
+    struct hdt_plan *plan;
+    const struct hdt_job *job;
+    const struct hdt_model_config *model;
+    struct hdt_plan_flow *old; /* flows whose codecs the planner chose */
+    size_t n_old;
+};
+
+static struct hdt_plan_flow *flow_add(struct completer *c, enum hdt_flow_kind kind,
+                                      enum hdt_prio prio, int src_rank, int dst_rank)
+{
+    struct hdt_plan *plan = c->plan;
+    struct hdt_plan_flow *flow;
+
+    plan->flows = hdt_realloc(plan->flows, (plan->n_flows + 1) * sizeof(plan->flows[0]));
+    flow = &plan->flows[plan->n_flows++];
+    *flow = (struct hdt_plan_flow){
+        .kind = kind,
+        .prio = prio,
+        .src_rank = src_rank,
+        .dst_rank = dst_rank,
+        .src_stage = -1,
+        .dst_stage = -1,
+        .codec = HDT_EDGE_NONE,
+        .dtype = HDT_DTYPE_F32,
+    };
+    return flow;
+}
+
+/* Codec of an edge: chosen by the planner, else the job's, else lossless. Inside a site bytes are
+ * cheap and every codec only costs time. */
+static enum hdt_edge_codec edge_codec(const struct completer *c, const struct hdt_plan_flow *flow)
+{
+    int fixed = flow->kind == HDT_FLOW_ACTIVATION ? c->job->codec.activations
+                                                  : c->job->codec.activation_grads;
+
+    for (size_t i = 0; i < c->n_old; i++) {
+        const struct hdt_plan_flow *old = &c->old[i];
+
+        if (old->kind == flow->kind && old->src_stage == flow->src_stage &&
+            old->dst_stage == flow->dst_stage && old->codec != HDT_EDGE_AUTO) {
+            return old->codec;
+        }
+    }
+    if (plan_same_site(c->plan, flow->src_rank, flow->dst_rank)) {
+        return HDT_EDGE_NONE;
+    }
+    return fixed == HDT_EDGE_AUTO ? HDT_EDGE_LOSSLESS : (enum hdt_edge_codec)fixed;
+}
+
+/* Codec of large exact tensors that are no activations. */
+static enum hdt_edge_codec exact_codec(const struct completer *c, int src_rank, int dst_rank)
+{
+    if (plan_same_site(c->plan, src_rank, dst_rank) || c->job->codec.activations == HDT_EDGE_NONE) {
+        return HDT_EDGE_NONE;
+    }
+    return HDT_EDGE_LOSSLESS;
+}
+
+static uint32_t depth_of(const struct hdt_plan *plan, int64_t frames)
+{
+    return (uint32_t)(frames < plan->n_micro_batches ? frames : plan->n_micro_batches);
+}
+
+static void flows_add_edge(struct completer *c, int stage, enum hdt_flow_kind kind)
+{
+    const struct hdt_plan *plan = c->plan;
+    bool forward = kind == HDT_FLOW_ACTIVATION;
+    int src = forward ? stage : stage + 1, dst = forward ? stage + 1 : stage;
+    uint64_t n_values =
+        (uint64_t)plan->micro_batch * (uint64_t)plan->seq_len * (uint64_t)c->model->C;
+    struct hdt_plan_flow *flow =
+        flow_add(c, kind, HDT_PRIO_ACTIVATION, plan->stages[src].rank, plan->stages[dst].rank);
+
+    flow->src_stage = src;
+    flow->dst_stage = dst;
+    flow->codec = edge_codec(c, flow);
+    flow->frame_cap = hdt_plan_frame_bytes(flow->codec, n_values);
+    flow->depth = depth_of(plan, plan->stages[stage].warmup + 2);
+}
+
+static void flows_add_data(struct completer *c, enum hdt_flow_kind kind, int stage)
+{
+    const struct hdt_plan *plan = c->plan;
+    struct hdt_plan_flow *flow;
+
+    if (plan->stages[stage].rank == plan->data_rank) {
+        return;
+    }
+    flow = flow_add(c, kind, HDT_PRIO_ACTIVATION, plan->data_rank, plan->stages[stage].rank);
+    flow->dst_stage = stage;
+    flow->dtype = HDT_DTYPE_I32;
+    flow->frame_cap = (uint32_t)(4 * plan->micro_batch * plan->seq_len);
+    flow->depth = depth_of(plan, plan->stages[0].warmup + 3);
+}
+
+static enum hdt_status flows_add_tied(struct completer *c, struct hdt_error *err)
+{
+    const struct hdt_plan *plan = c->plan;
+    int last_stage = (int)plan->n_stages - 1;
+    int first = plan->stages[0].rank, last = plan->stages[last_stage].rank;
+    uint64_t bytes = 4 * (uint64_t)c->model->V * (uint64_t)c->model->C;
+    struct hdt_plan_flow *flow;
+
+    if (!c->model->tie_word_embeddings || first == last) {
+        return HDT_OK;
+    }
+    if (bytes > HDT_FRAME_MAX_LEN) {
+        hdt_error_set(err, HDT_EINVAL,
+                      "the tied embedding takes %.1f GiB, more than a frame of 1 GiB, and its two "
+                      "ends are on unlike workers",
+                      (double)bytes / (double)(1u << 30));
+        hdt_error_hint(err, "set plan.max_stages: 1 or tie_word_embeddings: false");
+        return HDT_EINVAL;
+    }
+    for (int i = 0; i < 2; i++) {
+        flow =
+            flow_add(c, HDT_FLOW_TIED_GRAD, HDT_PRIO_GRADIENT, i ? last : first, i ? first : last);
+        flow->src_stage = i ? last_stage : 0;
+        flow->dst_stage = i ? 0 : last_stage;
+        flow->codec = exact_codec(c, first, last);
+        flow->frame_cap = (uint32_t)bytes;
+        flow->depth = 1;
+    }
+    return HDT_OK;
+}
+
+static uint32_t sync_up_bytes(const struct completer *c, int rank)
+{
+    uint32_t n_tensors = 0;
+
+    for (size_t s = 0; s < c->plan->n_stages; s++) {
+        const struct hdt_plan_stage *stage = &c->plan->stages[s];
+        int64_t first, n;
+
+        for (int64_t u = stage->unit_begin; stage->rank == rank && u < stage->unit_end; u++) {
+            hdt_model_unit_tensors(c->model, u, &first, &n);
+            n_tensors += (uint32_t)n;
+        }
+    }
+    return SYNC_HEADER_LEN + SYNC_ITEM_LEN * n_tensors;
+}
+
+static void flows_add_sync(struct completer *c)
+{
+    struct hdt_plan *plan = c->plan;
+    struct hdt_plan_flow *flow;
+
+    for (int rank = 0; rank < (int)plan->n_ranks; rank++) {
+        if (rank == plan->root_rank) {
+            continue;
+        }
+        flow = flow_add(c, HDT_FLOW_SYNC_UP, HDT_PRIO_ACTIVATION, rank, plan->root_rank);
+        flow->dtype = HDT_DTYPE_NONE;
+        flow->frame_cap = sync_up_bytes(c, rank);
+        flow->depth = SYNC_DEPTH;
+        flow = flow_add(c, HDT_FLOW_SYNC_DOWN, HDT_PRIO_ACTIVATION, plan->root_rank, rank);
+        flow->dtype = HDT_DTYPE_NONE;
+        flow->frame_cap = SYNC_HEADER_LEN;
+        flow->depth = SYNC_DEPTH;
+    }
+}
+
+static bool rank_has_stage(const struct hdt_plan *plan, int rank)
+{
+    for (size_t s = 0; s < plan->n_stages; s++) {
+        if (plan->stages[s].rank == rank) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static void flows_add_state(struct completer *c)
+{
+    struct hdt_plan *plan = c->plan;
+
+    for (int rank = 0; rank < (int)plan->n_ranks; rank++) {
+        if (rank == plan->checkpoint_rank || !rank_has_stage(plan, rank)) {
+            continue;
+        }
+        for (int in = 0; in < 2; in++) {
+            struct hdt_plan_flow *flow =
+                flow_add(c, in ? HDT_FLOW_STATE_IN : HDT_FLOW_STATE_OUT, HDT_PRIO_CHECKPOINT,
+                         in ? plan->checkpoint_rank : rank, in ? rank : plan->checkpoint_rank);
+
+            flow->codec = exact_codec(c, rank, plan->checkpoint_rank);
+            flow->frame_cap = STATE_SLAB_BYTES;
+            flow->depth = STATE_DEPTH;
+        }
+    }
+}
+
+/* ---- roles ---- */
+
+/* The rank of `site` that serves: the first stage's where it can, so that fewest bytes travel. */
+static int rank_at_site(const struct hdt_plan *plan, const char *site)
+{
+    int first = plan->stages[0].rank, last = plan->stages[plan->n_stages - 1].rank;
+
+    if (!site || !site[0] || strcmp(plan->ranks[first].site, site) == 0) {
+        return first;
+    }
+    if (strcmp(plan->ranks[last].site, site) == 0) {
+        return last;
+    }
+    for (size_t i = 0; i < plan->n_ranks; i++) {
+        if (strcmp(plan->ranks[i].site, site) == 0) {
+            return (int)i;
+        }
+    }
+    return -1;
+}
+
+static enum hdt_status plan_set_roles(struct hdt_plan *plan, const struct hdt_job *job,
+                                      struct hdt_error *err)
+{
+    const char *data_site = job->data.site;
+    const char *checkpoint_site = job->checkpoint.site;
+
+    plan->root_rank = plan->stages[0].rank;
+    plan->data_rank = rank_at_site(plan, data_site);
+    if (plan->data_rank < 0) {
+        return hdt_error_set(err, HDT_EINVAL, "data.site '%s' has no worker in this plan",
+                             data_site);
+    }
+    if (!checkpoint_site || !checkpoint_site[0]) {
+        plan->checkpoint_rank = plan->data_rank;
+        return HDT_OK;
+    }
+    plan->checkpoint_rank = rank_at_site(plan, checkpoint_site);
+    if (plan->checkpoint_rank < 0) {
+        return hdt_error_set(err, HDT_EINVAL, "checkpoint.site '%s' has no worker in this plan",
+                             checkpoint_site);
+    }
+    return HDT_OK;
+}
+
+/* Warm-ups in 0..n_micro_batches that do not grow along the pipeline: raised, never lowered, but
+ * for the cap. */
+static void plan_fit_warmups(struct hdt_plan *plan)
+{
+    int64_t least = 0;
+
+    for (size_t i = plan->n_stages; i-- > 0;) {
+        struct hdt_plan_stage *s = &plan->stages[i];
+
+        s->warmup = s->warmup < least ? least : s->warmup;
+        s->warmup = s->warmup > plan->n_micro_batches ? plan->n_micro_batches : s->warmup;
+        least = s->warmup;
+    }
+}
+
+enum hdt_status hdt_plan_derive_flows(struct hdt_plan *plan, const struct hdt_job *job,
+                                      const struct hdt_model_config *model, struct hdt_error *err)
+{
+    struct completer c = {plan, job, model, plan->flows, plan->n_flows};
+    enum hdt_status status;
+
+    plan->flows = NULL;
+    plan->n_flows = 0;
+    for (int s = 0; s + 1 < (int)plan->n_stages; s++) {
+        flows_add_edge(&c, s, HDT_FLOW_ACTIVATION);
+        flows_add_edge(&c, s, HDT_FLOW_ACTIVATION_GRAD);
+    }
+    flows_add_data(&c, HDT_FLOW_TOKENS, 0);
+    flows_add_data(&c, HDT_FLOW_LABELS, (int)plan->n_stages - 1);
+    status = flows_add_tied(&c, err);
+    flows_add_sync(&c);
+    flows_add_state(&c);
+    free(c.old);
+    return status;
+}
+
+enum hdt_status hdt_plan_complete(struct hdt_plan *plan, const struct hdt_job *job,
+                                  const struct hdt_model_config *model, struct hdt_error *err)
+{
+    plan->micro_batch = job->batch.micro_batch;
+    plan->n_micro_batches = job->batch.n_micro_batches;
+    plan->seq_len = job->batch.seq_len;
+    plan->n_replicas = 1;
+    plan_fit_warmups(plan);
+    HDT_TRY(hdt_plan_check_stages(plan, model, err));
+    HDT_TRY(plan_set_roles(plan, job, err));
+    return hdt_plan_derive_flows(plan, job, model, err);
+}

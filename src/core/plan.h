@@ -1,0 +1,123 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef HDT_CORE_PLAN_H
+#define HDT_CORE_PLAN_H
+
+/*
+ * A plan: what runs where, and every flow between the parts. Made by src/plan, carried as JSON,
+ * read by gateways (who may speak for which flow) and workers (what to build and run).
+ *
+ * A *rank* is one device of a worker. A *stage* is a range of units on a rank group (today a group
+ * is one rank, slice 0 of 1). Stages of a replica are numbered along the pipeline; a rank may hold
+ * several stages that are not neighbours. A *flow* is one direction between two ends; an end is
+ * (stage or rank, slice). Flow and stage numbers are their positions in the arrays.
+ */
+#include "src/base/error.h"
+#include "src/core/cluster.h"
+#include "src/core/frame.h"
+#include "src/core/job.h"
+#include "src/core/model.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum hdt_flow_kind {
+    HDT_FLOW_ACTIVATION,      /* stage s -> s + 1, one frame a micro-batch (B, T, C) */
+    HDT_FLOW_ACTIVATION_GRAD, /* stage s + 1 -> s */
+    HDT_FLOW_TOKENS,    /* data rank -> rank of stage 0, int32 (B, T); none on the same rank */
+    HDT_FLOW_LABELS,    /* data rank -> rank of the last stage; none on the same rank */
+    HDT_FLOW_TIED_GRAD, /* tied models: both ways between first and last rank, fp32 (V, C);
+                           none when they are the same rank */
+    HDT_FLOW_SYNC_UP,   /* rank -> root rank, once a step: HDT_SYNC record (runtime) */
+    HDT_FLOW_SYNC_DOWN, /* root rank -> rank, once a step */
+    HDT_FLOW_STATE_OUT, /* rank -> checkpoint rank: weights and moments, in slabs */
+    HDT_FLOW_STATE_IN,  /* checkpoint rank -> rank: the same when resuming */
+    HDT_FLOW_KIND_COUNT
+};
+
+struct hdt_plan_rank {
+    char site[HDT_NAME_CAP];
+    char worker[HDT_NAME_CAP];
+    int device; /* on that worker */
+};
+
+struct hdt_plan_stage {
+    int replica;                  /* data-parallel member; 0 today */
+    int pos;                      /* position in the replica's pipeline, 0.. */
+    int rank;                     /* of slice 0 of its rank group */
+    int n_slices;                 /* tensor-parallel degree; 1 today */
+    int64_t unit_begin, unit_end; /* [begin, end) */
+    int64_t warmup; /* forwards before the first pair of forward and backward (1F1B: stages after
+                       this one, raised for link latency); does not grow along the pipeline */
+    bool recompute;
+    uint64_t memory_bytes; /* predicted */
+    double fwd_s, bwd_s;   /* predicted, one micro-batch */
+};
+
+struct hdt_plan_flow {
+    enum hdt_flow_kind kind;
+    enum hdt_prio prio;
+    int replica;
+    int src_rank, dst_rank;
+    int src_slice, dst_slice;
+    int src_stage, dst_stage;  /* -1 where the kind has none */
+    enum hdt_edge_codec codec; /* never AUTO; NONE or LOSSLESS unless activation or its gradient */
+    enum hdt_dtype dtype;      /* of the tensor before the codec */
+    uint32_t frame_cap;        /* largest plaintext frame in bytes, after the worker's codec */
+    uint32_t depth;            /* frames in flight: slots at both ends */
+};
+
+struct hdt_plan {
+    struct hdt_plan_rank *ranks;
+    size_t n_ranks;
+    struct hdt_plan_stage *stages; /* by replica, then position */
+    size_t n_stages;
+    struct hdt_plan_flow *flows;
+    size_t n_flows;
+    int n_replicas;
+    int data_rank;       /* reads the token shards */
+    int root_rank;       /* adds norms, decides clip, stop and checkpoint: rank of stage 0 */
+    int checkpoint_rank; /* gathers and writes checkpoints */
+    int64_t micro_batch, n_micro_batches, seq_len; /* copied from the job */
+    /* prediction */
+    double step_s;       /* of a training step */
+    double bubble_share; /* of the bottleneck rank's time */
+    double wan_bytes;    /* sent between sites in a step, after codecs (estimate) */
+    char limit[160];     /* what limits: "compute of stage 1 (site-b/w0)", "link site-a -> ..." */
+};
+
+/* Does a rank of the plan run on this worker? */
+bool hdt_plan_has_worker(const struct hdt_plan *plan, const char *site, const char *worker);
+
+void hdt_plan_release(struct hdt_plan *plan);
+
+json_t *hdt_plan_to_json(const struct hdt_plan *plan);
+
+/* Foreign or stored plans: checks every index, that stages cover the model's units without gap or
+ * overlap, that flows fit the stages, sizes against limits. */
+enum hdt_status hdt_plan_from_json(const json_t *json, const struct hdt_model_config *model,
+                                   struct hdt_plan *plan, struct hdt_error *err);
+
+/* Derive ranks' flows, depths, frame sizes, data/root/checkpoint ranks from stages and job: what is
+ * left when ranks and stages (rank, units, warm-up) are chosen. Codecs of edges are taken from the
+ * ACTIVATION and ACTIVATION_GRAD flows that the plan already has (only kind, stages and codec of
+ * them are read); from the job where there is none, with "auto" = lossless between sites. Inside a
+ * site the codec is none unless so chosen. Warm-ups are capped by n_micro_batches and raised so
+ * that they do not grow along the pipeline. The data and checkpoint rank is, of the ranks at its
+ * site, that of stage 0, else of the last stage, else the first; a rank may have no stage. */
+enum hdt_status hdt_plan_complete(struct hdt_plan *plan, const struct hdt_job *job,
+                                  const struct hdt_model_config *model, struct hdt_error *err);
+
+/* Largest plaintext frame of an edge codec for n fp32 values: 4 n, 2 n, or int8 codes + scales. */
+uint32_t hdt_plan_frame_bytes(enum hdt_edge_codec codec, uint64_t n_values);
+
+/* Flow of `kind` that starts (ends) at the stage or rank; -1: none. */
+int hdt_plan_find_flow(const struct hdt_plan *plan, enum hdt_flow_kind kind, int src_rank,
+                       int dst_rank, int src_stage, int dst_stage);
+
+const char *hdt_flow_kind_name(enum hdt_flow_kind kind);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* HDT_CORE_PLAN_H */

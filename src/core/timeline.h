@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef HDT_CORE_TIMELINE_H
+#define HDT_CORE_TIMELINE_H
+
+/* Ops of ranks over time as Chrome trace JSON (chrome://tracing, ui.perfetto.dev). The plan's
+ * prediction and the workers' measurements are both written here, so that they open side by side:
+ * a process is a rank, a thread is a stage of it (and one more for the ops of the rank itself),
+ * an event bears the name of its op. */
+#include "src/core/schedule.h"
+
+#include <stdint.h>
+#include <stdio.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+struct hdt_timeline {
+    FILE *out;
+    char path[4096]; /* for messages */
+    bool first;
+};
+
+struct hdt_timeline_op {
+    enum hdt_op_kind kind;
+    int rank, stage;         /* stage -1: an op of the rank */
+    int64_t mb, step;        /* -1: none */
+    double start_us, dur_us; /* on any clock that all ranks of the file share */
+};
+
+/* Begin the file. HDT_EIO. */
+enum hdt_status hdt_timeline_open(struct hdt_timeline *t, const char *path, struct hdt_error *err);
+
+/* Names of the rank's process and threads. */
+void hdt_timeline_add_rank(struct hdt_timeline *t, const struct hdt_plan *plan, int rank);
+
+void hdt_timeline_add_op(struct hdt_timeline *t, const struct hdt_timeline_op *op);
+
+/* End the file; whatever failed since it was opened comes out here. HDT_EIO. */
+enum hdt_status hdt_timeline_close(struct hdt_timeline *t, struct hdt_error *err);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* HDT_CORE_TIMELINE_H */

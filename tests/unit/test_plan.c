@@ -1,0 +1,228 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "config.h"
+
+#include "src/core/plan.h"
+
+#include <criterion/criterion.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const struct hdt_model_config model = {
+    .V = 256, .C = 64, .F = 128, .L = 4, .NH = 4, .NKV = 4, .HS = 16, .T = 256};
+
+static void plan_make(struct hdt_plan *plan, int n_stages)
+{
+    memset(plan, 0, sizeof(*plan));
+    plan->n_ranks = plan->n_stages = (size_t)n_stages;
+    plan->ranks = calloc((size_t)n_stages, sizeof(plan->ranks[0]));
+    plan->stages = calloc((size_t)n_stages, sizeof(plan->stages[0]));
+    for (int i = 0; i < n_stages; i++) {
+        snprintf(plan->ranks[i].site, HDT_NAME_CAP, "site-%c", 'a' + i);
+        snprintf(plan->ranks[i].worker, HDT_NAME_CAP, "w0");
+        plan->stages[i] = (struct hdt_plan_stage){.pos = i,
+                                                  .rank = i,
+                                                  .n_slices = 1,
+                                                  .unit_begin = i,
+                                                  .unit_end = i == n_stages - 1 ? 6 : i + 1,
+                                                  .warmup = n_stages - 1 - i,
+                                                  .fwd_s = 0.1 / 3};
+    }
+}
+
+static const struct hdt_plan_flow *flow_of(const struct hdt_plan *plan, enum hdt_flow_kind kind,
+                                           int src_rank, int dst_rank)
+{
+    for (size_t i = 0; i < plan->n_flows; i++) {
+        const struct hdt_plan_flow *f = &plan->flows[i];
+
+        if (f->kind == kind && f->src_rank == src_rank && f->dst_rank == dst_rank) {
+            return f;
+        }
+    }
+    return NULL;
+}
+
+Test(plan, flows_follow_from_stages)
+{
+    struct hdt_job job = {.batch = {2, 8, 16}, .data = {.site = "site-b"}};
+    struct hdt_plan plan;
+    struct hdt_error err = {0};
+    const struct hdt_plan_flow *f;
+
+    plan_make(&plan, 3);
+    cr_assert_eq(hdt_plan_complete(&plan, &job, &model, &err), HDT_OK, "%s", err.msg);
+    cr_expect_eq(plan.data_rank, 1);
+    cr_expect_eq(plan.root_rank, 0);
+    cr_expect_eq(plan.checkpoint_rank, 1);
+    /* 4 edges, tokens, labels, 2 x 2 sync, 2 x 2 state. */
+    cr_expect_eq(plan.n_flows, 14);
+    f = flow_of(&plan, HDT_FLOW_ACTIVATION, 0, 1);
+    cr_assert(f);
+    cr_expect_eq(f->codec, HDT_EDGE_LOSSLESS);
+    cr_expect_eq(f->frame_cap, 2 * 16 * 64 * 4);
+    cr_expect_eq(f->depth, 4);
+    cr_expect_eq(f->src_stage, 0);
+    cr_expect_eq(f->dst_stage, 1);
+    f = flow_of(&plan, HDT_FLOW_TOKENS, 1, 0);
+    cr_assert(f);
+    cr_expect_eq(f->dtype, HDT_DTYPE_I32);
+    cr_expect_eq(f->frame_cap, 2 * 16 * 4);
+    cr_expect(flow_of(&plan, HDT_FLOW_LABELS, 1, 2));
+    cr_expect(flow_of(&plan, HDT_FLOW_SYNC_UP, 2, 0));
+    cr_expect(flow_of(&plan, HDT_FLOW_STATE_OUT, 2, 1));
+    cr_expect_null(flow_of(&plan, HDT_FLOW_TIED_GRAD, 0, 2));
+    hdt_plan_release(&plan);
+}
+
+Test(plan, a_tied_model_exchanges_its_embedding)
+{
+    struct hdt_model_config tied = model;
+    struct hdt_job job = {.batch = {2, 8, 16}};
+    struct hdt_plan plan;
+
+    tied.tie_word_embeddings = true;
+    plan_make(&plan, 2);
+    cr_assert_eq(hdt_plan_complete(&plan, &job, &tied, NULL), HDT_OK);
+    cr_expect_eq(flow_of(&plan, HDT_FLOW_TIED_GRAD, 0, 1)->frame_cap, 256 * 64 * 4);
+    cr_expect_eq(flow_of(&plan, HDT_FLOW_TIED_GRAD, 1, 0)->frame_cap, 256 * 64 * 4);
+    hdt_plan_release(&plan);
+}
+
+Test(plan, codecs_come_from_planner_then_job)
+{
+    struct hdt_job job = {
+        .batch = {2, 8, 16},
+        .codec = {.activations = HDT_EDGE_INT8, .activation_grads = HDT_EDGE_BF16}};
+    struct hdt_plan plan;
+
+    plan_make(&plan, 3);
+    snprintf(plan.ranks[1].site, HDT_NAME_CAP, "site-a");
+    plan.flows = calloc(1, sizeof(plan.flows[0]));
+    plan.n_flows = 1;
+    plan.flows[0] = (struct hdt_plan_flow){.kind = HDT_FLOW_ACTIVATION,
+                                           .src_stage = 1,
+                                           .dst_stage = 2,
+                                           .codec = HDT_EDGE_BF16_LOSSLESS};
+    snprintf(plan.ranks[1].worker, HDT_NAME_CAP, "w1");
+    cr_assert_eq(hdt_plan_complete(&plan, &job, &model, NULL), HDT_OK);
+    cr_expect_eq(flow_of(&plan, HDT_FLOW_ACTIVATION, 1, 2)->codec, HDT_EDGE_BF16_LOSSLESS);
+    cr_expect_eq(flow_of(&plan, HDT_FLOW_ACTIVATION, 1, 2)->frame_cap, 2 * 16 * 64 * 2);
+    cr_expect_eq(flow_of(&plan, HDT_FLOW_ACTIVATION_GRAD, 2, 1)->codec, HDT_EDGE_BF16);
+    /* Within a site nothing is coded. */
+    cr_expect_eq(flow_of(&plan, HDT_FLOW_ACTIVATION, 0, 1)->codec, HDT_EDGE_NONE);
+    hdt_plan_release(&plan);
+}
+
+Test(plan, int8_frames_hold_codes_and_scales)
+{
+    cr_expect_eq(hdt_plan_frame_bytes(HDT_EDGE_INT8, 1024), 1024 + 16);
+    cr_expect_eq(hdt_plan_frame_bytes(HDT_EDGE_INT8_LOSSLESS, 1025), 1025 + 32);
+    cr_expect_eq(hdt_plan_frame_bytes(HDT_EDGE_BF16, 10), 20);
+    cr_expect_eq(hdt_plan_frame_bytes(HDT_EDGE_LOSSLESS, 10), 40);
+}
+
+Test(plan, warmups_do_not_grow_along_the_pipeline)
+{
+    struct hdt_job job = {.batch = {2, 5, 16}};
+    struct hdt_plan plan;
+
+    plan_make(&plan, 3);
+    plan.stages[0].warmup = 0;
+    plan.stages[1].warmup = 9;
+    plan.stages[2].warmup = 1;
+    cr_assert_eq(hdt_plan_complete(&plan, &job, &model, NULL), HDT_OK);
+    cr_expect_eq(plan.stages[0].warmup, 5);
+    cr_expect_eq(plan.stages[1].warmup, 5);
+    cr_expect_eq(plan.stages[2].warmup, 1);
+    hdt_plan_release(&plan);
+}
+
+Test(plan, a_data_site_without_worker_is_named)
+{
+    struct hdt_job job = {.batch = {2, 5, 16}, .data = {.site = "site-z"}};
+    struct hdt_plan plan;
+    struct hdt_error err = {0};
+
+    plan_make(&plan, 2);
+    cr_expect_eq(hdt_plan_complete(&plan, &job, &model, &err), HDT_EINVAL);
+    cr_expect(strstr(err.msg, "site-z"), "%s", err.msg);
+    hdt_plan_release(&plan);
+}
+
+static json_t *plan_json(void)
+{
+    struct hdt_job job = {.batch = {2, 8, 16}, .data = {.site = "site-a"}};
+    struct hdt_plan plan;
+    json_t *json;
+
+    plan_make(&plan, 3);
+    cr_assert_eq(hdt_plan_complete(&plan, &job, &model, NULL), HDT_OK);
+    plan.step_s = 1.0 / 3;
+    snprintf(plan.limit, sizeof(plan.limit), "compute of stage 1");
+    json = hdt_plan_to_json(&plan);
+    cr_assert(json);
+    hdt_plan_release(&plan);
+    return json;
+}
+
+Test(plan, survives_json)
+{
+    json_t *json = plan_json(), *again;
+    struct hdt_plan plan;
+    struct hdt_error err = {0};
+
+    cr_assert_eq(hdt_plan_from_json(json, &model, &plan, &err), HDT_OK, "%s", err.msg);
+    cr_expect_eq(plan.step_s, 1.0 / 3);
+    again = hdt_plan_to_json(&plan);
+    cr_expect(json_equal(json, again));
+    json_decref(json);
+    json_decref(again);
+    hdt_plan_release(&plan);
+}
+
+/* Set list[idx].key (or key, when list is NULL) and expect the plan to be refused. */
+static void refused(const char *list, size_t idx, const char *key, json_t *value)
+{
+    json_t *json = plan_json();
+    json_t *at = list ? json_array_get(json_object_get(json, list), idx) : json;
+    struct hdt_plan plan;
+    struct hdt_error err = {0};
+
+    json_object_set_new(at, key, value);
+    cr_expect_eq(hdt_plan_from_json(json, &model, &plan, &err), HDT_EINVAL, "%s[%zu].%s",
+                 list ? list : "", idx, key);
+    cr_expect(strstr(err.msg, "cannot use the plan"), "%s", err.msg);
+    json_decref(json);
+}
+
+Test(plan, foreign_plans_are_checked)
+{
+    refused("stages", 1, "rank", json_integer(3));
+    refused("stages", 1, "rank", json_integer(0));
+    refused("stages", 1, "rank", json_integer(-1));
+    refused("stages", 1, "unit_begin", json_integer(2));
+    refused("stages", 2, "unit_end", json_integer(5));
+    refused("stages", 0, "warmup", json_integer(0));
+    refused("stages", 0, "warmup", json_integer(9));
+    refused("stages", 0, "n_slices", json_integer(2));
+    refused("stages", 0, "fwd_s", json_integer(-1));
+    refused("ranks", 1, "site", json_string("site-a"));
+    refused("ranks", 1, "site", json_string("../x"));
+    refused("flows", 0, "kind", json_string("gossip"));
+    refused("flows", 0, "codec", json_string("auto"));
+    refused("flows", 0, "frame_cap", json_integer(1 << 20));
+    refused("flows", 0, "frame_cap", json_integer(1ll << 31));
+    refused("flows", 0, "depth", json_integer(0));
+    refused("flows", 0, "depth", json_integer(1));
+    refused("flows", 0, "dst_rank", json_integer(0));
+    refused("flows", 0, "src_stage", json_integer(2));
+    refused("flows", 0, "dtype", json_string("f12"));
+    refused(NULL, 0, "root_rank", json_integer(1));
+    refused(NULL, 0, "data_rank", json_integer(7));
+    refused(NULL, 0, "n_replicas", json_integer(2));
+    refused(NULL, 0, "seq_len", json_integer(512));
+    refused(NULL, 0, "flows", json_array());
+    refused(NULL, 0, "ranks", json_array());
+    refused(NULL, 0, "stages", json_null());
+}
