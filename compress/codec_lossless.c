@@ -1,0 +1,496 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Lossless coding of float chunks.
+ *
+ * The problem: general compressors find almost nothing in floats, because the noise of the mantissa
+ * hides the exponent, which is the only part with structure (2.6 of 8 bits in a bf16 activation).
+ *
+ * The idea: rotate each element left by one bit, so that the sign leaves and the exponent is one
+ * whole byte; cut the elements into planes, one for each byte of an element; entropy code the
+ * planes that a sample says will pay and copy the others. The coder is zstd told to look for no
+ * matches: its Huffman stage alone, at gigabytes a second. Only a plane of very low entropy (zeros,
+ * token numbers), where Huffman's floor of one bit a byte would be the limit, gets a match search.
+ *
+ * Refused: a match search everywhere (half the speed for nothing), a code of our own (zstd's is
+ * read by everyone), state from one chunk to the next (chunks travel in any order and are resent
+ * cut otherwise).
+ *
+ * The coded form is in doc/codecs.md. The decoder asks zstd for exactly the plane's length into
+ * memory of that length, in a context that cannot allocate, after having read the frame's own
+ * claim; skippable, legacy and concatenated frames are refused.
+ */
+#include "config.h"
+
+#include "compress/codec.h"
+#include "compress/codec_ctx.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#define ZSTD_STATIC_LINKING_ONLY
+#include <zstd.h>
+
+enum form { FORM_RAW = 0, FORM_PLANES = 1 };
+
+#define PLANES_MAX 8
+
+/* Below this many elements a plane's code table costs what it saves. */
+#define ELEMENTS_MIN 64
+
+/* Elements looked at to decide which planes to code, in runs of RUN spread over the chunk. */
+#define SAMPLE_MAX 4096
+#define RUN        64
+
+/* A plane pays when it shrinks by a sixteenth; a sample must promise that much. */
+#define PAY_SHIFT    4
+#define PAY_BITS_MAX 7.5f
+
+/* Below this entropy (bits a byte) a match search finds what Huffman cannot. */
+#define MATCH_BITS_MAX 1.5f
+
+/* zstd levels: the most negative one jumps over all input at once, hence literals only. */
+#define LEVEL_LITERALS (-131072)
+#define LEVEL_MATCH    1
+
+/* Where everything of a chunk lies. */
+struct layout {
+    size_t size; /* bytes of an element = number of planes */
+    bool rotate;
+    size_t head, n, tail; /* odd bytes before, elements, odd bytes after */
+};
+
+/* How the planes are coded. */
+struct choice {
+    unsigned coded;   /* bit p: plane p is entropy coded */
+    unsigned matches; /* bit p: with a match search */
+};
+
+static bool dtype_is_float(enum hdt_dtype dtype)
+{
+    return dtype == HDT_DTYPE_F32 || dtype == HDT_DTYPE_BF16 || dtype == HDT_DTYPE_F16 ||
+           dtype == HDT_DTYPE_F64;
+}
+
+static struct layout layout_of(enum hdt_dtype dtype, uint64_t offset, size_t len)
+{
+    struct layout l = {.size = hdt_dtype_size(dtype), .rotate = dtype_is_float(dtype)};
+
+    l.head = (size_t)((l.size - offset % l.size) % l.size);
+    l.head = l.head < len ? l.head : len;
+    l.n = (len - l.head) / l.size;
+    l.tail = len - l.head - l.n * l.size;
+    return l;
+}
+
+/* ---- context ---- */
+
+static ZSTD_CCtx_params *encoder_params(int level)
+{
+    ZSTD_CCtx_params *params = ZSTD_createCCtxParams();
+
+    if (params) {
+        ZSTD_CCtxParams_init(params, level);
+        ZSTD_CCtxParams_setParameter(params, ZSTD_c_literalCompressionMode, ZSTD_ps_enable);
+    }
+    return params;
+}
+
+static size_t encoder_size(void)
+{
+    ZSTD_CCtx_params *a = encoder_params(LEVEL_LITERALS), *b = encoder_params(LEVEL_MATCH);
+    size_t size = 0;
+
+    if (a && b) {
+        size_t size_a = ZSTD_estimateCCtxSize_usingCCtxParams(a);
+        size_t size_b = ZSTD_estimateCCtxSize_usingCCtxParams(b);
+
+        size = size_a > size_b ? size_a : size_b;
+    }
+    ZSTD_freeCCtxParams(a);
+    ZSTD_freeCCtxParams(b);
+    return ZSTD_isError(size) ? 0 : size;
+}
+
+/* zstd wants its memory aligned to 8. */
+static void *aligned_memory(size_t size)
+{
+    return size > 0 ? aligned_alloc(64, (size + 63) & ~(size_t)63) : NULL;
+}
+
+enum hdt_status hdt_lossless_ctx_init(struct hdt_codec_ctx *ctx, struct hdt_error *err)
+{
+    size_t e_size = encoder_size(), d_size = ZSTD_estimateDCtxSize();
+
+    ctx->planes = aligned_memory(ctx->chunk_cap);
+    ctx->encoder_mem = aligned_memory(e_size);
+    ctx->decoder_mem = aligned_memory(d_size);
+    if (!ctx->planes || !ctx->encoder_mem || !ctx->decoder_mem) {
+        goto err_memory;
+    }
+    ctx->encoder = ZSTD_initStaticCCtx(ctx->encoder_mem, e_size);
+    ctx->decoder = ZSTD_initStaticDCtx(ctx->decoder_mem, d_size);
+    if (!ctx->encoder || !ctx->decoder) {
+        goto err_memory;
+    }
+    ZSTD_CCtx_reset(ctx->encoder, ZSTD_reset_parameters); /* a static one starts without defaults */
+    ZSTD_CCtx_setParameter(ctx->encoder, ZSTD_c_literalCompressionMode, ZSTD_ps_enable);
+    return HDT_OK;
+
+err_memory:
+    hdt_lossless_ctx_release(ctx);
+    return hdt_error_set(err, HDT_ENOMEM,
+                         "cannot make codec context for chunks of %zu bytes: out of memory",
+                         ctx->chunk_cap);
+}
+
+void hdt_lossless_ctx_release(struct hdt_codec_ctx *ctx)
+{
+    free(ctx->planes);
+    free(ctx->encoder_mem);
+    free(ctx->decoder_mem);
+    ctx->planes = NULL;
+    ctx->encoder_mem = ctx->decoder_mem = NULL;
+    ctx->encoder = NULL;
+    ctx->decoder = NULL;
+}
+
+/* ---- planes ---- */
+
+static inline uint64_t element_rotl(uint64_t u, size_t size)
+{
+    return u << 1 | u >> (8 * size - 1);
+}
+
+/* Elements of 8 bytes are rare (f64, i64): scalar only. */
+static void split8(const uint8_t *src, size_t n, bool rotate, uint8_t *const planes[])
+{
+    for (size_t i = 0; i < n; i++) {
+        uint64_t u;
+
+        memcpy(&u, src + 8 * i, 8);
+        u = rotate ? element_rotl(u, 8) : u;
+        for (int p = 0; p < 8; p++) {
+            planes[p][i] = (uint8_t)(u >> (8 * p));
+        }
+    }
+}
+
+static void join8(const uint8_t *const planes[], size_t n, bool rotate, uint8_t *dst)
+{
+    for (size_t i = 0; i < n; i++) {
+        uint64_t u = 0;
+
+        for (int p = 0; p < 8; p++) {
+            u |= (uint64_t)planes[p][i] << (8 * p);
+        }
+        u = rotate ? u >> 1 | u << 63 : u;
+        memcpy(dst + 8 * i, &u, 8);
+    }
+}
+
+static void split(const struct hdt_kernels *k, const struct layout *l, const uint8_t *src,
+                  uint8_t *const planes[])
+{
+    switch (l->size) {
+    case 1:
+        memcpy(planes[0], src, l->n);
+        break;
+    case 2:
+        k->split2(src, l->n, l->rotate, planes);
+        break;
+    case 4:
+        k->split4(src, l->n, l->rotate, planes);
+        break;
+    default:
+        split8(src, l->n, l->rotate, planes);
+    }
+}
+
+static void join(const struct hdt_kernels *k, const struct layout *l, const uint8_t *const planes[],
+                 uint8_t *dst)
+{
+    switch (l->size) {
+    case 1:
+        memcpy(dst, planes[0], l->n);
+        break;
+    case 2:
+        k->join2(planes, l->n, l->rotate, dst);
+        break;
+    case 4:
+        k->join4(planes, l->n, l->rotate, dst);
+        break;
+    default:
+        join8(planes, l->n, l->rotate, dst);
+    }
+}
+
+/* ---- which planes pay ---- */
+
+static float entropy_bits(const uint32_t counts[256], uint32_t total)
+{
+    float sum = 0;
+
+    for (int i = 0; i < 256; i++) {
+        if (counts[i] > 0) {
+            sum += (float)counts[i] * log2f((float)counts[i]);
+        }
+    }
+    return log2f((float)total) - sum / (float)total;
+}
+
+static uint32_t sample(const struct layout *l, const uint8_t *src, uint32_t counts[PLANES_MAX][256])
+{
+    size_t runs = l->n < SAMPLE_MAX ? (l->n + RUN - 1) / RUN : SAMPLE_MAX / RUN;
+    uint32_t total = 0;
+
+    for (size_t r = 0; r < runs; r++) {
+        size_t begin = l->n < SAMPLE_MAX ? r * RUN : l->n / runs * r;
+        size_t end = begin + RUN < l->n ? begin + RUN : l->n;
+
+        for (size_t i = begin; i < end; i++, total++) {
+            uint64_t u = 0;
+
+            memcpy(&u, src + l->size * i, l->size);
+            u = l->rotate ? element_rotl(u, l->size) : u;
+            for (size_t p = 0; p < l->size; p++) {
+                counts[p][u >> (8 * p) & 0xff]++;
+            }
+        }
+    }
+    return total;
+}
+
+static struct choice choose(const struct layout *l, const uint8_t *src)
+{
+    uint32_t counts[PLANES_MAX][256];
+    struct choice c = {0};
+    uint32_t total;
+
+    if (l->n < ELEMENTS_MIN) {
+        return c;
+    }
+    memset(counts, 0, l->size * sizeof(counts[0]));
+    total = sample(l, src, counts);
+    for (size_t p = 0; p < l->size; p++) {
+        float bits = entropy_bits(counts[p], total);
+
+        c.coded |= (bits < PAY_BITS_MAX ? 1u : 0u) << p;
+        c.matches |= (bits < MATCH_BITS_MAX ? 1u : 0u) << p;
+    }
+    return c;
+}
+
+/* ---- encode ---- */
+
+static size_t lossless_bound(enum hdt_dtype dtype, size_t plain_len)
+{
+    (void)dtype;
+    return plain_len + 1;
+}
+
+static enum hdt_status check_chunk(const struct hdt_codec_ctx *ctx, size_t plain_len,
+                                   struct hdt_error *err)
+{
+    if (plain_len > ctx->chunk_cap) {
+        return hdt_error_set(err, HDT_EINVAL,
+                             "codec lossless: a chunk of %zu bytes is longer than this context's "
+                             "%zu",
+                             plain_len, ctx->chunk_cap);
+    }
+    return HDT_OK;
+}
+
+/* Code one plane into dst; 0 when that does not pay. */
+static size_t plane_encode(struct hdt_codec_ctx *ctx, const uint8_t *plane, size_t n, bool matches,
+                           uint8_t *dst)
+{
+    size_t cap = n - (n >> PAY_SHIFT) - 8, len;
+
+    ZSTD_CCtx_setParameter(ctx->encoder, ZSTD_c_compressionLevel,
+                           matches ? LEVEL_MATCH : LEVEL_LITERALS);
+    len = ZSTD_compress2(ctx->encoder, dst, cap, plane, n);
+    return ZSTD_isError(len) ? 0 : len;
+}
+
+static void put_u32(uint8_t *dst, size_t u)
+{
+    uint32_t v = (uint32_t)u;
+
+    memcpy(dst, &v, 4);
+}
+
+/* Write the planes form with the given choice. Returns its length, or 0 with *failed set to the
+ * planes that did not pay. */
+static size_t planes_encode(struct hdt_codec_ctx *ctx, const struct layout *l, struct choice c,
+                            const struct hdt_codec_io *io, unsigned *failed)
+{
+    const uint8_t *src = io->src;
+    uint8_t *dst = io->dst, *lengths = dst + 2, *scratch = ctx->planes, *planes[PLANES_MAX];
+    uint8_t *out = lengths + 4 * (size_t)__builtin_popcount(c.coded);
+
+    dst[0] = FORM_PLANES;
+    dst[1] = (uint8_t)c.coded;
+    memcpy(out, src, l->head);
+    memcpy(out + l->head, src + io->src_len - l->tail, l->tail);
+    out += l->head + l->tail;
+    for (size_t p = 0; p < l->size; p++) {
+        uint8_t **next = c.coded >> p & 1 ? &scratch : &out;
+
+        planes[p] = *next;
+        *next += l->n;
+    }
+    split(ctx->kernels, l, src + l->head, planes);
+    *failed = 0;
+    for (size_t p = 0; p < l->size; p++) {
+        size_t len;
+
+        if (!(c.coded >> p & 1)) {
+            continue;
+        }
+        len = plane_encode(ctx, planes[p], l->n, c.matches >> p & 1, out);
+        *failed |= (len == 0 ? 1u : 0u) << p;
+        put_u32(lengths, len);
+        lengths += 4;
+        out += len;
+    }
+    return *failed ? 0 : (size_t)(out - dst);
+}
+
+static enum hdt_status lossless_encode(struct hdt_codec_ctx *ctx, const struct hdt_codec_io *io,
+                                       size_t *coded_len, struct hdt_error *err)
+{
+    struct layout l = layout_of(io->dtype, io->offset, io->src_len);
+    uint8_t *dst = io->dst;
+    struct choice c;
+
+    HDT_TRY(check_chunk(ctx, io->src_len, err));
+    c = choose(&l, (const uint8_t *)io->src + l.head);
+    while (c.coded) { /* at most twice, save where planes that passed once fail later */
+        unsigned failed;
+        size_t len = planes_encode(ctx, &l, c, io, &failed);
+
+        if (len > 0) {
+            *coded_len = len;
+            return HDT_OK;
+        }
+        c.coded &= ~failed;
+    }
+    dst[0] = FORM_RAW;
+    if (io->src_len > 0) {
+        memcpy(dst + 1, io->src, io->src_len);
+    }
+    *coded_len = io->src_len + 1;
+    return HDT_OK;
+}
+
+/* ---- decode ---- */
+
+static enum hdt_status broken(struct hdt_error *err, const char *what)
+{
+    return hdt_error_set(err, HDT_EPROTO, "codec lossless: %s", what);
+}
+
+static enum hdt_status plane_decode(struct hdt_codec_ctx *ctx, const uint8_t *src, size_t len,
+                                    uint8_t *plane, size_t n)
+{
+    if (len < 5 || memcmp(src, "\x28\xb5\x2f\xfd", 4) != 0 ||
+        ZSTD_findFrameCompressedSize(src, len) != len || ZSTD_getFrameContentSize(src, len) != n) {
+        return HDT_EPROTO;
+    }
+    return ZSTD_decompressDCtx(ctx->decoder, plane, n, src, len) == n ? HDT_OK : HDT_EPROTO;
+}
+
+/* The lengths of the coded planes must fill the chunk exactly; every sum stays below
+ * PLANES_MAX * 2^32 and cannot wrap. */
+static bool lengths_fit(const struct layout *l, unsigned coded, const uint8_t *src, size_t src_len)
+{
+    uint64_t n_coded = (unsigned)__builtin_popcount(coded);
+    uint64_t total = 2 + 4 * n_coded + l->head + l->tail + (l->size - n_coded) * l->n;
+
+    if (total > src_len) {
+        return false;
+    }
+    for (uint64_t i = 0; i < n_coded; i++) {
+        uint32_t len;
+
+        memcpy(&len, src + 2 + 4 * i, 4);
+        total += len;
+    }
+    return total == src_len;
+}
+
+static enum hdt_status planes_decode(struct hdt_codec_ctx *ctx, const struct hdt_codec_io *io,
+                                     struct hdt_error *err)
+{
+    struct layout l = layout_of(io->dtype, io->offset, io->dst_len);
+    const uint8_t *src = io->src, *planes[PLANES_MAX], *lengths = src + 2, *in;
+    uint8_t *dst = io->dst, *scratch = ctx->planes;
+    unsigned coded = src[1];
+
+    if (coded == 0 || coded >> l.size != 0) {
+        return broken(err, "planes that the dtype does not have");
+    }
+    if (l.n == 0 || !lengths_fit(&l, coded, src, io->src_len)) {
+        return broken(err, "the planes' lengths do not fit the chunk");
+    }
+    in = lengths + 4 * (size_t)__builtin_popcount(coded);
+    memcpy(dst, in, l.head);
+    memcpy(dst + io->dst_len - l.tail, in + l.head, l.tail);
+    in += l.head + l.tail;
+    for (size_t p = 0; p < l.size; p++) {
+        if (!(coded >> p & 1)) {
+            planes[p] = in;
+            in += l.n;
+        }
+    }
+    for (size_t p = 0; p < l.size; p++) {
+        uint32_t len;
+
+        if (!(coded >> p & 1)) {
+            continue;
+        }
+        memcpy(&len, lengths, 4);
+        lengths += 4;
+        if (plane_decode(ctx, in, len, scratch, l.n) != HDT_OK) {
+            return broken(err, "a coded plane is damaged");
+        }
+        planes[p] = scratch;
+        scratch += l.n;
+        in += len;
+    }
+    join(ctx->kernels, &l, planes, dst + l.head);
+    return HDT_OK;
+}
+
+static enum hdt_status lossless_decode(struct hdt_codec_ctx *ctx, const struct hdt_codec_io *io,
+                                       struct hdt_error *err)
+{
+    const uint8_t *src = io->src;
+
+    HDT_TRY(check_chunk(ctx, io->dst_len, err));
+    if (io->src_len == 0) {
+        return broken(err, "an empty chunk");
+    }
+    if (src[0] == FORM_PLANES && io->src_len >= 2) {
+        return planes_decode(ctx, io, err);
+    }
+    if (src[0] != FORM_RAW || io->src_len != io->dst_len + 1) {
+        return broken(err, "a form that is not known, or of another length");
+    }
+    if (io->dst_len > 0) {
+        memcpy(io->dst, src + 1, io->dst_len);
+    }
+    return HDT_OK;
+}
+
+const struct hdt_codec_ops hdt_codec_lossless = {
+    .id = HDT_CODEC_LOSSLESS,
+    .name = "lossless",
+    .help = "Byte planes, the exponents' entropy coded: every bit comes back.",
+    .caps = HDT_CODEC_AT_GATEWAY | HDT_CODEC_EXACT,
+    .dtypes = (1u << HDT_DTYPE_COUNT) - 1,
+    .coded_dtype = HDT_DTYPE_NONE,
+    .bound = lossless_bound,
+    .encode = lossless_encode,
+    .decode = lossless_decode,
+};

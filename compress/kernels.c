@@ -1,0 +1,243 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Scalar kernels: the definition.
+ *
+ * Floats are handled as their bits wherever a rounding mode, flush-to-zero mode or a compiler's
+ * contraction of a * b + c could otherwise change a result; this folder is compiled without such
+ * contraction.
+ */
+#include "config.h"
+
+#include "compress/kernels.h"
+#include "compress/kernels_avx2.h"
+
+#include <math.h>
+#include <string.h>
+
+static inline uint32_t load_u32(const uint8_t *src, size_t i)
+{
+    uint32_t u;
+
+    memcpy(&u, src + 4 * i, 4);
+    return u;
+}
+
+static inline float load_f32(const uint8_t *src, size_t i)
+{
+    float f;
+
+    memcpy(&f, src + 4 * i, 4);
+    return f;
+}
+
+static inline uint16_t bf16_round(uint32_t u)
+{
+    if ((u & 0x7fffffffu) > 0x7f800000u) {
+        return (uint16_t)(u >> 16 | 0x40);
+    }
+    return (uint16_t)((u + 0x7fff + (u >> 16 & 1)) >> 16);
+}
+
+static void scalar_bf16_encode(const uint8_t *src, size_t n, uint8_t *dst)
+{
+    for (size_t i = 0; i < n; i++) {
+        uint16_t h = bf16_round(load_u32(src, i));
+
+        memcpy(dst + 2 * i, &h, 2);
+    }
+}
+
+static void scalar_bf16_encode_guard(const uint8_t *src, size_t n, uint8_t *dst,
+                                     struct hdt_codec_guard *guard)
+{
+    double err[HDT_KERNEL_LANES] = {0}, ref[HDT_KERNEL_LANES] = {0};
+    uint32_t max = 0;
+
+    for (size_t i = 0; i < n; i++) {
+        uint32_t u = load_u32(src, i), back;
+        uint16_t h = bf16_round(u);
+        float x = load_f32(src, i), y;
+        double e;
+
+        memcpy(dst + 2 * i, &h, 2);
+        if ((u & 0x7fffffffu) < 0x7f800000u && (u & 0x7fffffffu) > max) {
+            max = u & 0x7fffffffu;
+        }
+        if ((h & 0x7f80u) == 0x7f80u) {
+            guard->n_nonfinite++;
+            continue;
+        }
+        back = (uint32_t)h << 16;
+        memcpy(&y, &back, 4);
+        e = (double)(x - y);
+        err[i % HDT_KERNEL_LANES] += e * e;
+        ref[i % HDT_KERNEL_LANES] += (double)x * (double)x;
+    }
+    guard->n += n;
+    guard->err_sq += hdt_kernels_sum_lanes_f64(err);
+    guard->ref_sq += hdt_kernels_sum_lanes_f64(ref);
+    float max_abs;
+    memcpy(&max_abs, &max, 4);
+    guard->max_abs = guard->max_abs < max_abs ? max_abs : guard->max_abs;
+}
+
+static void scalar_bf16_decode(const uint8_t *src, size_t n, uint8_t *dst)
+{
+    for (size_t i = 0; i < n; i++) {
+        uint16_t h;
+        uint32_t u;
+
+        memcpy(&h, src + 2 * i, 2);
+        u = (uint32_t)h << 16;
+        memcpy(dst + 4 * i, &u, 4);
+    }
+}
+
+static uint32_t scalar_abs_max(const uint8_t *src, size_t n, uint64_t *n_nonfinite)
+{
+    uint32_t max = 0;
+
+    for (size_t i = 0; i < n; i++) {
+        uint32_t a = load_u32(src, i) & 0x7fffffffu;
+
+        if (a >= 0x7f800000u) {
+            ++*n_nonfinite;
+        } else if (a > max) {
+            max = a;
+        }
+    }
+    return max;
+}
+
+static void scalar_int8_encode(const uint8_t *src, size_t n, float inv, uint8_t *dst, float sums[2])
+{
+    /* Adding and taking away 1.5 * 2^23 rounds a small float to the nearest even integer. */
+    const float magic = 12582912.0f;
+    float err[HDT_KERNEL_LANES] = {0}, ref[HDT_KERNEL_LANES] = {0};
+
+    for (size_t i = 0; i < n; i++) {
+        float t = load_f32(src, i) * inv;
+        float q = (t + magic) - magic;
+        float e = t - q;
+
+        dst[i] = (uint8_t)(int8_t)q;
+        err[i % HDT_KERNEL_LANES] += e * e;
+        ref[i % HDT_KERNEL_LANES] += t * t;
+    }
+    sums[0] = hdt_kernels_sum_lanes(err);
+    sums[1] = hdt_kernels_sum_lanes(ref);
+}
+
+static void scalar_int8_decode(const uint8_t *src, size_t n, float scale, uint8_t *dst)
+{
+    for (size_t i = 0; i < n; i++) {
+        float x = (float)(int8_t)src[i] * scale;
+
+        memcpy(dst + 4 * i, &x, 4);
+    }
+}
+
+static void scalar_split2(const uint8_t *src, size_t n, bool rotate, uint8_t *const planes[])
+{
+    for (size_t i = 0; i < n; i++) {
+        uint16_t u;
+
+        memcpy(&u, src + 2 * i, 2);
+        if (rotate) {
+            u = (uint16_t)(u << 1 | u >> 15);
+        }
+        planes[0][i] = (uint8_t)u;
+        planes[1][i] = (uint8_t)(u >> 8);
+    }
+}
+
+static void scalar_split4(const uint8_t *src, size_t n, bool rotate, uint8_t *const planes[])
+{
+    for (size_t i = 0; i < n; i++) {
+        uint32_t u = load_u32(src, i);
+
+        if (rotate) {
+            u = u << 1 | u >> 31;
+        }
+        planes[0][i] = (uint8_t)u;
+        planes[1][i] = (uint8_t)(u >> 8);
+        planes[2][i] = (uint8_t)(u >> 16);
+        planes[3][i] = (uint8_t)(u >> 24);
+    }
+}
+
+static void scalar_join2(const uint8_t *const planes[], size_t n, bool rotate, uint8_t *dst)
+{
+    for (size_t i = 0; i < n; i++) {
+        uint16_t u = (uint16_t)(planes[0][i] | planes[1][i] << 8);
+
+        if (rotate) {
+            u = (uint16_t)(u >> 1 | u << 15);
+        }
+        memcpy(dst + 2 * i, &u, 2);
+    }
+}
+
+static void scalar_join4(const uint8_t *const planes[], size_t n, bool rotate, uint8_t *dst)
+{
+    for (size_t i = 0; i < n; i++) {
+        uint32_t u = (uint32_t)planes[0][i] | (uint32_t)planes[1][i] << 8 |
+                     (uint32_t)planes[2][i] << 16 | (uint32_t)planes[3][i] << 24;
+
+        if (rotate) {
+            u = u >> 1 | u << 31;
+        }
+        memcpy(dst + 4 * i, &u, 4);
+    }
+}
+
+const struct hdt_kernels hdt_kernels_scalar = {
+    .name = "scalar",
+    .bf16_encode = scalar_bf16_encode,
+    .bf16_encode_guard = scalar_bf16_encode_guard,
+    .bf16_decode = scalar_bf16_decode,
+    .abs_max = scalar_abs_max,
+    .int8_encode = scalar_int8_encode,
+    .int8_decode = scalar_int8_decode,
+    .split2 = scalar_split2,
+    .split4 = scalar_split4,
+    .join2 = scalar_join2,
+    .join4 = scalar_join4,
+};
+
+/* Slowest first; which of them run here is asked of the processor. */
+static const struct hdt_kernels *const tables[] = {
+    &hdt_kernels_scalar,
+#ifdef HDT_KERNELS_AVX2
+    &hdt_kernels_avx2,
+#endif
+};
+
+const struct hdt_kernels *const *hdt_kernels_all(size_t *n)
+{
+    *n = 1;
+#ifdef HDT_KERNELS_AVX2
+    if (__builtin_cpu_supports("avx2")) {
+        *n = 2;
+    }
+#endif
+    return tables;
+}
+
+const struct hdt_kernels *hdt_kernels_best(void)
+{
+    size_t n;
+    const struct hdt_kernels *const *all = hdt_kernels_all(&n);
+
+    return all[n - 1];
+}
+
+float hdt_kernels_sum_lanes(const float l[HDT_KERNEL_LANES])
+{
+    return ((l[0] + l[4]) + (l[2] + l[6])) + ((l[1] + l[5]) + (l[3] + l[7]));
+}
+
+double hdt_kernels_sum_lanes_f64(const double l[HDT_KERNEL_LANES])
+{
+    return ((l[0] + l[4]) + (l[2] + l[6])) + ((l[1] + l[5]) + (l[3] + l[7]));
+}

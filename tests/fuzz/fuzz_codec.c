@@ -1,0 +1,86 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Codecs over foreign bytes. Input: codec, dtype, offset (a byte each), plain length (3 bytes,
+ * little-endian), then the coded bytes. They are decoded; what an exact codec decodes must survive
+ * another trip. The same bytes are also taken as values, encoded and decoded again.
+ */
+#include "config.h"
+
+#include "compress/codec.h"
+#include "src/base/buf.h"
+#include "tests/fuzz/fuzz.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define CHUNK_CAP ((size_t)1 << 20)
+
+static struct hdt_codec_ctx *ctx;
+
+/* Encode, decode and, for exact codecs, compare. */
+static void trip(const struct hdt_codec_ops *codec, enum hdt_dtype dtype, uint64_t offset,
+                 const uint8_t *plain, size_t len)
+{
+    size_t bound, coded_len;
+    struct hdt_codec_guard guard;
+    uint8_t *coded, *back;
+
+    if (hdt_codec_bound(codec, dtype, len, &bound, NULL) != HDT_OK) {
+        return;
+    }
+    coded = hdt_malloc(bound);
+    back = hdt_malloc(len);
+    struct hdt_codec_io to = {.src = plain,
+                              .src_len = len,
+                              .dst = coded,
+                              .dst_len = bound,
+                              .dtype = dtype,
+                              .offset = offset,
+                              .guard = &guard};
+    if (hdt_codec_encode(codec, ctx, &to, &coded_len, NULL) == HDT_OK) {
+        struct hdt_codec_io from = {.src = coded,
+                                    .src_len = coded_len,
+                                    .dst = back,
+                                    .dst_len = len,
+                                    .dtype = dtype,
+                                    .offset = offset};
+
+        HDT_ASSERT(coded_len <= bound);
+        HDT_ASSERT(hdt_codec_decode(codec, ctx, &from, NULL) == HDT_OK);
+        HDT_ASSERT(!(codec->caps & HDT_CODEC_EXACT) || len == 0 || memcmp(plain, back, len) == 0);
+    }
+    free(coded);
+    free(back);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    const struct hdt_codec_ops *codec;
+    enum hdt_dtype dtype;
+    size_t plain_len;
+    uint8_t *plain;
+
+    if (size < 6) {
+        return 0;
+    }
+    if (!ctx) {
+        HDT_ASSERT(hdt_codec_ctx_new(CHUNK_CAP, &ctx, NULL) == HDT_OK);
+    }
+    codec = hdt_codec_by_id(data[0] % HDT_CODEC_COUNT);
+    dtype = (enum hdt_dtype)(data[1] % HDT_DTYPE_COUNT);
+    plain_len = (data[3] | (size_t)data[4] << 8 | (size_t)data[5] << 16) % (CHUNK_CAP + 2);
+    plain = hdt_malloc(plain_len);
+    struct hdt_codec_io io = {.src = data + 6,
+                              .src_len = size - 6,
+                              .dst = plain,
+                              .dst_len = plain_len,
+                              .dtype = dtype,
+                              .offset = data[2]};
+
+    if (hdt_codec_decode(codec, ctx, &io, NULL) == HDT_OK && (codec->caps & HDT_CODEC_EXACT)) {
+        trip(codec, dtype, data[2], plain, plain_len);
+    }
+    trip(codec, dtype, data[2], data + 6, size - 6);
+    free(plain);
+    return 0;
+}
