@@ -1,0 +1,327 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "config.h"
+
+/* The operator's client and the follower of jobs against a scripted gateway on a Unix socket. */
+#include "src/base/buf.h"
+#include "src/base/clock.h"
+#include "src/cli/follow.h"
+#include "src/cli/gwoptions.h"
+#include "src/core/frame.h"
+#include "src/core/msg.h"
+
+#include <criterion/criterion.h>
+#include <math.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+struct fake {
+    char dir[64], address[128];
+    int listener, fd;
+    void (*script)(struct fake *fake);
+    pthread_t thread;
+};
+
+static bool read_all(int fd, void *bytes, size_t len)
+{
+    return recv(fd, bytes, len, MSG_WAITALL) == (ssize_t)len;
+}
+
+/* One message; NULL when the client has gone. */
+static json_t *fake_receive(struct fake *fake)
+{
+    uint8_t header[HDT_FRAME_HEADER_LEN];
+    struct hdt_frame frame;
+    json_t *msg = NULL;
+    char *bytes;
+
+    if (!read_all(fake->fd, header, sizeof(header)) ||
+        hdt_frame_unpack(header, &frame, NULL) != HDT_OK) {
+        return NULL;
+    }
+    bytes = malloc(frame.coded_len + 1u);
+    if (read_all(fake->fd, bytes, frame.coded_len)) {
+        hdt_msg_decode(bytes, frame.coded_len, &msg, NULL);
+    }
+    free(bytes);
+    return msg;
+}
+
+static void fake_send(struct fake *fake, json_t *msg)
+{
+    struct hdt_frame frame = {.version = HDT_FRAME_VERSION, .kind = HDT_FRAME_MSG};
+    uint8_t header[HDT_FRAME_HEADER_LEN] = {0};
+    struct hdt_buf out = {0};
+
+    hdt_buf_append(&out, header, sizeof(header));
+    hdt_msg_encode(msg, &out);
+    frame.coded_len = (uint32_t)(out.len - sizeof(header));
+    hdt_frame_pack(&frame, (uint8_t *)out.data);
+    /* In two pieces, so that the client meets half a record. */
+    send(fake->fd, out.data, 70, MSG_NOSIGNAL);
+    send(fake->fd, out.data + 70, out.len - 70, MSG_NOSIGNAL);
+    hdt_buf_release(&out);
+    json_decref(msg);
+}
+
+/* Take a request of `type` and answer it. */
+static void fake_answer(struct fake *fake, const char *type, const char *answer, json_t *body)
+{
+    json_t *msg = fake_receive(fake);
+
+    cr_expect_str_eq(hdt_msg_type(msg), type);
+    fake_send(fake, hdt_msg_reply(msg, answer, body));
+    json_decref(msg);
+}
+
+static void fake_event(struct fake *fake, json_t *body)
+{
+    json_object_set_new(body, "job", json_integer(7));
+    fake_send(fake, hdt_msg_new("job.event", NULL, body));
+}
+
+static void *fake_main(void *data)
+{
+    struct fake *fake = data;
+
+    while ((fake->fd = accept(fake->listener, NULL, NULL)) >= 0) {
+        fake_answer(fake, "hello", "welcome",
+                    json_pack("{s:s, s:i}", "site", "site-a", "proto", HDT_PROTOCOL_VERSION));
+        fake->script(fake);
+        close(fake->fd);
+    }
+    return NULL;
+}
+
+static void fake_open(struct fake *fake, void (*script)(struct fake *fake))
+{
+    struct sockaddr_un sa = {.sun_family = AF_UNIX};
+
+    snprintf(fake->dir, sizeof(fake->dir), "/tmp/hdt-test-XXXXXX");
+    cr_assert(mkdtemp(fake->dir));
+    snprintf(sa.sun_path, sizeof(sa.sun_path), "%s/g.sock", fake->dir);
+    snprintf(fake->address, sizeof(fake->address), "unix:%.100s", sa.sun_path);
+    fake->listener = socket(AF_UNIX, SOCK_STREAM, 0);
+    cr_assert_eq(bind(fake->listener, (struct sockaddr *)&sa, sizeof(sa)), 0);
+    cr_assert_eq(listen(fake->listener, 4), 0);
+    fake->script = script;
+    pthread_create(&fake->thread, NULL, fake_main, fake);
+}
+
+static void fake_close(struct fake *fake)
+{
+    shutdown(fake->listener, SHUT_RDWR);
+    pthread_join(fake->thread, NULL);
+    close(fake->listener);
+    unlink(fake->address + 5);
+    rmdir(fake->dir);
+}
+
+static struct hdt_gwclient *client_of(struct fake *fake, struct hdt_gwclient_conf *conf)
+{
+    struct hdt_gwclient *client = NULL;
+    struct hdt_error err = {0};
+
+    *conf = (struct hdt_gwclient_conf){.gateway = fake->address, .wake_fd = hdt_interrupts_fd()};
+    cr_assert_eq(hdt_gwclient_open(conf, &client, &err), HDT_OK, "%s", err.msg);
+    return client;
+}
+
+static void script_status(struct fake *fake)
+{
+    json_t *msg = fake_receive(fake);
+
+    /* Something else first: it is kept for later. */
+    fake_event(fake, json_pack("{s:s}", "event", "state"));
+    fake_send(fake, hdt_msg_reply(msg, "status.is", json_pack("{s:i}", "x", 5)));
+    json_decref(msg);
+    json_decref(fake_receive(fake));
+}
+
+Test(gwclient, an_answer_is_found_among_other_messages, .timeout = 20)
+{
+    struct hdt_gwclient_request request = {
+        .type = "status", .expect = "status.is", .timeout_ms = 5000};
+    struct hdt_gwclient_conf conf;
+    struct hdt_gwclient *client;
+    struct hdt_error err = {0};
+    struct fake fake;
+    json_t *body, *msg;
+
+    fake_open(&fake, script_status);
+    client = client_of(&fake, &conf);
+    cr_expect_str_eq(hdt_gwclient_site(client), "site-a");
+    cr_assert_eq(hdt_gwclient_ask(client, &request, &body, &err), HDT_OK, "%s", err.msg);
+    cr_expect_eq(json_integer_value(json_object_get(body, "x")), 5);
+    json_decref(body);
+    cr_assert_eq(hdt_gwclient_next(client, 1000, &msg, &err), HDT_OK);
+    cr_expect_str_eq(hdt_msg_type(msg), "job.event");
+    json_decref(msg);
+    cr_expect_eq(hdt_gwclient_next(client, 1, &msg, &err), HDT_AGAIN);
+    hdt_gwclient_close(client);
+    fake_close(&fake);
+}
+
+static void script_refuse(struct fake *fake)
+{
+    struct hdt_error why = {.status = HDT_EACCES, .msg = "not for you", .hint = "ask an operator"};
+    json_t *msg = fake_receive(fake);
+
+    fake_send(fake, hdt_msg_reply_error(msg, &why));
+    json_decref(msg);
+    /* The second request is never answered, then the connection ends. */
+    json_decref(fake_receive(fake));
+    json_decref(fake_receive(fake));
+}
+
+Test(gwclient, refusals_deadlines_and_losses_are_told_apart, .timeout = 20)
+{
+    struct hdt_gwclient_request request = {
+        .type = "status", .expect = "status.is", .timeout_ms = 50};
+    struct hdt_gwclient_conf conf;
+    struct hdt_gwclient *client;
+    struct hdt_error err = {0};
+    struct fake fake;
+    json_t *body;
+
+    fake_open(&fake, script_refuse);
+    client = client_of(&fake, &conf);
+    cr_expect_eq(hdt_gwclient_ask(client, &request, &body, &err), HDT_EACCES);
+    cr_expect_str_eq(err.msg, "not for you");
+    cr_expect_str_eq(err.hint, "ask an operator");
+    cr_expect_eq(hdt_gwclient_ask(client, &request, &body, &err), HDT_ETIMEDOUT, "%s", err.msg);
+    request.timeout_ms = 10000;
+    cr_expect_eq(hdt_gwclient_ask(client, &request, &body, &err), HDT_EPEER, "%s", err.msg);
+    hdt_gwclient_close(client);
+    fake_close(&fake);
+}
+
+static void script_last_words(struct fake *fake)
+{
+    struct hdt_error why = {0};
+
+    hdt_error_set(&why, HDT_EACCES, "users like you are not let in");
+    fake_send(fake, hdt_msg_new("error", NULL, hdt_msg_error_body(&why)));
+}
+
+/* A gateway that refuses a client closes before the client has spoken. */
+Test(gwclient, last_words_are_heard_when_sending_fails, .timeout = 20)
+{
+    struct hdt_gwclient_request request = {
+        .type = "status", .expect = "status.is", .timeout_ms = 10000};
+    struct hdt_gwclient_conf conf;
+    struct hdt_gwclient *client;
+    struct hdt_error err = {0};
+    struct fake fake;
+    json_t *body;
+
+    fake_open(&fake, script_last_words);
+    client = client_of(&fake, &conf);
+    fake_close(&fake);
+    cr_expect_eq(hdt_gwclient_ask(client, &request, &body, &err), HDT_EACCES);
+    cr_expect_str_eq(err.msg, "users like you are not let in");
+    hdt_gwclient_close(client);
+}
+
+Test(gwclient, nobody_there_is_said_with_a_remedy)
+{
+    struct hdt_gwclient_conf conf = {.gateway = "unix:/nonexistent/g.sock"};
+    struct hdt_gwclient *client;
+    struct hdt_error err = {0};
+
+    cr_expect_eq(hdt_gwclient_open(&conf, &client, &err), HDT_EPEER, "%s", err.msg);
+    cr_expect(err.hint[0] != '\0');
+    conf.gateway = "carrier pigeon";
+    cr_expect_eq(hdt_gwclient_open(&conf, &client, &err), HDT_EINVAL, "%s", err.msg);
+}
+
+static json_t *step_body(int step, double loss)
+{
+    return json_pack("{s:s, s:i, s:f, s:f}", "event", "step", "step", step, "loss", loss, "step_s",
+                     0.5 * step);
+}
+
+static json_t *state_body(const char *state)
+{
+    return json_pack("{s:s, s:s}", "event", "state", "state", state);
+}
+
+/* The first connection breaks after two steps, the second goes on to the end. */
+static void script_run(struct fake *fake)
+{
+    static int n_connections;
+    json_t *msg;
+
+    if (n_connections++ == 0) {
+        fake_event(fake, state_body("running"));
+        fake_event(fake, step_body(1, 3.0));
+        fake_event(fake, step_body(2, 2.0));
+        return;
+    }
+    fake_answer(fake, "follow", "following", json_pack("{s:i, s:s}", "job", 7, "state", "running"));
+    fake_event(fake, step_body(2, 2.0)); /* again */
+    fake_event(fake, step_body(3, 1.0));
+    /* Ctrl-C on the other side becomes one "stop". */
+    kill(getpid(), SIGINT);
+    msg = fake_receive(fake);
+    cr_expect_str_eq(hdt_msg_type(msg), "stop");
+    json_decref(msg);
+    fake_event(fake, json_pack("{s:s, s:i, s:s, s:f}", "event", "checkpoint", "step", 3, "path",
+                               "/c/step-3", "seconds", 0.1));
+    fake_event(fake, json_pack("{s:s, s:s}", "event", "done", "weights_digest", "00"));
+    fake_event(fake, state_body("stopped"));
+    json_decref(fake_receive(fake));
+}
+
+Test(gwclient, a_job_is_followed_over_a_lost_connection, .timeout = 30)
+{
+    struct hdt_gwclient_conf conf;
+    struct hdt_error err = {0};
+    struct fake fake;
+    struct hdt_follow f = {.job = 7, .number = 1, .silence_ms = 10000, .stops_on_interrupt = true};
+
+    fake_open(&fake, script_run);
+    hdt_interrupts_catch();
+    f.conf = &conf;
+    f.client = client_of(&fake, &conf);
+    cr_assert_eq(hdt_follow_run(&f, &err), HDT_OK, "%s", err.msg);
+    cr_expect_str_eq(f.state, "stopped");
+    cr_expect(f.stop_asked);
+    cr_expect_not(f.left);
+    cr_assert_eq(f.n_losses, 3);
+    cr_expect_eq(f.losses[2], 1.0);
+    cr_expect_eq(hdt_follow_median_step(&f), 1.0);
+    cr_expect(isnan(f.val_loss));
+    cr_expect_str_eq(f.checkpoint, "/c/step-3");
+    cr_expect_str_eq(json_string_value(json_object_get(f.done, "weights_digest")), "00");
+    hdt_gwclient_close(f.client);
+    hdt_follow_release(&f);
+    fake_close(&fake);
+}
+
+static void script_silent(struct fake *fake)
+{
+    json_decref(fake_receive(fake));
+}
+
+Test(gwclient, silence_has_an_end, .timeout = 20)
+{
+    struct hdt_gwclient_conf conf;
+    struct hdt_error err = {0};
+    struct fake fake;
+    struct hdt_follow f = {.job = 7, .number = 1, .silence_ms = 50};
+
+    fake_open(&fake, script_silent);
+    f.conf = &conf;
+    f.client = client_of(&fake, &conf);
+    cr_expect_eq(hdt_follow_run(&f, &err), HDT_ETIMEDOUT, "%s", err.msg);
+    cr_expect(err.hint[0] != '\0');
+    hdt_gwclient_close(f.client);
+    hdt_follow_release(&f);
+    fake_close(&fake);
+}
