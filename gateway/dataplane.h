@@ -1,0 +1,185 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef HDT_GATEWAY_DATAPLANE_H
+#define HDT_GATEWAY_DATAPLANE_H
+
+/*
+ * The data plane of a gateway: sessions with peer gateways, links to clients (workers and
+ * operators), flows between them. It runs on its own I/O and codec threads; the control plane
+ * (jobs, federation, HTTP) runs on the main thread and talks to it through this header only.
+ *
+ * All functions are called on the main thread and do not block. Events are queued by the data plane
+ * and delivered on the main thread by hdt_dataplane_dispatch, which the main loop calls when
+ * hdt_dataplane_fd is readable.
+ *
+ * Soft state only: a gateway may die at any instant. The two ends (workers) own sequence numbers
+ * and the copy kept for resending; after a restart they open their flows again and both sides learn
+ * from ACK and QUERY records where they are.
+ */
+#include "src/base/error.h"
+#include "src/core/frame.h"
+
+#include <jansson.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+struct hdt_dataplane;
+struct hdt_tls_ctx;
+
+struct hdt_dataplane_conf {
+    const char *site, *federation;
+    uint64_t instance;       /* random number of this process start */
+    struct hdt_tls_ctx *tls; /* outlives the data plane */
+    const char *version;     /* of the build, in hello */
+    const char *advertise;   /* "" or address that others should dial, in hello */
+    int n_io_threads, n_codec_threads, n_streams;
+    uint64_t chunk_bytes;     /* multiple of HDT_FRAME_GRANULE */
+    uint64_t memory_bytes;    /* bound on chunk buffers and frames of clients without shm */
+    uint64_t rate_bits_per_s; /* cap to all peers; 0 = none */
+    const char *congestion;   /* "" = the kernel's */
+    int64_t suspect_after_ms, progress_timeout_ms;
+};
+
+enum hdt_client_role { HDT_CLIENT_WORKER, HDT_CLIENT_OPERATOR };
+
+struct hdt_client_info {
+    uint64_t client; /* its number */
+    enum hdt_client_role role;
+    const char *name;
+    const char *identity; /* that was checked: "uid 1000" or "hdt://lab/operator/ann" */
+    const char *address;  /* where it comes from: "unix pid 17" or "10.0.0.2:4444" */
+};
+
+/* What the data plane tells the control plane. Strings and JSON are borrowed for the call (take a
+ * reference with json_incref). `client` numbers are never reused. */
+struct hdt_dataplane_events {
+    void (*peer_up)(void *user, const char *site, const json_t *hello);
+    void (*peer_down)(void *user, const char *site, const struct hdt_error *why);
+    void (*peer_msg)(void *user, const char *site, json_t *msg);
+    /* A dial failed or a connection was refused; site may be "" when unknown. Once per cause. */
+    void (*peer_refused)(void *user, const char *site, const char *address,
+                         const struct hdt_error *why);
+    /* After its hello was checked (federation, protocol version, role in its certificate or, on the
+     * Unix socket, its peer credentials); `hello` is the body. Answered with "welcome" already. */
+    void (*client_up)(void *user, const struct hdt_client_info *info, const json_t *hello);
+    void (*client_msg)(void *user, uint64_t client, json_t *msg);
+    void (*client_down)(void *user, uint64_t client, const struct hdt_error *why);
+    /* Answer to hdt_dataplane_probe: goodput of the bulk streams to this peer. */
+    void (*probed)(void *user, const char *site, double bytes_per_s, double rtt_s);
+    /* A flow met something that the job must know (a frame of wrong size, a foreign flow). */
+    void (*flow_failed)(void *user, uint32_t job, uint32_t flow, const struct hdt_error *why);
+};
+
+enum hdt_status hdt_dataplane_open(const struct hdt_dataplane_conf *conf,
+                                   const struct hdt_dataplane_events *events, void *user,
+                                   struct hdt_dataplane **dp, struct hdt_error *err);
+/* Ends threads and connections; blocks for at most two seconds. NULL is allowed. */
+void hdt_dataplane_close(struct hdt_dataplane *dp);
+
+int hdt_dataplane_fd(const struct hdt_dataplane *dp);
+void hdt_dataplane_dispatch(struct hdt_dataplane *dp);
+
+/* Listeners take an open listening socket (src/net/addr.h), owned by the data plane from here. */
+enum hdt_listener { HDT_LISTENER_WAN, HDT_LISTENER_LAN_UNIX, HDT_LISTENER_LAN_TLS };
+void hdt_dataplane_listen(struct hdt_dataplane *dp, enum hdt_listener kind, int fd);
+
+/* Keep a session with `site` at `address` (host:port): dial now and again after a loss, with
+ * jittered back-off (0.1 s doubling to 5 s), until undialled. When both sides dial, the session
+ * dialled by the site with the smaller name stands. Dialling again with another address moves it.
+ */
+void hdt_dataplane_dial(struct hdt_dataplane *dp, const char *site, const char *address);
+void hdt_dataplane_undial(struct hdt_dataplane *dp, const char *site);
+
+/* Send a control message (borrowed; encoded before return). Dropped with HDT_EPEER when there is no
+ * such session, HDT_ENOENT when there is no such client; HDT_ENOMEM when more than 32 MiB wait. */
+enum hdt_status hdt_dataplane_peer_send(struct hdt_dataplane *dp, const char *site,
+                                        const json_t *msg, struct hdt_error *err);
+enum hdt_status hdt_dataplane_client_send(struct hdt_dataplane *dp, uint64_t client,
+                                          const json_t *msg, struct hdt_error *err);
+void hdt_dataplane_client_close(struct hdt_dataplane *dp, uint64_t client,
+                                const struct hdt_error *why);
+
+/* One end of a flow at a local client, as its "flow.open" message says and the plan confirms. */
+struct hdt_dataplane_flow {
+    uint64_t client;
+    uint32_t job, epoch, flow;
+    bool is_src;
+    char peer_site[64]; /* site of the other end; this site: both ends are local */
+    enum hdt_prio prio;
+    uint8_t codec;        /* gateway codec number for chunks (src side; compress/codec.h) */
+    enum hdt_dtype dtype; /* of the plaintext, for the codec */
+    uint32_t depth;       /* slots; frame seq lies in slot seq % depth */
+    uint32_t frame_cap;   /* bytes a slot; slots start at multiples of it, rounded up to 4096 */
+    uint32_t pool;        /* pool number of a shared memory client */
+    uint64_t pool_offset; /* of slot 0 */
+    uint64_t next_seq;    /* src: next frame that the worker will hand over if nothing is lost;
+                             dst: first frame that it has not taken */
+};
+/* Open (or open again, after a reconnect of client or peer) this end. Frames of a src end come as
+ * DATA records of the client; for a dst end the data plane sends DATA records in order of seq.
+ * HDT_EINVAL when slots do not lie in the client's pool; HDT_ENOMEM past memory_bytes. */
+enum hdt_status hdt_dataplane_flow_open(struct hdt_dataplane *dp,
+                                        const struct hdt_dataplane_flow *flow,
+                                        struct hdt_error *err);
+/* Forget all flows of a job (0xffffffff as epoch: any epoch). */
+void hdt_dataplane_job_close(struct hdt_dataplane *dp, uint32_t job, uint32_t epoch);
+
+/* Fill all bulk streams to the peer with `bytes` of PROBE records and time them by the peer's
+ * count; the `probed` event follows within timeout_ms (rate 0 on failure). */
+void hdt_dataplane_probe(struct hdt_dataplane *dp, const char *site, uint64_t bytes,
+                         int timeout_ms);
+
+/* Check all live sessions and TLS clients against the certificates and the revocation list as they
+ * are now (after hdt_tls_ctx_reload): the revoked are closed. */
+void hdt_dataplane_recheck(struct hdt_dataplane *dp);
+
+/* Break the n-th bulk stream to a peer as a fault would (tests, `hdt` fault drills). */
+void hdt_dataplane_break_stream(struct hdt_dataplane *dp, const char *site, unsigned n);
+
+struct hdt_peer_stats {
+    char site[64];
+    char address[160];
+    bool up, suspect, dialled_by_us;
+    unsigned n_streams;
+    int64_t rtt_us, min_rtt_us, clock_skew_us;
+    int64_t silent_us;                   /* since the last byte from it */
+    uint64_t sent_bytes, recv_bytes;     /* on the sockets */
+    uint64_t sent_chunks, resent_chunks; /* resent: sent before on a stream that was lost */
+    uint64_t recv_chunks, dup_chunks, bad_chunks; /* bad: checksum or bounds */
+    uint64_t plain_bytes, coded_bytes;            /* of chunks sent, before and after the codec */
+    uint64_t raw_bytes; /* of the tensors they carry, before worker codecs */
+    uint64_t n_sessions, n_stream_losses;
+    double goodput_bytes_per_s; /* sent, last measured under load or probe; 0: none */
+    uint64_t queued_bytes;
+    char tls[64]; /* "TLSv1.3 TLS_AES_256_GCM_SHA384" */
+};
+
+struct hdt_flow_stats {
+    uint32_t job, epoch, flow;
+    bool is_src;
+    char peer_site[64];
+    uint64_t next_seq, acked_seq, credit_seq;
+    uint64_t n_frames, plain_bytes, coded_bytes, raw_bytes;
+    int64_t idle_us; /* since the flow last moved */
+};
+
+/* Snapshots into arrays of the caller; return how many there are (may be more than cap). */
+size_t hdt_dataplane_peer_stats(struct hdt_dataplane *dp, struct hdt_peer_stats *stats, size_t cap);
+size_t hdt_dataplane_flow_stats(struct hdt_dataplane *dp, struct hdt_flow_stats *stats, size_t cap);
+
+struct hdt_dataplane_stats {
+    uint64_t strangers; /* connections dropped before a valid hello */
+    uint64_t encode_bytes, encode_ns, decode_bytes, decode_ns; /* lossless codec work */
+    uint64_t events_queued;
+    const char *engine; /* "epoll" */
+};
+void hdt_dataplane_stats(struct hdt_dataplane *dp, struct hdt_dataplane_stats *stats);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* HDT_GATEWAY_DATAPLANE_H */

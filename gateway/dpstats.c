@@ -1,0 +1,134 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "config.h"
+
+#include "gateway/dp.h"
+#include "src/base/clock.h"
+
+#include <string.h>
+
+/* Snapshots of counters for the main thread. */
+
+/* L */
+static uint64_t dpstats_queued_bytes(const struct hdt_peer *peer)
+{
+    uint64_t bytes = 0;
+    int prio;
+
+    for (prio = 0; prio < HDT_PRIO_COUNT; prio++) {
+        const struct hdt_src_frame *frame;
+        const struct hdt_tx_chunk *chunk;
+
+        DL_FOREACH(peer->queue[prio], frame)
+        {
+            const uint64_t todo = frame->n_todo * peer->dp->conf.chunk_bytes;
+
+            bytes += todo < frame->frame.frame_len ? todo : frame->frame.frame_len;
+        }
+        LL_FOREACH(peer->ready[prio].head, chunk)
+        {
+            bytes += chunk->out.rec.frame.len;
+        }
+    }
+    return bytes;
+}
+
+/* L */
+static void dpstats_fill_peer(const struct hdt_peer *peer, int64_t now_us,
+                              struct hdt_peer_stats *stats)
+{
+    const struct hdt_session *session = peer->session;
+    const struct hdt_conn *conn;
+
+    *stats = peer->total;
+    memcpy(stats->site, peer->site, sizeof(stats->site));
+    if (peer->address[0] != '\0') {
+        memcpy(stats->address, peer->address, sizeof(stats->address));
+    } else if (session != NULL && session->conns[0] != NULL) {
+        memcpy(stats->address, session->conns[0]->address, sizeof(stats->address));
+    }
+    stats->up = session != NULL;
+    stats->suspect = peer->suspect;
+    stats->rtt_us = peer->rtt_us;
+    stats->min_rtt_us = peer->min_rtt_us;
+    stats->clock_skew_us = peer->clock_skew_us;
+    stats->goodput_bytes_per_s = peer->goodput_bytes_per_s;
+    stats->queued_bytes = dpstats_queued_bytes(peer);
+    DL_FOREACH(peer->dp->conns, conn)
+    {
+        if (conn->kind == HDT_CONN_WAN && conn->peer == peer && !conn->is_gone) {
+            stats->sent_bytes += conn->stats.sent_bytes;
+            stats->recv_bytes += conn->stats.recv_bytes;
+            stats->n_streams += session != NULL && conn->session == session && conn->index > 0 &&
+                                conn->state == HDT_CONN_UP;
+        }
+    }
+    if (session != NULL) {
+        stats->dialled_by_us = session->dialled_by_us;
+        stats->silent_us = hdt_session_silent_us(session, now_us);
+    }
+}
+
+size_t hdt_dataplane_peer_stats(struct hdt_dataplane *dp, struct hdt_peer_stats *stats, size_t cap)
+{
+    const int64_t now_us = hdt_clock_now_us();
+    const struct hdt_peer *peer;
+    size_t n = 0;
+
+    hdt_dp_lock(dp);
+    for (peer = dp->peers; peer != NULL; peer = peer->hh.next) {
+        if (n < cap) {
+            dpstats_fill_peer(peer, now_us, &stats[n]);
+        }
+        n++;
+    }
+    hdt_dp_unlock(dp);
+    return n;
+}
+
+size_t hdt_dataplane_flow_stats(struct hdt_dataplane *dp, struct hdt_flow_stats *stats, size_t cap)
+{
+    const int64_t now_us = hdt_clock_now_us();
+    const struct hdt_flow_end *flow;
+    size_t n = 0;
+
+    hdt_dp_lock(dp);
+    for (flow = dp->flows; flow != NULL; flow = flow->hh.next) {
+        if (n < cap) {
+            struct hdt_flow_stats *to = &stats[n];
+
+            memset(to, 0, sizeof(*to));
+            to->job = flow->key.job;
+            to->epoch = flow->conf.epoch;
+            to->flow = flow->key.flow;
+            to->is_src = flow->key.is_src != 0;
+            memcpy(to->peer_site, flow->conf.peer_site, sizeof(to->peer_site));
+            to->next_seq = flow->next_seq;
+            to->acked_seq = flow->acked;
+            to->credit_seq = flow->credit;
+            to->n_frames = flow->n_frames;
+            to->plain_bytes = flow->plain_bytes;
+            to->coded_bytes = flow->coded_bytes;
+            to->raw_bytes = flow->raw_bytes;
+            to->idle_us = now_us - flow->moved_us;
+        }
+        n++;
+    }
+    hdt_dp_unlock(dp);
+    return n;
+}
+
+void hdt_dataplane_stats(struct hdt_dataplane *dp, struct hdt_dataplane_stats *stats)
+{
+    memset(stats, 0, sizeof(*stats));
+    hdt_dp_lock(dp);
+    stats->strangers = dp->strangers;
+    stats->encode_bytes = dp->encode_bytes;
+    stats->encode_ns = dp->encode_ns;
+    stats->decode_bytes = dp->decode_bytes;
+    stats->decode_ns = dp->decode_ns;
+    stats->engine = hdt_engine_name(dp->io[0].engine);
+    hdt_dp_unlock(dp);
+    pthread_mutex_lock(&dp->event_lock);
+    stats->events_queued = dp->n_events;
+    pthread_mutex_unlock(&dp->event_lock);
+}

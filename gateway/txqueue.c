@@ -1,0 +1,392 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "config.h"
+
+#include "gateway/dp.h"
+#include "src/base/buf.h"
+
+#include <stdlib.h>
+
+/*
+ * What goes to a peer, and in which order.
+ *
+ * Frames with chunks to send wait by priority class and, within it, in order of arrival. A codec
+ * thread cuts the next chunk off the most urgent frame when one of the peer's encoded-chunk buffers
+ * is free; encoded ones are ready, again by class; whichever stream has room takes the next. So
+ * fast streams carry more than slow ones and none waits for another. A static split over streams
+ * was refused: the slowest would decide.
+ *
+ * An urgent frame overtakes all but what streams hold already, which is little: a stream takes a
+ * chunk only when less than HDT_DP_LOW_WATER bytes wait in it, and the kernel is told not to take
+ * much more than it can send.
+ */
+
+/* Two for each stream (one leaving, one ready), two for each codec thread, and two. */
+static unsigned txq_count(const struct hdt_dataplane_conf *conf)
+{
+    return 2u * (unsigned)conf->n_streams + 2u * (unsigned)conf->n_codec_threads + 2u;
+}
+
+enum hdt_status hdt_txq_alloc(struct hdt_peer *peer, struct hdt_error *err)
+{
+    struct hdt_dataplane *dp = peer->dp;
+    const unsigned n = txq_count(&dp->conf);
+    const size_t len = n * dp->tx_buf_cap;
+    uint8_t *memory;
+    unsigned i;
+
+    if (peer->tx_all != NULL) {
+        return HDT_OK;
+    }
+    HDT_TRY(hdt_dp_charge(dp, len, "send buffers of a peer", err));
+    memory = malloc(len);
+    if (memory == NULL) {
+        dp->memory_used -= len;
+        return hdt_error_set(err, HDT_ENOMEM, "cannot join site '%s': no memory for send buffers",
+                             peer->site);
+    }
+    peer->tx_all = hdt_calloc(n, sizeof(*peer->tx_all));
+    peer->n_tx = n;
+    for (i = 0; i < n; i++) {
+        struct hdt_tx_chunk *chunk = &peer->tx_all[i];
+
+        chunk->peer = peer;
+        chunk->buf = memory + i * dp->tx_buf_cap;
+        chunk->out.kind = HDT_OUT_CHUNK;
+        chunk->out.rec.user = &chunk->out;
+        chunk->out.rec.passed_fd = -1;
+        LL_PREPEND(peer->tx_free, chunk);
+    }
+    return HDT_OK;
+}
+
+static void txq_recycle(struct hdt_tx_chunk *chunk)
+{
+    struct hdt_peer *peer = chunk->peer;
+
+    hdt_flow_end_unref(chunk->out.flow);
+    chunk->out.flow = NULL;
+    LL_PREPEND(peer->tx_free, chunk);
+    hdt_codecpool_wake(peer->dp);
+}
+
+static struct hdt_tx_chunk *txq_pop_ready(struct hdt_peer *peer)
+{
+    struct hdt_tx_chunk *chunk;
+    int prio;
+
+    for (prio = 0; prio < HDT_PRIO_COUNT; prio++) {
+        struct hdt_tx_list *list = &peer->ready[prio];
+
+        chunk = list->head;
+        if (chunk != NULL) {
+            list->head = chunk->next;
+            if (list->head == NULL) {
+                list->tail = NULL;
+            }
+            peer->n_ready--;
+            return chunk;
+        }
+    }
+    return NULL;
+}
+
+void hdt_txq_free(struct hdt_peer *peer)
+{
+    struct hdt_tx_chunk *chunk;
+
+    while ((chunk = txq_pop_ready(peer)) != NULL) {
+        txq_recycle(chunk);
+    }
+    if (peer->tx_all != NULL) {
+        free(peer->tx_all[0].buf);
+        free(peer->tx_all);
+    }
+}
+
+/* ---- frames ---- */
+
+void hdt_txq_push(struct hdt_src_frame *frame, bool front)
+{
+    struct hdt_flow_end *flow = frame->flow;
+    struct hdt_src_frame **queue = &flow->peer->queue[flow->conf.prio];
+
+    if (frame->queued) {
+        return;
+    }
+    if (front) {
+        DL_PREPEND(*queue, frame);
+    } else {
+        DL_APPEND(*queue, frame);
+    }
+    frame->queued = true;
+    hdt_codecpool_wake(flow->dp);
+}
+
+void hdt_txq_remove(struct hdt_src_frame *frame)
+{
+    struct hdt_flow_end *flow = frame->flow;
+
+    if (frame->queued) {
+        DL_DELETE(flow->peer->queue[flow->conf.prio], frame);
+        frame->queued = false;
+    }
+}
+
+/* ---- cutting ---- */
+
+static bool txq_has_stream(const struct hdt_session *session)
+{
+    unsigned i;
+
+    for (i = 1; i <= session->n_streams; i++) {
+        if (session->conns[i] != NULL && session->conns[i]->state == HDT_CONN_UP) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* When the codec did not pay for a while, only every 16th chunk tries it. */
+static bool txq_use_codec(struct hdt_flow_end *flow)
+{
+    if (flow->conf.codec == 0) {
+        return false;
+    }
+    if (flow->n_unpaid < 4) {
+        return true;
+    }
+    return flow->n_unpaid++ % 16 == 0;
+}
+
+static void txq_fill_header(struct hdt_tx_chunk *chunk, const struct hdt_src_frame *frame,
+                            uint64_t offset, uint32_t len)
+{
+    const struct hdt_flow_end *flow = frame->flow;
+    struct hdt_frame *header = &chunk->out.rec.frame;
+
+    *header = frame->frame;
+    header->kind = HDT_FRAME_CHUNK;
+    header->codec = 0;
+    header->prio = (uint8_t)flow->conf.prio;
+    header->offset = offset;
+    header->len = len;
+    header->coded_len = len;
+    chunk->plain = frame->bytes + offset;
+}
+
+/* The next chunk of a frame that has one. */
+static struct hdt_tx_chunk *txq_cut(struct hdt_peer *peer, struct hdt_src_frame *frame)
+{
+    const uint64_t chunk_bytes = peer->dp->conf.chunk_bytes;
+    struct hdt_tx_chunk *chunk = peer->tx_free;
+    struct hdt_tx_mark *mark;
+    uint64_t offset, left;
+    uint32_t idx = frame->scan_idx;
+
+    while (frame->marks[idx].state != HDT_TX_WAITING) {
+        idx++;
+        HDT_ASSERT(idx < frame->n_chunks);
+    }
+    mark = &frame->marks[idx];
+    mark->state = HDT_TX_TAKEN;
+    mark->conn_id = 0;
+    mark->again = false;
+    frame->scan_idx = idx + 1;
+    frame->n_todo--;
+    if (frame->n_todo == 0) {
+        hdt_txq_remove(frame);
+    } else {
+        hdt_codecpool_wake(peer->dp); /* a frame wakes one thread, each chunk of it the next */
+    }
+    LL_DELETE(peer->tx_free, chunk);
+    offset = idx * chunk_bytes;
+    left = frame->frame.frame_len - offset;
+    chunk->out.flow = hdt_flow_end_ref(frame->flow);
+    chunk->seq = frame->frame.seq;
+    chunk->idx = idx;
+    chunk->prio = (uint8_t)frame->flow->conf.prio;
+    chunk->conn_id = 0;
+    chunk->use_codec = txq_use_codec(frame->flow);
+    txq_fill_header(chunk, frame, offset, (uint32_t)(left < chunk_bytes ? left : chunk_bytes));
+    return chunk;
+}
+
+static struct hdt_tx_chunk *txq_take_of(struct hdt_peer *peer)
+{
+    int prio;
+
+    if (peer->session == NULL || peer->tx_free == NULL || !txq_has_stream(peer->session)) {
+        return NULL;
+    }
+    for (prio = 0; prio < HDT_PRIO_COUNT; prio++) {
+        if (peer->queue[prio] != NULL) {
+            return txq_cut(peer, peer->queue[prio]);
+        }
+    }
+    return NULL;
+}
+
+struct hdt_tx_chunk *hdt_txq_take(struct hdt_dataplane *dp)
+{
+    struct hdt_peer *first = dp->tx_next != NULL ? dp->tx_next : dp->peers;
+    struct hdt_peer *peer = first;
+    struct hdt_tx_chunk *chunk;
+
+    while (peer != NULL) {
+        struct hdt_peer *next = peer->hh.next != NULL ? peer->hh.next : dp->peers;
+
+        chunk = txq_take_of(peer);
+        if (chunk != NULL) {
+            dp->tx_next = next;
+            return chunk;
+        }
+        peer = next != first ? next : NULL;
+    }
+    return NULL;
+}
+
+/* ---- ready ---- */
+
+void hdt_txq_wake(struct hdt_peer *peer)
+{
+    struct hdt_session *session = peer->session;
+    unsigned i, n_left = peer->n_ready;
+
+    for (i = 1; session != NULL && i <= session->n_streams && n_left > 0; i++) {
+        struct hdt_conn *conn = session->conns[i];
+
+        if (conn != NULL && conn->hungry && conn->state == HDT_CONN_UP) {
+            conn->hungry = false;
+            hdt_conn_kick(conn);
+            n_left--;
+        }
+    }
+}
+
+void hdt_txq_ready(struct hdt_tx_chunk *chunk)
+{
+    struct hdt_peer *peer = chunk->peer;
+    struct hdt_flow_end *flow = chunk->out.flow;
+    struct hdt_tx_list *list = &peer->ready[chunk->prio];
+
+    if (chunk->use_codec) {
+        flow->n_unpaid = chunk->out.rec.frame.codec != 0 ? 0 : flow->n_unpaid + 1;
+    }
+    chunk->next = NULL;
+    if (list->tail != NULL) {
+        list->tail->next = chunk;
+    } else {
+        list->head = chunk;
+    }
+    list->tail = chunk;
+    peer->n_ready++;
+    hdt_txq_wake(peer);
+}
+
+int64_t hdt_txq_rate_wait(struct hdt_dataplane *dp, int64_t now_us)
+{
+    const double rate = (double)dp->conf.rate_bits_per_s / 8.0;
+    double burst = rate * 0.02;
+
+    if (dp->conf.rate_bits_per_s == 0) {
+        return 0;
+    }
+    if (burst < 2.0 * (double)dp->conf.chunk_bytes) {
+        burst = 2.0 * (double)dp->conf.chunk_bytes;
+    }
+    dp->rate_tokens += rate * (double)(now_us - dp->rate_us) * 1e-6;
+    dp->rate_us = now_us;
+    if (dp->rate_tokens > burst) {
+        dp->rate_tokens = burst;
+    }
+    return dp->rate_tokens > 0 ? 0 : 1 + (int64_t)(-dp->rate_tokens / rate * 1e6);
+}
+
+void hdt_txq_rate_take(struct hdt_dataplane *dp, size_t len)
+{
+    if (dp->conf.rate_bits_per_s != 0) {
+        dp->rate_tokens -= (double)len;
+    }
+}
+
+/* Is it still worth sending? The frame may have been taken, or its client be gone. */
+static struct hdt_src_frame *txq_frame(const struct hdt_tx_chunk *chunk)
+{
+    struct hdt_flow_end *flow = chunk->out.flow;
+
+    return flow->attached ? hdt_src_frame_find(flow, chunk->seq) : NULL;
+}
+
+struct hdt_tx_chunk *hdt_txq_pull(struct hdt_conn *conn, int64_t now_us)
+{
+    struct hdt_peer *peer = conn->peer;
+    struct hdt_tx_chunk *chunk;
+    struct hdt_src_frame *frame;
+
+    if (peer->session != conn->session) {
+        return NULL;
+    }
+    if (peer->n_ready > 0) {
+        conn->rate_wait_us = hdt_txq_rate_wait(peer->dp, now_us);
+        if (conn->rate_wait_us > 0) {
+            conn->hungry = true;
+            return NULL;
+        }
+    }
+    while ((chunk = txq_pop_ready(peer)) != NULL) {
+        frame = txq_frame(chunk);
+        if (frame == NULL || frame->have || chunk->out.flow->awaiting_state) {
+            if (frame != NULL) {
+                hdt_src_chunk_back(frame, chunk->idx);
+            }
+            txq_recycle(chunk);
+            continue;
+        }
+        chunk->conn_id = conn->id;
+        frame->marks[chunk->idx].conn_id = conn->id;
+        hdt_txq_rate_take(peer->dp, HDT_FRAME_HEADER_LEN + chunk->out.rec.payload_len);
+        return chunk;
+    }
+    conn->hungry = true;
+    peer->starved = true;
+    return NULL;
+}
+
+static void txq_count_sent(struct hdt_tx_chunk *chunk, struct hdt_tx_mark *mark)
+{
+    struct hdt_peer *peer = chunk->peer;
+    struct hdt_flow_end *flow = chunk->out.flow;
+    const struct hdt_frame *header = &chunk->out.rec.frame;
+
+    peer->total.sent_chunks++;
+    if (mark != NULL && mark->sent_before) {
+        peer->total.resent_chunks++;
+    }
+    peer->total.plain_bytes += header->len;
+    peer->total.coded_bytes += header->coded_len;
+    peer->total.raw_bytes += (uint64_t)header->raw_len * header->len / header->frame_len;
+    peer->window_bytes += HDT_FRAME_HEADER_LEN + header->coded_len;
+    flow->coded_bytes += header->coded_len;
+}
+
+void hdt_txq_sent(struct hdt_tx_chunk *chunk, bool ok)
+{
+    struct hdt_src_frame *frame = txq_frame(chunk);
+    struct hdt_tx_mark *mark = frame != NULL ? &frame->marks[chunk->idx] : NULL;
+
+    if (mark != NULL && (mark->state != HDT_TX_TAKEN || mark->conn_id != chunk->conn_id)) {
+        mark = NULL; /* the slot was given up and filled anew with the same frame */
+    }
+    if (ok) {
+        txq_count_sent(chunk, mark);
+    }
+    if (mark != NULL) {
+        mark->sent_before = mark->sent_before || ok;
+        if (!ok || mark->again) {
+            hdt_src_chunk_back(frame, chunk->idx);
+        } else {
+            mark->state = HDT_TX_SENT;
+        }
+    }
+    txq_recycle(chunk);
+}

@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef HDT_TESTS_DP_STRANGER_H
+#define HDT_TESTS_DP_STRANGER_H
+
+/* A peer gateway written by hand from doc/protocol.md: blocking, and as rude as a test wants. */
+#include "src/core/frame.h"
+
+#include <jansson.h>
+#include <openssl/ssl.h>
+#include <stdbool.h>
+
+struct stranger {
+    int fd;
+    SSL *ssl;
+    SSL_CTX *ctx;
+};
+
+/* TCP to a port of loopback; dir: bundle for TLS, NULL: no TLS. false: TLS failed. */
+bool hdt_stranger_open(struct stranger *stranger, int port, const char *dir);
+void hdt_stranger_close(struct stranger *stranger);
+bool hdt_stranger_write(struct stranger *stranger, const void *bytes, size_t len);
+bool hdt_stranger_send(struct stranger *stranger, struct hdt_frame *frame, const void *payload);
+bool hdt_stranger_send_msg(struct stranger *stranger, const char *type, json_t *body);
+/* Hello of a site for stream `index` of session 77. */
+json_t *hdt_stranger_hello(const char *site, int proto, unsigned index);
+/* Next message, PINGs and other records left out; NULL: the connection ended. */
+json_t *hdt_stranger_recv_msg(struct stranger *stranger);
+/* true when the other end closes within five seconds. */
+bool hdt_stranger_is_dropped(struct stranger *stranger);
+
+#endif /* HDT_TESTS_DP_STRANGER_H */
