@@ -1,0 +1,236 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef HDT_GATEWAY_CONTROL_H
+#define HDT_GATEWAY_CONTROL_H
+
+/*
+ * The control plane of a gateway: who is there (sites, workers, operators), messages between them,
+ * jobs, state on disk, HTTP. It runs on the main thread, on libevent's loop; nothing here is called
+ * from another thread. Bulk data goes through gateway/dataplane.h.
+ */
+#include "src/base/error.h"
+#include "src/core/cluster.h"
+#include "src/core/gateway_conf.h"
+#include "gateway/dataplane.h"
+
+#include <event2/event.h>
+#include <jansson.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#define HDT_ADDRESS_CAP (2 * HDT_NAME_CAP + 2) /* "SITE/WORKER" */
+
+struct hdt_audit;
+struct hdt_store;
+struct hdt_http;
+struct hdt_tls_ctx;
+struct hdt_gwjob;
+struct hdt_gwmember;
+struct hdt_request;
+struct hdt_buf;
+struct survey;
+struct links_task;
+struct dial_back;
+
+/* A client connection of this gateway. */
+struct hdt_gwclient {
+    uint64_t id;
+    enum hdt_client_role role;
+    char name[HDT_NAME_CAP];
+    char address[HDT_ADDRESS_CAP]; /* "SITE/WORKER" or "SITE/@N" */
+    char identity[224];            /* as hdt_client_info has it, like the next */
+    char from[160];
+    struct hdt_gwclient *next;
+};
+
+/* A worker of the federation: ours (client != 0 while connected) or another site's. */
+struct hdt_gwworker {
+    struct hdt_cluster_worker info;
+    uint64_t client;
+    bool up;
+    bool named;        /* in the "site.info" that is being read */
+    bool restarted;    /* came back as a new process: what it ran is gone */
+    char instance[20]; /* of its process, 16 hexadecimal digits */
+    int64_t since_us;  /* of the last change of `up` */
+    struct hdt_gwworker *next;
+};
+
+/* A site of the federation other than ours. */
+struct hdt_gwsite {
+    char name[HDT_NAME_CAP];
+    char address[160]; /* what we dial; "" when it dials us */
+    bool configured;   /* from gateway.yaml; else learned */
+    bool up;
+    int64_t since_us;
+    char why_down[HDT_ERROR_MSG_CAP];
+    char version[32];
+    json_t *links; /* last "links.are" of that site, or NULL */
+    struct hdt_gwsite *next;
+};
+
+/* Whom we did not join lately, and why (refusals.c). */
+#define HDT_REFUSALS 16
+struct hdt_gwrefusal {
+    char who[HDT_ADDRESS_CAP]; /* "site NAME", or a host */
+    bool has_site;
+    uint64_t n; /* attempts; 0: the entry is free */
+    int64_t last_us, logged_us;
+    struct hdt_error why; /* of the last one */
+};
+
+/* State of survey.c. */
+struct hdt_survey {
+    struct survey *own;       /* the "cluster" request in work: one at a time */
+    struct links_task *tasks; /* measurements asked for, in order */
+    json_t *links;            /* our own, as last measured; NULL: never */
+    int64_t links_us;
+    struct dial_back *dials; /* under way */
+};
+
+struct hdt_gateway {
+    struct hdt_gateway_conf conf;
+    uint64_t instance;
+    int64_t started_us;
+    struct event_base *base;
+    struct hdt_tls_ctx *tls;
+    struct hdt_dataplane *dp;
+    uint64_t n_ticks;
+    bool owns_socket;      /* lan.socket is bound: to be removed at the end */
+    char wan_address[160]; /* that we listen on, with the port that port 0 became; "": none */
+    char http_address[160];
+    struct hdt_store *store;
+    struct hdt_audit *audit;
+    struct hdt_http *http;
+    struct hdt_gwclient *clients;
+    struct hdt_gwworker *workers;
+    struct hdt_gwsite *sites;
+    struct hdt_gwrefusal refusals[HDT_REFUSALS];
+    struct hdt_gwjob *jobs;       /* coordinated here */
+    struct hdt_gwmember *members; /* that this site has a part in */
+    struct hdt_request *requests;
+    int64_t next_request;
+    struct hdt_survey survey;
+    uint64_t n_messages, n_refused_messages, n_refused_lists;
+};
+
+/* ---- federation.c: sites and workers ---- */
+
+/* Dial the configured peers. */
+void hdt_federation_start(struct hdt_gateway *gw);
+void hdt_federation_free(struct hdt_gateway *gw);
+
+void hdt_federation_peer_up(struct hdt_gateway *gw, const char *site, const json_t *hello);
+void hdt_federation_peer_down(struct hdt_gateway *gw, const char *site,
+                              const struct hdt_error *why);
+void hdt_federation_worker_up(struct hdt_gateway *gw, const struct hdt_gwclient *client,
+                              const json_t *hello);
+void hdt_federation_worker_down(struct hdt_gateway *gw, const struct hdt_gwclient *client,
+                                const struct hdt_error *why);
+/* "site.info" of a peer: its workers and the sites it knows. */
+void hdt_federation_site_info(struct hdt_gateway *gw, const char *site, const json_t *msg);
+
+/* Find, or NULL. */
+struct hdt_gwsite *hdt_federation_site(struct hdt_gateway *gw, const char *name);
+struct hdt_gwworker *hdt_federation_worker(struct hdt_gateway *gw, const char *site,
+                                           const char *name);
+/* Ours, or one that is connected. */
+bool hdt_federation_site_is_up(struct hdt_gateway *gw, const char *name);
+struct hdt_gwclient *hdt_federation_client(struct hdt_gateway *gw, uint64_t id);
+
+/* ---- refusals.c ---- */
+
+/* A dial failed or a connection was refused; site may be "". Logs each cause once a minute. */
+void hdt_refusals_note(struct hdt_gateway *gw, const char *site, const char *address,
+                       const struct hdt_error *why);
+/* The site is connected now. */
+void hdt_refusals_forget(struct hdt_gateway *gw, const char *site);
+/* Those of the last two minutes: array of {who, is_site, attempts, last_s, why, hint}. */
+json_t *hdt_refusals_json(const struct hdt_gateway *gw);
+
+/* ---- route.c: messages ---- */
+
+/* Send to any address of the federation; steals msg. Not delivered: HDT_ENOENT, HDT_EPEER. */
+enum hdt_status hdt_route_send(struct hdt_gateway *gw, json_t *msg, struct hdt_error *err);
+
+/* As hdt_route_send, failure logged at debug level: for events nobody waits for. */
+void hdt_route_post(struct hdt_gateway *gw, const char *to, const char *type, json_t *body);
+
+/* Called once: with the reply's message, or NULL and why (the other end's error, or
+ * HDT_ETIMEDOUT naming whom we waited for). */
+typedef void hdt_request_done(struct hdt_gateway *gw, void *user, const json_t *reply,
+                              const struct hdt_error *why);
+
+/* Send a request and wait for its answer; body is stolen. `done` may be called before return. */
+void hdt_route_request(struct hdt_gateway *gw, const char *to, const char *type, json_t *body,
+                       int timeout_ms, hdt_request_done *done, void *user);
+
+/* End the requests to an address that went down (prefix: "SITE" ends those to its workers too). */
+void hdt_route_lost(struct hdt_gateway *gw, const char *address, const struct hdt_error *why);
+/* Deadlines; every tick. */
+void hdt_route_tick(struct hdt_gateway *gw);
+void hdt_route_free(struct hdt_gateway *gw);
+
+void hdt_route_from_client(struct hdt_gateway *gw, uint64_t client, json_t *msg);
+void hdt_route_from_peer(struct hdt_gateway *gw, const char *site, json_t *msg);
+
+/* Split "SITE/REST"; rest is "" for a bare site. false when it is no address. */
+bool hdt_address_split(const char *address, char site[HDT_NAME_CAP], char rest[HDT_NAME_CAP]);
+
+/* ---- survey.c: what there is to plan with ---- */
+
+/* Request "cluster" of an operator: measure links, profile workers, answer "cluster.is". */
+void hdt_survey_cluster(struct hdt_gateway *gw, const json_t *msg);
+/* Request "links.measure" of another gateway: answer "links.are". */
+void hdt_survey_links(struct hdt_gateway *gw, const json_t *msg);
+void hdt_survey_probed(struct hdt_gateway *gw, const char *site, double bytes_per_s, double rtt_s);
+/* Request "doctor" of an operator. */
+void hdt_survey_doctor(struct hdt_gateway *gw, const json_t *msg);
+
+void hdt_survey_free(struct hdt_gateway *gw);
+
+/* ---- dial_back.c ---- */
+
+/* Request "dial.back" of another gateway: answered "dialled.back" when it is known. */
+void hdt_dial_back(struct hdt_gateway *gw, const json_t *msg);
+void hdt_dial_back_free(struct hdt_gateway *gw);
+
+/* ---- coordinator.c, coordinator_watch.c, report.c: jobs ---- */
+
+void hdt_coordinator_submit(struct hdt_gateway *gw, const json_t *msg);
+void hdt_coordinator_stop(struct hdt_gateway *gw, const json_t *msg);
+void hdt_coordinator_follow(struct hdt_gateway *gw, const json_t *msg);
+/* "step", "eval", "ckpt", "done", "rank.done", "failed" of workers; "job.wan" of gateways. */
+void hdt_coordinator_report(struct hdt_gateway *gw, const json_t *msg);
+void hdt_coordinator_worker_down(struct hdt_gateway *gw, const char *site, const char *name,
+                                 const struct hdt_error *why);
+/* A site, or a worker of it, is back: what it may have missed is said again. */
+void hdt_coordinator_site_up(struct hdt_gateway *gw, const char *site);
+/* Take up the jobs of the store that were not over. */
+void hdt_coordinator_start(struct hdt_gateway *gw);
+void hdt_coordinator_tick(struct hdt_gateway *gw);
+void hdt_coordinator_free(struct hdt_gateway *gw);
+/* Jobs as JSON for /status: new reference. */
+json_t *hdt_coordinator_status(struct hdt_gateway *gw);
+/* true while a job that is not over uses this worker. */
+bool hdt_coordinator_worker_is_busy(struct hdt_gateway *gw, const char *site, const char *name);
+
+/* ---- revocation.c: revocation lists between sites ---- */
+
+/* Send the list in force to a peer that came up. */
+void hdt_revocation_peer_up(struct hdt_gateway *gw, const char *site);
+/* Send it to all peers that are up, but `except` ("": all). */
+void hdt_revocation_spread(struct hdt_gateway *gw, const char *except);
+/* "crl" of a peer: adopt it, close whom it names, pass it on; or refuse it. */
+void hdt_revocation_msg(struct hdt_gateway *gw, const json_t *msg);
+
+/* ---- status.c ---- */
+
+json_t *hdt_status_json(struct hdt_gateway *gw);                      /* new reference */
+void hdt_status_metrics(struct hdt_gateway *gw, struct hdt_buf *out); /* Prometheus text */
+
+/* ---- http.c ---- */
+
+enum hdt_status hdt_http_open(struct hdt_gateway *gw, struct hdt_http **http,
+                              struct hdt_error *err);
+void hdt_http_close(struct hdt_http *http);
+
+#endif /* HDT_GATEWAY_CONTROL_H */

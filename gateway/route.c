@@ -1,0 +1,426 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Messages between gateways, workers and operators.
+ *
+ * Every message has an address ("SITE", "SITE/WORKER", "SITE/@N"). A gateway knows its own clients
+ * and has a session with each peer, so a message takes at most one hop between sites. The sender's
+ * address is written by the gateway it is connected to, and a peer may only bring messages from its
+ * own site, so that "from" can be trusted as far as the sites are.
+ */
+#include "config.h"
+
+#include "gateway/audit.h"
+#include "gateway/control.h"
+#include "gateway/member.h"
+#include "src/base/buf.h"
+#include "src/base/clock.h"
+#include "src/base/log.h"
+#include "src/core/msg.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <utlist.h>
+
+#define MAX_REQUESTS 4096
+
+struct hdt_request {
+    int64_t id, due_us, sent_us;
+    char to[HDT_ADDRESS_CAP];
+    char type[32];
+    hdt_request_done *done;
+    void *user;
+    struct hdt_request *next;
+};
+
+/* Who may send a message type. */
+enum { FROM_WORKER = 1, FROM_OPERATOR = 2, FROM_SITE = 4 };
+
+static void route_status(struct hdt_gateway *gw, const json_t *msg);
+static void route_logs(struct hdt_gateway *gw, const json_t *msg);
+static void route_info(struct hdt_gateway *gw, const json_t *msg);
+static void route_error(struct hdt_gateway *gw, const json_t *msg);
+
+static const struct {
+    const char *type;
+    unsigned from;
+    void (*handle)(struct hdt_gateway *gw, const json_t *msg);
+} handlers[] = {
+    {"error", FROM_WORKER | FROM_OPERATOR | FROM_SITE, route_error},
+    {"flow.open", FROM_WORKER, hdt_member_flow_open},
+    {"step", FROM_WORKER, hdt_coordinator_report},
+    {"eval", FROM_WORKER, hdt_coordinator_report},
+    {"ckpt", FROM_WORKER, hdt_coordinator_report},
+    {"done", FROM_WORKER, hdt_coordinator_report},
+    {"rank.done", FROM_WORKER, hdt_coordinator_report},
+    {"failed", FROM_WORKER | FROM_SITE, hdt_coordinator_report},
+    {"job.wan", FROM_SITE, hdt_coordinator_report},
+    {"status", FROM_OPERATOR, route_status},
+    {"logs", FROM_OPERATOR, route_logs},
+    {"cluster", FROM_OPERATOR, hdt_survey_cluster},
+    {"doctor", FROM_OPERATOR, hdt_survey_doctor},
+    {"submit", FROM_OPERATOR, hdt_coordinator_submit},
+    {"stop", FROM_OPERATOR, hdt_coordinator_stop},
+    {"follow", FROM_OPERATOR, hdt_coordinator_follow},
+    {"site.info", FROM_SITE, route_info},
+    {"crl", FROM_SITE, hdt_revocation_msg},
+    {"links.measure", FROM_SITE, hdt_survey_links},
+    {"dial.back", FROM_SITE, hdt_dial_back},
+    {"job.plan", FROM_SITE, hdt_member_job_plan},
+    {"job.close", FROM_SITE, hdt_member_job_close},
+    {"job.wan.get", FROM_SITE, hdt_member_job_wan},
+};
+
+bool hdt_address_split(const char *address, char site[HDT_NAME_CAP], char rest[HDT_NAME_CAP])
+{
+    const char *slash = strchr(address, '/');
+    size_t site_len = slash ? (size_t)(slash - address) : strlen(address);
+
+    if (site_len == 0 || site_len >= HDT_NAME_CAP) {
+        return false;
+    }
+    if (slash && (slash[1] == '\0' || strlen(slash + 1) >= HDT_NAME_CAP)) {
+        return false;
+    }
+    memcpy(site, address, site_len);
+    site[site_len] = '\0';
+    snprintf(rest, HDT_NAME_CAP, "%s", slash ? slash + 1 : "");
+    return true;
+}
+
+static void route_status(struct hdt_gateway *gw, const json_t *msg)
+{
+    struct hdt_error err = {0};
+
+    hdt_route_send(gw, hdt_msg_reply(msg, "status.is", hdt_status_json(gw)), &err);
+}
+
+static void route_logs(struct hdt_gateway *gw, const json_t *msg)
+{
+    json_int_t n = json_integer_value(json_object_get(hdt_msg_body(msg), "n"));
+    struct hdt_error err = {0};
+    struct hdt_buf text = {0};
+
+    hdt_log_tail(n > 0 && n < 100000 ? (unsigned)n : 100, &text);
+    hdt_route_send(
+        gw,
+        hdt_msg_reply(msg, "logs.are", json_pack("{s:s%}", "text", hdt_buf_str(&text), text.len)),
+        &err);
+    hdt_buf_release(&text);
+}
+
+static void route_info(struct hdt_gateway *gw, const json_t *msg)
+{
+    hdt_federation_site_info(gw, hdt_msg_from(msg), msg);
+}
+
+/* Of an order that nobody waits for: as "stop" of a job that is over there. */
+static void route_error(struct hdt_gateway *gw, const json_t *msg)
+{
+    struct hdt_error err = {0};
+
+    (void)gw;
+    hdt_msg_error_from_body(hdt_msg_body(msg), &err);
+    hdt_log_debug("%s says: %s", hdt_msg_from(msg), err.msg);
+}
+
+/* ---- sending ---- */
+
+static struct hdt_gwclient *route_find_client(struct hdt_gateway *gw, const char *address)
+{
+    struct hdt_gwclient *client;
+
+    LL_FOREACH(gw->clients, client)
+    {
+        if (strcmp(client->address, address) == 0) {
+            return client;
+        }
+    }
+    return NULL;
+}
+
+static void route_local(struct hdt_gateway *gw, json_t *msg);
+
+static enum hdt_status route_deliver(struct hdt_gateway *gw, json_t *msg, struct hdt_error *err)
+{
+    const char *to = hdt_msg_to(msg);
+    char site[HDT_NAME_CAP], rest[HDT_NAME_CAP];
+    struct hdt_gwclient *client;
+
+    if (to[0] == '\0' || strcmp(to, gw->conf.site) == 0) {
+        route_local(gw, msg);
+        return HDT_OK;
+    }
+    if (!hdt_address_split(to, site, rest)) {
+        return hdt_error_set(err, HDT_EINVAL, "'%s' is no address: SITE or SITE/WORKER", to);
+    }
+    if (strcmp(site, gw->conf.site) != 0) {
+        return hdt_dataplane_peer_send(gw->dp, site, msg, err);
+    }
+    client = route_find_client(gw, to);
+    if (!client) {
+        hdt_error_set(err, HDT_ENOENT, "no worker or client '%s' is connected to this gateway", to);
+        hdt_error_hint(err, "'hdt status' lists who is");
+        return HDT_ENOENT;
+    }
+    return hdt_dataplane_client_send(gw->dp, client->id, msg, err);
+}
+
+enum hdt_status hdt_route_send(struct hdt_gateway *gw, json_t *msg, struct hdt_error *err)
+{
+    enum hdt_status status;
+
+    if (!json_object_get(msg, "from")) {
+        json_object_set_new(msg, "from", json_string(gw->conf.site));
+    }
+    gw->n_messages++;
+    status = route_deliver(gw, msg, err);
+    json_decref(msg);
+    return status;
+}
+
+void hdt_route_post(struct hdt_gateway *gw, const char *to, const char *type, json_t *body)
+{
+    struct hdt_error err = {0};
+
+    if (hdt_route_send(gw, hdt_msg_new(type, to, body), &err) != HDT_OK) {
+        hdt_log_debug("message %s to %s not delivered: %s", type, to, err.msg);
+    }
+}
+
+/* ---- requests ---- */
+
+void hdt_route_request(struct hdt_gateway *gw, const char *to, const char *type, json_t *body,
+                       int timeout_ms, hdt_request_done *done, void *user)
+{
+    struct hdt_request *request = hdt_calloc(1, sizeof(*request));
+    json_t *msg = hdt_msg_new(type, to, body);
+    struct hdt_request *other;
+    struct hdt_error err = {0};
+    int n_requests;
+
+    LL_COUNT(gw->requests, other, n_requests);
+    request->id = ++gw->next_request;
+    request->sent_us = hdt_clock_now_us();
+    request->due_us = request->sent_us + timeout_ms * HDT_US_PER_MS;
+    request->done = done;
+    request->user = user;
+    snprintf(request->to, sizeof(request->to), "%s", to);
+    snprintf(request->type, sizeof(request->type), "%s", type);
+    LL_APPEND(gw->requests, request);
+    json_object_set_new(msg, "id", json_integer(request->id));
+    if (n_requests >= MAX_REQUESTS) {
+        json_decref(msg);
+        hdt_error_set(&err, HDT_ENOMEM, "%d answers are waited for already", n_requests);
+    } else {
+        hdt_route_send(gw, msg, &err);
+    }
+    if (err.status != HDT_OK) {
+        LL_DELETE(gw->requests, request);
+        hdt_error_prefix(&err, "cannot ask %s for '%s'", to, type);
+        done(gw, user, NULL, &err);
+        free(request);
+    }
+}
+
+static void request_fail(struct hdt_gateway *gw, struct hdt_request *request,
+                         const struct hdt_error *why)
+{
+    LL_DELETE(gw->requests, request);
+    request->done(gw, request->user, NULL, why);
+    free(request);
+}
+
+static bool address_covers(const char *address, const char *to)
+{
+    size_t len = strlen(address);
+
+    return strncmp(to, address, len) == 0 && (to[len] == '\0' || to[len] == '/');
+}
+
+void hdt_route_lost(struct hdt_gateway *gw, const char *address, const struct hdt_error *why)
+{
+    struct hdt_request *request = gw->requests;
+
+    /* `done` may add or end other requests: start again after each. */
+    while (request) {
+        if (address_covers(address, request->to)) {
+            request_fail(gw, request, why);
+            request = gw->requests;
+        } else {
+            request = request->next;
+        }
+    }
+}
+
+void hdt_route_tick(struct hdt_gateway *gw)
+{
+    int64_t now_us = hdt_clock_now_us();
+    struct hdt_request *request = gw->requests;
+    struct hdt_error err;
+
+    while (request) {
+        if (now_us < request->due_us) {
+            request = request->next;
+            continue;
+        }
+        hdt_error_set(&err, HDT_ETIMEDOUT, "%s gave no answer to '%s' within %.1f s", request->to,
+                      request->type, (double)(now_us - request->sent_us) / 1e6);
+        hdt_error_hint(&err, "see its log: hdt logs %s", request->to);
+        request_fail(gw, request, &err);
+        request = gw->requests;
+    }
+}
+
+void hdt_route_free(struct hdt_gateway *gw)
+{
+    struct hdt_request *request, *next;
+
+    LL_FOREACH_SAFE(gw->requests, request, next)
+    {
+        free(request);
+    }
+    gw->requests = NULL;
+}
+
+static bool route_answer(struct hdt_gateway *gw, const json_t *msg)
+{
+    const json_t *re = json_object_get(msg, "re");
+    struct hdt_request *request;
+    struct hdt_error err = {0};
+
+    if (!json_is_integer(re)) {
+        return false;
+    }
+    LL_SEARCH_SCALAR(gw->requests, request, id, json_integer_value(re));
+    if (!request || strcmp(request->to, hdt_msg_from(msg)) != 0) {
+        hdt_log_debug("late or foreign answer '%s' from %s dropped", hdt_msg_type(msg),
+                      hdt_msg_from(msg));
+        return true;
+    }
+    LL_DELETE(gw->requests, request);
+    if (strcmp(hdt_msg_type(msg), "error") == 0) {
+        hdt_msg_error_from_body(hdt_msg_body(msg), &err);
+        if (!err.where[0]) {
+            hdt_error_where(&err, "%s", request->to);
+        }
+        request->done(gw, request->user, NULL, &err);
+    } else {
+        request->done(gw, request->user, msg, NULL);
+    }
+    free(request);
+    return true;
+}
+
+/* ---- receiving ---- */
+
+/* Workers are given orders by gateways only; an operator may ask one for its log. */
+static bool client_may_get(const struct hdt_gateway *gw, const json_t *msg)
+{
+    const char *to = strchr(hdt_msg_to(msg), '/');
+    char site[HDT_NAME_CAP], rest[HDT_NAME_CAP];
+
+    if (!to || to[1] == '@' || !hdt_address_split(hdt_msg_to(msg), site, rest) ||
+        strcmp(site, gw->conf.site) != 0) {
+        return true; /* no worker of ours */
+    }
+    return !strchr(hdt_msg_from(msg), '/') || json_object_get(msg, "re") ||
+           strcmp(hdt_msg_type(msg), "logs") == 0;
+}
+
+static unsigned route_sender(const struct hdt_gateway *gw, const json_t *msg)
+{
+    const char *slash = strchr(hdt_msg_from(msg), '/');
+
+    (void)gw;
+    if (!slash) {
+        return FROM_SITE;
+    }
+    return slash[1] == '@' ? FROM_OPERATOR : FROM_WORKER;
+}
+
+static void route_refuse(struct hdt_gateway *gw, const json_t *msg, const struct hdt_error *why)
+{
+    struct hdt_error err = {0};
+
+    gw->n_refused_messages++;
+    hdt_log_warn_limited(10, "message '%s' from %s refused: %s", hdt_msg_type(msg),
+                         hdt_msg_from(msg), why->msg);
+    if (json_object_get(msg, "id")) {
+        hdt_route_send(gw, hdt_msg_reply_error(msg, why), &err);
+    }
+}
+
+/* A message for this gateway itself. */
+static void route_local(struct hdt_gateway *gw, json_t *msg)
+{
+    const char *type = hdt_msg_type(msg);
+    struct hdt_error err = {0};
+
+    if (route_answer(gw, msg)) {
+        return;
+    }
+    for (size_t i = 0; i < sizeof(handlers) / sizeof(handlers[0]); i++) {
+        if (strcmp(handlers[i].type, type) != 0) {
+            continue;
+        }
+        if (!(handlers[i].from & route_sender(gw, msg))) {
+            hdt_error_set(&err, HDT_EACCES, "'%s' may not send '%s'", hdt_msg_from(msg), type);
+            route_refuse(gw, msg, &err);
+            return;
+        }
+        handlers[i].handle(gw, msg);
+        return;
+    }
+    hdt_error_set(&err, HDT_ENOTSUP, "unknown message type '%s'", type);
+    hdt_error_hint(&err, "the sender may be newer than this gateway (%s)", PACKAGE_VERSION);
+    route_refuse(gw, msg, &err);
+}
+
+static void route_forward(struct hdt_gateway *gw, json_t *msg)
+{
+    struct hdt_error err = {0};
+
+    gw->n_messages++;
+    if (!client_may_get(gw, msg)) {
+        hdt_error_set(&err, HDT_EACCES, "'%s' may not send '%s' to a worker", hdt_msg_from(msg),
+                      hdt_msg_type(msg));
+        route_refuse(gw, msg, &err);
+    } else if (route_deliver(gw, msg, &err) != HDT_OK) {
+        route_refuse(gw, msg, &err);
+    }
+}
+
+void hdt_route_from_client(struct hdt_gateway *gw, uint64_t client_id, json_t *msg)
+{
+    struct hdt_gwclient *client = hdt_federation_client(gw, client_id);
+
+    if (!client) {
+        return; /* it went away while its message was queued */
+    }
+    json_object_set_new(msg, "from", json_string(client->address));
+    hdt_audit_order(gw, client, NULL, msg);
+    route_forward(gw, msg);
+}
+
+void hdt_route_from_peer(struct hdt_gateway *gw, const char *site, json_t *msg)
+{
+    char from_site[HDT_NAME_CAP], rest[HDT_NAME_CAP], to_site[HDT_NAME_CAP];
+    struct hdt_error err = {0};
+
+    if (!hdt_address_split(hdt_msg_from(msg), from_site, rest) || strcmp(from_site, site) != 0) {
+        hdt_error_set(&err, HDT_EACCES, "site %s brought a message from '%s'", site,
+                      hdt_msg_from(msg));
+        gw->n_refused_messages++;
+        hdt_log_warn_limited(10, "%s", err.msg);
+        return;
+    }
+    if (hdt_msg_to(msg)[0] != '\0' && (!hdt_address_split(hdt_msg_to(msg), to_site, rest) ||
+                                       strcmp(to_site, gw->conf.site) != 0)) {
+        hdt_error_set(&err, HDT_ENOENT, "'%s' is not at site %s", hdt_msg_to(msg), gw->conf.site);
+        route_refuse(gw, msg, &err);
+        return;
+    }
+    hdt_audit_order(gw, NULL, site, msg);
+    route_forward(gw, msg);
+}

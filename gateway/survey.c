@@ -1,0 +1,555 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What there is to plan with. For an operator's "cluster" request this gateway measures its links,
+ * asks every other site to measure its own, asks every free worker to profile its device for the
+ * job's shapes, and answers when all have answered or failed. Sites measure one after another,
+ * so that probes do not disturb one another; workers profile at the same time, since they compute
+ * at the same time in a run too.
+ */
+#include "config.h"
+
+#include "gateway/control.h"
+#include "src/base/buf.h"
+#include "src/base/clock.h"
+#include "src/base/log.h"
+#include "src/core/msg.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <utlist.h>
+
+#define PROBE_BYTES        (8u << 20)
+#define PROBE_TIMEOUT_MS   8000
+#define LINKS_TIMEOUT_MS   60000
+#define PROFILE_TIMEOUT_MS 120000
+#define LINKS_FRESH_US     (300 * HDT_US_PER_S) /* a measurement is used for five minutes */
+#define MAX_PEERS          256
+#define MAX_TASKS          32
+
+/* One site's links being measured: probes of our peers, one at a time. */
+struct links_task {
+    json_t *request; /* whom to answer; NULL: our own survey */
+    bool fresh_ok;
+    char (*sites)[HDT_NAME_CAP]; /* NULL: not begun */
+    size_t n_sites, next;
+    struct links_task *next_task;
+};
+
+/* A "cluster" request being worked on. */
+struct survey {
+    json_t *request;
+    json_t *profiles; /* "SITE/WORKER" -> profile */
+    json_t *problems; /* texts: workers and sites that did not answer */
+    char (*sites)[HDT_NAME_CAP];
+    size_t n_sites, next_site;
+    size_t n_waiting; /* profiles */
+    bool links_done;
+};
+
+static void survey_next_site(struct hdt_gateway *gw);
+
+/* ---- measuring our own links ---- */
+
+static const struct hdt_peer_stats *peer_stats_find(const struct hdt_peer_stats *stats, size_t n,
+                                                    const char *site)
+{
+    for (size_t i = 0; i < n && i < MAX_PEERS; i++) {
+        if (strcmp(stats[i].site, site) == 0) {
+            return &stats[i];
+        }
+    }
+    return NULL;
+}
+
+static json_t *link_json(struct hdt_gateway *gw, const char *site, double bytes_per_s, double rtt_s)
+{
+    struct hdt_peer_stats *stats = hdt_calloc(MAX_PEERS, sizeof(*stats));
+    size_t n = hdt_dataplane_peer_stats(gw->dp, stats, MAX_PEERS);
+    const struct hdt_peer_stats *peer = peer_stats_find(stats, n, site);
+    struct hdt_dataplane_stats dp_stats;
+    double codec_rate = 0, ratio = 0;
+    json_t *link;
+
+    hdt_dataplane_stats(gw->dp, &dp_stats);
+    if (dp_stats.encode_ns > 0) {
+        codec_rate = 1e9 * (double)dp_stats.encode_bytes / (double)dp_stats.encode_ns;
+    }
+    if (peer && peer->coded_bytes > 0) {
+        ratio = (double)peer->plain_bytes / (double)peer->coded_bytes;
+    }
+    link = json_pack("{s:s, s:s, s:b, s:f, s:f, s:f, s:f}", "from", gw->conf.site, "to", site, "up",
+                     bytes_per_s > 0, "rate_bytes_per_s", bytes_per_s, "rtt_s", rtt_s,
+                     "lossless_bytes_per_s", codec_rate, "lossless_ratio", ratio);
+    free(stats);
+    return link;
+}
+
+static char (*sites_up(struct hdt_gateway *gw, size_t *n))[HDT_NAME_CAP]
+{
+    char(*sites)[HDT_NAME_CAP] = hdt_calloc(MAX_PEERS, sizeof(*sites));
+    struct hdt_gwsite *site;
+
+    *n = 0;
+    LL_FOREACH(gw->sites, site)
+    {
+        if (site->up && *n < MAX_PEERS) {
+            snprintf(sites[(*n)++], HDT_NAME_CAP, "%s", site->name);
+        }
+    }
+    return sites;
+}
+
+/* What is known serves when it is fresh and of as many sites. */
+static void links_begin(struct hdt_gateway *gw, struct links_task *task)
+{
+    bool is_fresh = gw->survey.links && gw->survey.links_us &&
+                    hdt_clock_now_us() - gw->survey.links_us < LINKS_FRESH_US;
+
+    task->sites = sites_up(gw, &task->n_sites);
+    if (task->fresh_ok && is_fresh && json_array_size(gw->survey.links) == task->n_sites) {
+        task->next = task->n_sites;
+        return;
+    }
+    json_decref(gw->survey.links);
+    gw->survey.links = json_array();
+    gw->survey.links_us = 0;
+}
+
+static void links_end(struct hdt_gateway *gw, struct links_task *task)
+{
+    json_t *request = task->request;
+    struct hdt_error err = {0};
+
+    gw->survey.links_us = gw->survey.links_us ? gw->survey.links_us : hdt_clock_now_us();
+    LL_DELETE2(gw->survey.tasks, task, next_task);
+    free(task->sites);
+    free(task);
+    if (!request) {
+        survey_next_site(gw);
+        return;
+    }
+    hdt_route_send(
+        gw, hdt_msg_reply(request, "links.are", json_pack("{s:O}", "links", gw->survey.links)),
+        &err);
+    json_decref(request);
+}
+
+/* Go on with the task at the head: its next probe, or its end and the next task. */
+static void links_next(struct hdt_gateway *gw)
+{
+    struct links_task *task;
+
+    while ((task = gw->survey.tasks)) {
+        if (!task->sites) {
+            links_begin(gw, task);
+        }
+        if (task->next < task->n_sites) {
+            hdt_dataplane_probe(gw->dp, task->sites[task->next], PROBE_BYTES, PROBE_TIMEOUT_MS);
+            return;
+        }
+        links_end(gw, task);
+    }
+}
+
+void hdt_survey_probed(struct hdt_gateway *gw, const char *site, double bytes_per_s, double rtt_s)
+{
+    struct links_task *task = gw->survey.tasks;
+
+    if (!task || task->next >= task->n_sites || strcmp(task->sites[task->next], site) != 0) {
+        return;
+    }
+    json_array_append_new(gw->survey.links, link_json(gw, site, bytes_per_s, rtt_s));
+    hdt_log_info("link to %s: %.1f Mbit/s, rtt %.1f ms", site, bytes_per_s * 8e-6, rtt_s * 1e3);
+    task->next++;
+    links_next(gw);
+}
+
+/* Measure, or answer with what is fresh; after the tasks that are there. */
+static void links_measure(struct hdt_gateway *gw, json_t *request, bool fresh_ok)
+{
+    struct links_task *task = hdt_calloc(1, sizeof(*task));
+    bool idle = gw->survey.tasks == NULL;
+
+    task->request = json_incref(request);
+    task->fresh_ok = fresh_ok;
+    LL_APPEND2(gw->survey.tasks, task, next_task);
+    if (idle) {
+        links_next(gw);
+    }
+}
+
+void hdt_survey_links(struct hdt_gateway *gw, const json_t *msg)
+{
+    struct hdt_error err = {0}, ignored = {0};
+    struct links_task *task;
+    int n_tasks;
+
+    LL_COUNT2(gw->survey.tasks, task, n_tasks, next_task);
+    if (n_tasks >= MAX_TASKS) {
+        hdt_error_set(&err, HDT_ENOMEM, "%d others have the links of site %s measured", n_tasks,
+                      gw->conf.site);
+        hdt_route_send(gw, hdt_msg_reply_error(msg, &err), &ignored);
+        return;
+    }
+    links_measure(gw, (json_t *)msg, json_is_true(json_object_get(hdt_msg_body(msg), "fresh_ok")));
+}
+
+/* ---- the cluster ---- */
+
+static bool link_from_json(const json_t *json, struct hdt_cluster_link *link)
+{
+    const char *from, *to;
+
+    memset(link, 0, sizeof(*link));
+    if (json_unpack((json_t *)json, "{s:s, s:s, s:b, s:F, s:F, s:F, s:F}", "from", &from, "to", &to,
+                    "up", &link->up, "rate_bytes_per_s", &link->rate_bytes_per_s, "rtt_s",
+                    &link->rtt_s, "lossless_bytes_per_s", &link->lossless_bytes_per_s,
+                    "lossless_ratio", &link->lossless_ratio) != 0) {
+        return false;
+    }
+    snprintf(link->from, sizeof(link->from), "%s", from);
+    snprintf(link->to, sizeof(link->to), "%s", to);
+    return true;
+}
+
+/* Of a site's links; it speaks for no other site. */
+static void cluster_add_links(struct hdt_cluster *cluster, const char *site, const json_t *links)
+{
+    struct hdt_cluster_link link;
+    const json_t *item;
+    size_t i;
+
+    json_array_foreach(links, i, item)
+    {
+        if (link_from_json(item, &link) && strcmp(link.from, site) == 0 &&
+            !hdt_cluster_find_link(cluster, link.from, link.to)) {
+            hdt_cluster_add_link(cluster, &link);
+        }
+    }
+}
+
+static void cluster_collect(struct hdt_gateway *gw, const json_t *profiles,
+                            struct hdt_cluster *cluster)
+{
+    struct hdt_gwworker *worker;
+    struct hdt_gwsite *site;
+    struct hdt_error err = {0};
+
+    hdt_cluster_add_site(cluster, gw->conf.site);
+    cluster_add_links(cluster, gw->conf.site, gw->survey.links);
+    LL_FOREACH(gw->sites, site)
+    {
+        if (site->up) {
+            hdt_cluster_add_site(cluster, site->name);
+            cluster_add_links(cluster, site->name, site->links);
+        }
+    }
+    LL_FOREACH(gw->workers, worker)
+    {
+        struct hdt_cluster_worker info = worker->info;
+        char address[HDT_ADDRESS_CAP];
+
+        if (!worker->up || !hdt_federation_site_is_up(gw, info.site)) {
+            continue;
+        }
+        snprintf(address, sizeof(address), "%s/%s", info.site, info.name);
+        info.busy = hdt_coordinator_worker_is_busy(gw, info.site, info.name);
+        if (json_object_get(profiles, address) &&
+            hdt_profile_from_json(json_object_get(profiles, address), &info.profile, &err) !=
+                HDT_OK) {
+            hdt_log_warn("%s: %s", address, err.msg);
+        }
+        hdt_cluster_add_worker(cluster, &info);
+    }
+}
+
+static void survey_free(struct survey *survey)
+{
+    json_decref(survey->request);
+    json_decref(survey->profiles);
+    json_decref(survey->problems);
+    free(survey->sites);
+    free(survey);
+}
+
+static void survey_maybe_answer(struct hdt_gateway *gw, struct survey *survey)
+{
+    struct hdt_cluster cluster = {0};
+    struct hdt_error err = {0};
+    json_t *body;
+
+    if (survey->n_waiting > 0 || !survey->links_done) {
+        return;
+    }
+    cluster_collect(gw, survey->profiles, &cluster);
+    body = json_pack("{s:o, s:O, s:s}", "cluster", hdt_cluster_to_json(&cluster), "problems",
+                     survey->problems, "site", gw->conf.site);
+    hdt_route_send(gw, hdt_msg_reply(survey->request, "cluster.is", body), &err);
+    hdt_cluster_release(&cluster);
+    gw->survey.own = NULL;
+    survey_free(survey);
+}
+
+static void links_answered(struct hdt_gateway *gw, void *user, const json_t *reply,
+                           const struct hdt_error *why)
+{
+    struct survey *survey = user;
+    struct hdt_gwsite *site = hdt_federation_site(gw, survey->sites[survey->next_site - 1]);
+
+    if (reply && site) {
+        json_decref(site->links);
+        site->links = json_incref(json_object_get(hdt_msg_body(reply), "links"));
+    } else if (!reply) {
+        json_array_append_new(
+            survey->problems,
+            json_sprintf("links of %s: %s", survey->sites[survey->next_site - 1], why->msg));
+    }
+    survey_next_site(gw);
+}
+
+/* After our own links: the next site's, then the answer. */
+static void survey_next_site(struct hdt_gateway *gw)
+{
+    struct survey *survey = gw->survey.own;
+    const json_t *body;
+
+    if (!survey) {
+        return;
+    }
+    if (survey->next_site < survey->n_sites) {
+        body = hdt_msg_body(survey->request);
+        hdt_route_request(
+            gw, survey->sites[survey->next_site++], "links.measure",
+            json_pack("{s:b}", "fresh_ok", !json_is_true(json_object_get(body, "remeasure"))),
+            LINKS_TIMEOUT_MS, links_answered, survey);
+        return;
+    }
+    survey->links_done = true;
+    survey_maybe_answer(gw, survey);
+}
+
+struct profile_wait {
+    struct survey *survey;
+    char address[HDT_ADDRESS_CAP];
+};
+
+static void profile_answered(struct hdt_gateway *gw, void *user, const json_t *reply,
+                             const struct hdt_error *why)
+{
+    struct profile_wait *wait = user;
+    struct survey *survey = wait->survey;
+
+    if (reply) {
+        json_object_set(survey->profiles, wait->address,
+                        json_object_get(hdt_msg_body(reply), "profile"));
+    } else {
+        json_array_append_new(survey->problems,
+                              json_sprintf("profile of %s: %s", wait->address, why->msg));
+    }
+    free(wait);
+    survey->n_waiting--;
+    survey_maybe_answer(gw, survey);
+}
+
+static void survey_profiles(struct hdt_gateway *gw, struct survey *survey)
+{
+    const json_t *body = hdt_msg_body(survey->request);
+    json_t *job = json_object_get(body, "job"), *model = json_object_get(body, "model");
+    struct hdt_gwworker *worker;
+
+    if (!job || !model) {
+        return;
+    }
+    LL_FOREACH(gw->workers, worker)
+    {
+        struct profile_wait *wait;
+
+        if (!worker->up || !hdt_federation_site_is_up(gw, worker->info.site) ||
+            hdt_coordinator_worker_is_busy(gw, worker->info.site, worker->info.name)) {
+            continue;
+        }
+        wait = hdt_calloc(1, sizeof(*wait));
+        wait->survey = survey;
+        snprintf(wait->address, sizeof(wait->address), "%s/%s", worker->info.site,
+                 worker->info.name);
+        survey->n_waiting++;
+        hdt_route_request(gw, wait->address, "profile",
+                          json_pack("{s:O, s:O}", "job", job, "model", model), PROFILE_TIMEOUT_MS,
+                          profile_answered, wait);
+    }
+}
+
+void hdt_survey_cluster(struct hdt_gateway *gw, const json_t *msg)
+{
+    struct survey *survey;
+    struct hdt_error err = {0}, ignored = {0};
+
+    if (gw->survey.own) {
+        hdt_error_set(&err, HDT_EEXIST, "another plan is being measured at this gateway");
+        hdt_error_hint(&err, "try again in a few seconds");
+        hdt_route_send(gw, hdt_msg_reply_error(msg, &err), &ignored);
+        return;
+    }
+    survey = hdt_calloc(1, sizeof(*survey));
+    survey->request = json_incref((json_t *)msg);
+    survey->profiles = json_object();
+    survey->problems = json_array();
+    survey->sites = sites_up(gw, &survey->n_sites);
+    gw->survey.own = survey;
+    survey->n_waiting = 1; /* held until all are asked: answers may come at once */
+    survey_profiles(gw, survey);
+    survey->n_waiting--;
+    links_measure(gw, NULL, !json_is_true(json_object_get(hdt_msg_body(msg), "remeasure")));
+}
+
+/* ---- doctor ---- */
+
+static void check_add(json_t *checks, const char *name, const char *state, json_t *detail,
+                      const char *remedy)
+{
+    json_array_append_new(checks, json_pack("{s:s, s:s, s:o, s:s}", "name", name, "state", state,
+                                            "detail", detail, "remedy", remedy));
+}
+
+static void doctor_peer(json_t *checks, const struct hdt_gwsite *site,
+                        const struct hdt_peer_stats *peer)
+{
+    char name[HDT_NAME_CAP + 8];
+    int64_t skew_ms = peer ? peer->clock_skew_us / HDT_US_PER_MS : 0;
+
+    snprintf(name, sizeof(name), "peer %s", site->name);
+    if (!site->up || !peer) {
+        check_add(checks, name, "fail", json_string(site->why_down),
+                  site->address[0] ? "check address, firewall (one TCP port) and both logs"
+                                   : "it has to dial us: start it and check its address for us");
+        return;
+    }
+    check_add(checks, name, peer->suspect ? "warn" : "ok",
+              json_sprintf("%s, %s, rtt %.1f ms, %u streams, hdt %s", peer->address, peer->tls,
+                           (double)peer->rtt_us / 1e3, peer->n_streams, site->version),
+              peer->suspect ? "silent for seconds: look at the link" : "");
+    snprintf(name, sizeof(name), "clock %s", site->name);
+    check_add(checks, name,
+              llabs(skew_ms) > 30000  ? "fail"
+              : llabs(skew_ms) > 1000 ? "warn"
+                                      : "ok",
+              json_sprintf("differs by %ld ms", (long)skew_ms),
+              llabs(skew_ms) > 1000 ? "run NTP on both: certificates are judged by the clock" : "");
+}
+
+/* Dials of ours are told by their peers above; what is left came from outside. */
+static void doctor_refusals(struct hdt_gateway *gw, json_t *checks)
+{
+    json_t *refused = hdt_refusals_json(gw), *item;
+    size_t i;
+
+    json_array_foreach(refused, i, item)
+    {
+        const char *who = json_string_value(json_object_get(item, "who"));
+        bool is_site = json_is_true(json_object_get(item, "is_site"));
+        char name[HDT_ADDRESS_CAP + 8];
+
+        if (is_site && hdt_federation_site(gw, who + strlen("site "))) {
+            continue;
+        }
+        snprintf(name, sizeof(name), "refused %s", who);
+        check_add(checks, name, is_site ? "fail" : "warn",
+                  json_incref(json_object_get(item, "why")),
+                  json_string_value(json_object_get(item, "hint")));
+    }
+    json_decref(refused);
+}
+
+struct doctor {
+    json_t *request, *checks;
+    size_t n_waiting;
+};
+
+static void doctor_maybe_answer(struct hdt_gateway *gw, struct doctor *doctor)
+{
+    struct hdt_error err = {0};
+
+    if (doctor->n_waiting > 0) {
+        return;
+    }
+    hdt_route_send(
+        gw,
+        hdt_msg_reply(doctor->request, "doctor.is",
+                      json_pack("{s:s, s:O}", "site", gw->conf.site, "checks", doctor->checks)),
+        &err);
+    json_decref(doctor->request);
+    json_decref(doctor->checks);
+    free(doctor);
+}
+
+static void dial_back_answered(struct hdt_gateway *gw, void *user, const json_t *reply,
+                               const struct hdt_error *why)
+{
+    struct doctor *doctor = user;
+    const json_t *body = reply ? hdt_msg_body(reply) : NULL;
+    const char *detail = json_string_value(json_object_get(body, "detail"));
+    bool ok = json_is_true(json_object_get(body, "ok"));
+
+    check_add(doctor->checks, "dial back", ok ? "ok" : "warn",
+              json_string(detail ? detail
+                          : why  ? why->msg
+                                 : "no answer"),
+              ok ? ""
+                 : "fine while we dial that site; else open the WAN port or set wan.advertise");
+    doctor->n_waiting--;
+    doctor_maybe_answer(gw, doctor);
+}
+
+void hdt_survey_doctor(struct hdt_gateway *gw, const json_t *msg)
+{
+    struct hdt_peer_stats *stats = hdt_calloc(MAX_PEERS, sizeof(*stats));
+    size_t n = hdt_dataplane_peer_stats(gw->dp, stats, MAX_PEERS);
+    struct doctor *doctor = hdt_calloc(1, sizeof(*doctor));
+    struct hdt_gwworker *worker;
+    struct hdt_gwsite *site;
+    int n_workers = 0;
+
+    doctor->request = json_incref((json_t *)msg);
+    doctor->checks = json_array();
+    doctor->n_waiting = 1;
+    LL_FOREACH(gw->sites, site)
+    {
+        doctor_peer(doctor->checks, site, peer_stats_find(stats, n, site->name));
+        if (site->up && gw->conf.wan.advertise[0]) {
+            doctor->n_waiting++;
+            hdt_route_request(gw, site->name, "dial.back",
+                              json_pack("{s:s}", "address", gw->conf.wan.advertise), 8000,
+                              dial_back_answered, doctor);
+        }
+    }
+    doctor_refusals(gw, doctor->checks);
+    LL_FOREACH(gw->workers, worker)
+    {
+        n_workers += worker->up;
+    }
+    check_add(doctor->checks, "workers", n_workers ? "ok" : "warn",
+              json_sprintf("%d connected in the federation", n_workers),
+              n_workers ? "" : "start hdt-worker on the accelerator nodes");
+    free(stats);
+    doctor->n_waiting--;
+    doctor_maybe_answer(gw, doctor);
+}
+
+void hdt_survey_free(struct hdt_gateway *gw)
+{
+    struct links_task *task, *next;
+
+    hdt_dial_back_free(gw);
+    LL_FOREACH_SAFE2(gw->survey.tasks, task, next, next_task)
+    {
+        json_decref(task->request);
+        free(task->sites);
+        free(task);
+    }
+    if (gw->survey.own) {
+        survey_free(gw->survey.own);
+    }
+    json_decref(gw->survey.links);
+    memset(&gw->survey, 0, sizeof(gw->survey));
+}

@@ -1,0 +1,17 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TESTS_SUPPORT_FAKE_DATAPLANE_H
+#define TESTS_SUPPORT_FAKE_DATAPLANE_H
+
+/* A data plane without sockets: what the control plane sends is kept, what comes is played by the
+ * test. Linked instead of the real one. */
+#include "gateway/dataplane.h"
+
+/* The oldest message sent to this peer (site) or client that has type `type`; taken out of the
+ * list; NULL when there is none. New reference. */
+json_t *fake_dataplane_take(const char *to, const char *type);
+size_t fake_dataplane_n_flows(void);
+size_t fake_dataplane_n_jobs_closed(void);
+size_t fake_dataplane_n_rechecks(void);
+void fake_dataplane_reset(void);
+
+#endif /* TESTS_SUPPORT_FAKE_DATAPLANE_H */
