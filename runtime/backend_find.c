@@ -1,0 +1,264 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "config.h"
+
+#include "runtime/backend_find.h"
+#include "runtime/backend_load.h"
+#include "src/base/buf.h"
+#include "src/base/log.h"
+
+#include <dirent.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define NAME_LEN_MAX  32
+#define N_MODULES_MAX 32
+
+/* What "auto" tries: fastest first. */
+static const char *const auto_order[] = {"cuda", "cpu"};
+
+struct op_row {
+    const char *name;
+    size_t offset;
+};
+
+#define OP(member)                                                                                 \
+ {                                                                                                 \
+#  member, offsetof(struct hdt_ops, member)                                                        \
+ }
+
+static const struct op_row op_rows[] = {
+    OP(gemm),          OP(rmsnorm_fwd),   OP(rmsnorm_bwd), OP(rope_fwd),   OP(rope_bwd),
+    OP(attention_fwd), OP(attention_bwd), OP(swiglu_fwd),  OP(swiglu_bwd), OP(embedding_fwd),
+    OP(embedding_bwd), OP(cross_entropy), OP(add),         OP(scale),      OP(zero),
+    OP(cast),          OP(sumsq),         OP(adamw),
+};
+
+#define N_OPS (sizeof(op_rows) / sizeof(op_rows[0]))
+
+typedef void any_fn(void);
+
+HDT_STATIC_ASSERT(N_OPS * sizeof(any_fn *) == sizeof(struct hdt_ops), "a row for each op");
+
+const char *hdt_backend_op_name(size_t idx)
+{
+    return idx < N_OPS ? op_rows[idx].name : NULL;
+}
+
+bool hdt_backend_has_op(const struct hdt_backend *backend, size_t idx)
+{
+    any_fn *fn;
+
+    HDT_ASSERT(idx < N_OPS);
+    memcpy(&fn, (const char *)backend->ops + op_rows[idx].offset, sizeof(fn));
+    return fn != NULL;
+}
+
+size_t hdt_backend_missing(const struct hdt_backend *backend, struct hdt_buf *names)
+{
+    size_t n = 0;
+
+    for (size_t i = 0; i < N_OPS; i++) {
+        if (hdt_backend_has_op(backend, i)) {
+            continue;
+        }
+        if (names) {
+            hdt_buf_appendf(names, "%s%s", n > 0 ? ", " : "", op_rows[i].name);
+        }
+        n++;
+    }
+    return n;
+}
+
+enum hdt_status hdt_backend_require(const struct hdt_backend *backend, struct hdt_error *err)
+{
+    struct hdt_buf names = {0};
+    enum hdt_status status = HDT_OK;
+
+    if (hdt_backend_missing(backend, &names) > 0) {
+        status = hdt_error_set(err, HDT_ENOTSUP, "cannot compute with backend '%s': it lacks %s",
+                               backend->name, hdt_buf_str(&names));
+        hdt_error_hint(err, "choose backend cpu, or install a module that has all ops");
+    }
+    hdt_buf_release(&names);
+    return status;
+}
+
+/* The device of a backend that is loaded. */
+static enum hdt_status device_open(const struct hdt_backend *backend,
+                                   const struct hdt_device_conf *conf, struct hdt_device **device,
+                                   struct hdt_error *err)
+{
+    int n_devices = 0;
+
+    HDT_TRY(hdt_backend_require(backend, err));
+    HDT_TRY(backend->device_count(&n_devices, err));
+    if (n_devices == 0) {
+        return hdt_error_set(err, HDT_ENOENT, "cannot use backend '%s': no device of it is here",
+                             backend->name);
+    }
+    return backend->device_open(conf, device, err);
+}
+
+static enum hdt_status auto_open(const struct hdt_device_conf *conf,
+                                 const struct hdt_backend **backend, struct hdt_device **device,
+                                 struct hdt_error *err)
+{
+    struct hdt_buf passed_over = {0};
+    struct hdt_error cause = {0};
+    enum hdt_status status = HDT_ENOENT;
+
+    for (size_t i = 0; i < sizeof(auto_order) / sizeof(auto_order[0]); i++) {
+        const struct hdt_backend *candidate;
+        bool is_here;
+
+        status = hdt_backend_load(auto_order[i], &candidate, &cause);
+        is_here = status != HDT_ENOENT;
+        if (status == HDT_OK) {
+            status = device_open(candidate, conf, device, &cause);
+        }
+        if (status == HDT_OK) {
+            *backend = candidate;
+            break;
+        }
+        if (is_here) {
+            hdt_buf_appendf(&passed_over, "%s%s", passed_over.len ? "; " : "", cause.msg);
+        }
+    }
+    if (status == HDT_OK && passed_over.len > 0) {
+        hdt_log_info("backend %s chosen: %s", (*backend)->name, hdt_buf_str(&passed_over));
+    } else if (status != HDT_OK && err) {
+        *err = cause;
+    }
+    hdt_buf_release(&passed_over);
+    return status;
+}
+
+enum hdt_status hdt_backend_open(const char *name, const struct hdt_device_conf *conf,
+                                 const struct hdt_backend **backend, struct hdt_device **device,
+                                 struct hdt_error *err)
+{
+    const struct hdt_backend *loaded;
+
+    if (name[0] == '\0' || strcmp(name, "auto") == 0) {
+        return auto_open(conf, backend, device, err);
+    }
+    HDT_TRY(hdt_backend_load(name, &loaded, err));
+    HDT_TRY(device_open(loaded, conf, device, err));
+    *backend = loaded;
+    return HDT_OK;
+}
+
+/* ---- list ------------------------------------------------------------------------------------ */
+
+struct module {
+    char name[NAME_LEN_MAX + 1];
+    char *path;
+};
+
+/* The name in "backend_<name>.so"; false for any other file. */
+static bool module_name(const char *file, char *name)
+{
+    static const char head[] = "backend_", tail[] = ".so";
+    size_t len = strlen(file), head_len = strlen(head), tail_len = strlen(tail);
+
+    if (len <= head_len + tail_len || len - head_len - tail_len > NAME_LEN_MAX ||
+        strncmp(file, head, head_len) != 0 || strcmp(file + len - tail_len, tail) != 0) {
+        return false;
+    }
+    memcpy(name, file + head_len, len - head_len - tail_len);
+    name[len - head_len - tail_len] = '\0';
+    return true;
+}
+
+/* Add the modules of a folder, except those of a name that is there: the first folder wins. */
+static size_t modules_read(const char *folder, struct module *modules, size_t n)
+{
+    DIR *dir = opendir(folder);
+    struct dirent *entry;
+
+    while (dir && n < N_MODULES_MAX && (entry = readdir(dir))) {
+        size_t i = 0;
+
+        if (!module_name(entry->d_name, modules[n].name)) {
+            continue;
+        }
+        while (i < n && strcmp(modules[i].name, modules[n].name) != 0) {
+            i++;
+        }
+        if (i == n) {
+            modules[n++].path = hdt_asprintf("%s/%s", folder, entry->d_name);
+        }
+    }
+    if (dir) {
+        closedir(dir);
+    }
+    return n;
+}
+
+static int module_compare(const void *a, const void *b)
+{
+    return strcmp(((const struct module *)a)->name, ((const struct module *)b)->name);
+}
+
+/* One device of a backend that is loaded. */
+static void device_tell(struct hdt_backend_found *found, int idx, hdt_backend_found_fn *fn,
+                        void *arg)
+{
+    struct hdt_device_conf conf = {.device_idx = idx};
+    struct hdt_device_info info = {0};
+    struct hdt_error err = {0};
+    struct hdt_device *device;
+
+    found->device_idx = idx;
+    found->error = &err;
+    found->info = NULL;
+    if (found->backend->device_open(&conf, &device, &err) == HDT_OK) {
+        found->backend->device_info(device, &info);
+        found->backend->device_close(device);
+        found->info = &info;
+    }
+    fn(found, arg);
+}
+
+static void module_tell(const struct module *module, hdt_backend_found_fn *fn, void *arg)
+{
+    struct hdt_error err = {0};
+    struct hdt_buf missing = {0};
+    struct hdt_backend_found found = {
+        .name = module->name, .path = module->path, .missing = "", .device_idx = -1, .error = &err};
+    int n_devices = 0;
+
+    if (hdt_backend_load_file(module->path, &found.backend, &err) == HDT_OK) {
+        hdt_backend_missing(found.backend, &missing);
+        found.missing = hdt_buf_str(&missing);
+        if (found.backend->device_count(&n_devices, &err) == HDT_OK && n_devices == 0) {
+            hdt_error_set(&err, HDT_ENOENT, "no device of backend '%s' is here", module->name);
+        }
+    }
+    if (n_devices == 0) {
+        fn(&found, arg);
+    }
+    for (int i = 0; i < n_devices; i++) {
+        device_tell(&found, i, fn, arg);
+    }
+    hdt_buf_release(&missing);
+}
+
+void hdt_backend_list(hdt_backend_found_fn *fn, void *arg)
+{
+    struct module modules[N_MODULES_MAX];
+    struct hdt_buf dirs = {0};
+    size_t n = 0;
+
+    hdt_backend_dirs(&dirs);
+    for (size_t at = 0; at < dirs.len; at += strlen(dirs.data + at) + 1) {
+        n = modules_read(dirs.data + at, modules, n);
+    }
+    qsort(modules, n, sizeof(modules[0]), module_compare);
+    for (size_t i = 0; i < n; i++) {
+        module_tell(&modules[i], fn, arg);
+        free(modules[i].path);
+    }
+    hdt_buf_release(&dirs);
+}
