@@ -1,0 +1,370 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Elementwise kernels and reductions of the cuda backend, with their launchers.
+ *
+ * All of them are bound by memory. A block takes a tile of the array; a thread takes UNROLL
+ * elements of it that stand THREADS apart, loads all of them and only then computes and stores, so
+ * that many loads are under way at once. Neighbouring threads touch neighbouring elements, so plain
+ * 4-byte accesses fill whole sectors, and arrays need no alignment beyond an element's (16-byte
+ * accesses were refused for that: weights of a stage stand at any offset).
+ */
+#include "runtime/cuda/cuda_kernels.h"
+
+#include <stdint.h>
+
+namespace
+{
+
+constexpr int THREADS = 256;
+constexpr int UNROLL = 8;
+constexpr size_t TILE = static_cast<size_t>(THREADS) * UNROLL;
+constexpr int WARP = 32;
+
+/* ---- Elementwise ops ------------------------------------------------------------------------- */
+
+/* An op has a struct `item`, the registers of one element; load() reads it, store() computes and
+ * writes. */
+template <class Op> __global__ void __launch_bounds__(THREADS) flat_kernel(Op op, size_t len)
+{
+    const size_t first = static_cast<size_t>(blockIdx.x) * TILE;
+    const size_t at = first + threadIdx.x;
+    typename Op::item items[UNROLL];
+
+    if (first + TILE <= len) {
+#pragma unroll
+        for (int i = 0; i < UNROLL; i++) {
+            items[i] = op.load(at + static_cast<size_t>(i) * THREADS);
+        }
+#pragma unroll
+        for (int i = 0; i < UNROLL; i++) {
+            op.store(at + static_cast<size_t>(i) * THREADS, items[i]);
+        }
+        return;
+    }
+    for (size_t i = at; i < len; i += THREADS) {
+        op.store(i, op.load(i));
+    }
+}
+
+} // namespace
+
+static cudaLaunchConfig_t launch_config(cudaStream_t stream, size_t n_blocks)
+{
+    cudaLaunchConfig_t config = {};
+
+    config.gridDim = dim3(static_cast<unsigned>(n_blocks));
+    config.blockDim = dim3(THREADS);
+    config.stream = stream;
+    return config;
+}
+
+namespace
+{
+
+template <class Op> cudaError_t flat_launch(cudaStream_t stream, size_t len, const Op &op)
+{
+    const size_t n_blocks = (len + TILE - 1) / TILE;
+    const cudaLaunchConfig_t config = launch_config(stream, n_blocks);
+
+    if (n_blocks == 0) {
+        return cudaSuccess;
+    }
+    if (n_blocks > INT32_MAX) {
+        return cudaErrorInvalidConfiguration;
+    }
+    return cudaLaunchKernelEx(&config, flat_kernel<Op>, op, len);
+}
+
+struct add_op {
+    const float *x;
+    float *y;
+
+    struct item {
+        float x, y;
+    };
+
+    __device__ item load(size_t i) const
+    {
+        return {x[i], y[i]};
+    }
+
+    __device__ void store(size_t i, item it) const
+    {
+        y[i] = it.y + it.x;
+    }
+};
+
+struct scale_op {
+    float factor;
+    float *x;
+
+    using item = float;
+
+    __device__ item load(size_t i) const
+    {
+        return x[i];
+    }
+
+    __device__ void store(size_t i, item it) const
+    {
+        x[i] = it * factor;
+    }
+};
+
+struct adamw_op {
+    hdt_cuda_adamw_args p;
+    const float *g;
+    float *w, *m, *v;
+
+    struct item {
+        float g, w, m, v;
+    };
+
+    __device__ item load(size_t i) const
+    {
+        return {g[i], w[i], m[i], v[i]};
+    }
+
+    __device__ void store(size_t i, item it) const
+    {
+        const float gi = it.g * p.grad_scale;
+        const float mi = p.beta1 * it.m + p.m_new * gi;
+        const float vi = p.beta2 * it.v + p.v_new * gi * gi;
+
+        m[i] = mi;
+        v[i] = vi;
+        w[i] = it.w * p.keep - p.m_rate * mi / (sqrtf(vi) * p.v_unbias + p.eps);
+    }
+};
+
+/* ---- Casts ----------------------------------------------------------------------------------- */
+
+/* Bit for bit as the cpu backend, NaNs included: the device's own conversions give every NaN one
+ * pattern, which would make the bytes on a wire depend on the vendor. */
+struct as_f32 {
+    using word = float;
+
+    static __device__ float get(word x)
+    {
+        return x;
+    }
+
+    static __device__ word put(float x)
+    {
+        return x;
+    }
+};
+
+struct as_bf16 {
+    using word = uint16_t;
+
+    static __device__ float get(word x)
+    {
+        return __uint_as_float(static_cast<uint32_t>(x) << 16);
+    }
+
+    static __device__ word put(float x)
+    {
+        const uint32_t bits = __float_as_uint(x);
+
+        if ((bits & 0x7fffffff) > 0x7f800000) {
+            return static_cast<word>(bits >> 16 | 0x40);
+        }
+        return static_cast<word>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+    }
+};
+
+struct as_f16 {
+    using word = uint16_t;
+
+    static __device__ float get(word x)
+    {
+        float value;
+
+        if ((x & 0x7fff) > 0x7c00) {
+            return __uint_as_float(static_cast<uint32_t>(x & 0x8000) << 16 | 0x7f800000 |
+                                   static_cast<uint32_t>(x & 0x3ff) << 13);
+        }
+        asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(x));
+        return value;
+    }
+
+    static __device__ word put(float x)
+    {
+        const uint32_t bits = __float_as_uint(x);
+        word half;
+
+        if ((bits & 0x7fffffff) > 0x7f800000) {
+            return static_cast<word>((bits >> 16 & 0x8000) | 0x7e00 | (bits >> 13 & 0x3ff));
+        }
+        asm("cvt.rn.f16.f32 %0, %1;" : "=h"(half) : "f"(x));
+        return half;
+    }
+};
+
+template <class Src, class Dst> struct cast_op {
+    const typename Src::word *src;
+    typename Dst::word *dst;
+
+    using item = typename Src::word;
+
+    __device__ item load(size_t i) const
+    {
+        return src[i];
+    }
+
+    __device__ void store(size_t i, item it) const
+    {
+        dst[i] = Dst::put(Src::get(it));
+    }
+};
+
+template <class Src, class Dst>
+cudaError_t cast_launch(cudaStream_t stream, const void *src, size_t len, void *dst)
+{
+    const cast_op<Src, Dst> op = {static_cast<const typename Src::word *>(src),
+                                  static_cast<typename Dst::word *>(dst)};
+
+    return flat_launch(stream, len, op);
+}
+
+template <class Src>
+cudaError_t cast_from(cudaStream_t stream, const void *src, size_t len, hdt_dtype dst_dtype,
+                      void *dst)
+{
+    switch (dst_dtype) {
+    case HDT_DTYPE_F32:
+        return cast_launch<Src, as_f32>(stream, src, len, dst);
+    case HDT_DTYPE_BF16:
+        return cast_launch<Src, as_bf16>(stream, src, len, dst);
+    case HDT_DTYPE_F16:
+        return cast_launch<Src, as_f16>(stream, src, len, dst);
+    default:
+        return cudaErrorInvalidValue;
+    }
+}
+
+} // namespace
+
+/* ---- Sum of squares -------------------------------------------------------------------------- */
+
+/* Sum over the block, in the same order each time: a tree in each warp, then over the warps. The
+ * result is thread 0's. */
+static __device__ double block_sum(double sum)
+{
+    __shared__ double warps[THREADS / WARP];
+
+    for (int step = WARP / 2; step > 0; step /= 2) {
+        sum += __shfl_down_sync(0xffffffff, sum, step);
+    }
+    if (threadIdx.x % WARP == 0) {
+        warps[threadIdx.x / WARP] = sum;
+    }
+    __syncthreads();
+    sum = threadIdx.x < THREADS / WARP ? warps[threadIdx.x] : 0;
+    for (int step = THREADS / WARP / 2; step > 0; step /= 2) {
+        sum += __shfl_down_sync(0xffffffff, sum, step);
+    }
+    return sum;
+}
+
+/* First pass: a block adds the squares of every gridDim.x-th tile. The squares of float32 values
+ * are exact in float64. */
+static __global__ void __launch_bounds__(THREADS)
+    sumsq_kernel(const float *x, size_t len, double *partials)
+{
+    double sum = 0;
+
+    for (size_t first = blockIdx.x * TILE; first < len; first += gridDim.x * TILE) {
+        float values[UNROLL];
+
+#pragma unroll
+        for (int i = 0; i < UNROLL; i++) {
+            const size_t at = first + static_cast<size_t>(i) * THREADS + threadIdx.x;
+
+            values[i] = at < len ? x[at] : 0;
+        }
+#pragma unroll
+        for (int i = 0; i < UNROLL; i++) {
+            sum += static_cast<double>(values[i]) * static_cast<double>(values[i]);
+        }
+    }
+    sum = block_sum(sum);
+    if (threadIdx.x == 0) {
+        partials[blockIdx.x] = sum;
+    }
+}
+
+/* Second pass, one block. */
+static __global__ void __launch_bounds__(THREADS)
+    sum_kernel(const double *partials, int n, double *sum_out)
+{
+    double sum = 0;
+
+    for (int i = static_cast<int>(threadIdx.x); i < n; i += THREADS) {
+        sum += partials[i];
+    }
+    sum = block_sum(sum);
+    if (threadIdx.x == 0) {
+        *sum_out = sum;
+    }
+}
+
+cudaError_t hdt_cuda_kernels_probe(void)
+{
+    cudaFuncAttributes attributes;
+
+    return cudaFuncGetAttributes(&attributes, sum_kernel);
+}
+
+cudaError_t hdt_cuda_add(cudaStream_t stream, const float *x, size_t len, float *y)
+{
+    return flat_launch(stream, len, add_op{x, y});
+}
+
+cudaError_t hdt_cuda_scale(cudaStream_t stream, float factor, size_t len, float *x)
+{
+    return flat_launch(stream, len, scale_op{factor, x});
+}
+
+cudaError_t hdt_cuda_cast(cudaStream_t stream, const void *src, enum hdt_dtype src_dtype,
+                          size_t len, enum hdt_dtype dst_dtype, void *dst)
+{
+    switch (src_dtype) {
+    case HDT_DTYPE_F32:
+        return cast_from<as_f32>(stream, src, len, dst_dtype, dst);
+    case HDT_DTYPE_BF16:
+        return cast_from<as_bf16>(stream, src, len, dst_dtype, dst);
+    case HDT_DTYPE_F16:
+        return cast_from<as_f16>(stream, src, len, dst_dtype, dst);
+    default:
+        return cudaErrorInvalidValue;
+    }
+}
+
+cudaError_t hdt_cuda_adamw(cudaStream_t stream, const struct hdt_cuda_adamw_args *p, const float *g,
+                           size_t len, float *w, float *m, float *v)
+{
+    return flat_launch(stream, len, adamw_op{*p, g, w, m, v});
+}
+
+cudaError_t hdt_cuda_sumsq(cudaStream_t stream, const float *x, size_t len, double *partials,
+                           double *sum)
+{
+    const size_t n_tiles = (len + TILE - 1) / TILE;
+    const int n = static_cast<int>(n_tiles < HDT_CUDA_PARTIALS ? n_tiles : HDT_CUDA_PARTIALS);
+    const cudaLaunchConfig_t first = launch_config(stream, static_cast<size_t>(n));
+    const cudaLaunchConfig_t second = launch_config(stream, 1);
+
+    if (n > 0) {
+        const cudaError_t code =
+            cudaLaunchKernelEx(&first, sumsq_kernel, static_cast<const float *>(x), len,
+                               static_cast<double *>(partials));
+
+        if (code != cudaSuccess) {
+            return code;
+        }
+    }
+    return cudaLaunchKernelEx(&second, sum_kernel, static_cast<const double *>(partials),
+                              static_cast<int>(n), static_cast<double *>(sum));
+}

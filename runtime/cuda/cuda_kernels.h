@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef HDT_RUNTIME_CUDA_CUDA_KERNELS_H
+#define HDT_RUNTIME_CUDA_CUDA_KERNELS_H
+
+/*
+ * Launchers of the kernels: each queues one op of backend.h on a stream of the current device and
+ * returns what the launch returned. Shapes and meaning as there; lengths of 0 queue nothing.
+ */
+#include "src/core/tensor.h"
+
+#include <cuda_runtime_api.h>
+#include <stddef.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Partial sums of a reduction: its first pass has at most so many blocks. Enough to fill the
+ * largest devices, and a constant, so that the order of a sum depends on its length alone. */
+#define HDT_CUDA_PARTIALS 1024
+
+/* Numbers of an AdamW update as a kernel takes them: all that does not depend on the element was
+ * computed once, in float64 where the cpu backend does. */
+struct hdt_cuda_adamw_args {
+    float beta1;
+    float beta2;
+    float m_new; /* 1 - beta1 */
+    float v_new; /* 1 - beta2 */
+    float eps;
+    float grad_scale;
+    float keep;     /* 1 - lr * weight_decay */
+    float m_rate;   /* lr / (1 - beta1^step) */
+    float v_unbias; /* 1 / sqrt(1 - beta2^step) */
+};
+
+/* Whether the current device can run the kernels of this build; cudaErrorNoKernelImageForDevice
+ * when it was compiled for others. */
+cudaError_t hdt_cuda_kernels_probe(void);
+
+cudaError_t hdt_cuda_add(cudaStream_t stream, const float *x, size_t len, float *y);
+cudaError_t hdt_cuda_scale(cudaStream_t stream, float factor, size_t len, float *x);
+cudaError_t hdt_cuda_cast(cudaStream_t stream, const void *src, enum hdt_dtype src_dtype,
+                          size_t len, enum hdt_dtype dst_dtype, void *dst);
+cudaError_t hdt_cuda_adamw(cudaStream_t stream, const struct hdt_cuda_adamw_args *p, const float *g,
+                           size_t len, float *w, float *m, float *v);
+
+/* partials: HDT_CUDA_PARTIALS values of scratch that no other stream uses. */
+cudaError_t hdt_cuda_sumsq(cudaStream_t stream, const float *x, size_t len, double *partials,
+                           double *sum);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* HDT_RUNTIME_CUDA_CUDA_KERNELS_H */
