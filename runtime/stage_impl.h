@@ -1,0 +1,106 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef HDT_RUNTIME_STAGE_IMPL_H
+#define HDT_RUNTIME_STAGE_IMPL_H
+
+/* Inside of a stage: what its memory (stage.c), first weights (stage_init.c) and arithmetic
+ * (stage_run.c) share. Pointers named float are device memory. */
+#include "runtime/stage.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* One weight tensor. q, k, v of a block stand one behind the other without a gap, and so do gate
+ * and up, so that one product makes all three, or both. */
+struct stage_tensor {
+    struct hdt_model_tensor info;
+    size_t len;
+    float *w, *grad, *m, *v;
+    bool shared;
+};
+
+/* Activations of one block that backward needs, of one micro-batch. Letters as in backend.h. */
+struct stage_act {
+    float *xn1;   /* (n, C) */
+    float *rstd1; /* (n) */
+    float *qkv;   /* (n, Q), rotated */
+    float *att;   /* (n, NH HS) */
+    float *lse;   /* (B, NH, T) */
+    float *mid;   /* (n, C) after attention's residual */
+    float *xn2;   /* (n, C) */
+    float *rstd2; /* (n) */
+    float *gu;    /* (n, 2F) */
+    float *h;     /* (n, F) */
+    float *y;     /* (n, C) output of the block */
+};
+
+struct stage_slot {
+    int32_t *tokens;      /* (n) */
+    int32_t *labels;      /* (n) */
+    int32_t *tokens_host; /* pinned, on their way */
+    int32_t *labels_host;
+    float *x;               /* (n, C) input, or the embedding's output */
+    float *y;               /* (n, C) output of the last block; x when there is no block */
+    float *grad;            /* (n, C) gradient of y, which backward turns into that of x */
+    double *loss;           /* (1) */
+    struct stage_act *acts; /* of each block */
+};
+
+struct stage_work {
+    struct stage_act *acts; /* recompute, inference: activations that all slots share */
+    float *dwide;           /* (n, max(2F, Q)) */
+    float *dnarrow;         /* (n, max(F, NH HS)) */
+    float *dxn;             /* (n, C) */
+    float *head_xn;         /* (n, C) */
+    float *head_rstd;       /* (n) */
+    float *logits;          /* (head_rows, V) */
+    float *tied;            /* (V, C) the other stage's half of a tied gradient */
+    double *sumsq;          /* (tensors) */
+};
+
+struct hdt_stage {
+    struct hdt_stage_conf conf;
+    const struct hdt_backend *backend;
+    const struct hdt_ops *ops;
+    struct hdt_device *device;
+    struct hdt_stream *stream;
+
+    /* Shapes as the ops take them. */
+    int n; /* B T */
+    int C, F, V, NH, NKV, HS, Q, T;
+    int n_blocks;
+    int head_rows; /* rows of logits at a time */
+    bool has_embedding, has_head;
+
+    int64_t first_tensor;
+    int n_tensors;
+    int block0_tensor; /* index of the first block's first tensor */
+    struct stage_tensor *tensors;
+    float *params, *grads, *m, *v; /* the allocations that tensors point into */
+    size_t params_len, grads_len;  /* floats; grads_len is larger by a shared head */
+    float *cos_sin;                /* (T, HS) */
+
+    void *act_mem; /* the allocation that slots and work point into */
+    struct stage_slot *slots;
+    struct stage_act *act_table; /* the structs that slots and work point to */
+    struct stage_work work;
+    void *host_mem; /* pinned */
+
+    float loss_scale;
+};
+
+/* Fill all weights, zero moments and gradients, make the table of rotations. */
+enum hdt_status hdt_stage_init_weights(struct hdt_stage *stage, struct hdt_error *err);
+enum hdt_status hdt_stage_init_rope(struct hdt_stage *stage, struct hdt_error *err);
+
+/* Tensor `which` (0 .. 8 in model order) of a block. */
+static inline struct stage_tensor *hdt_stage_block_tensor(const struct hdt_stage *stage, int block,
+                                                          int which)
+{
+    return &stage->tensors[stage->block0_tensor + block * HDT_MODEL_TENSORS_PER_BLOCK + which];
+}
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* HDT_RUNTIME_STAGE_IMPL_H */

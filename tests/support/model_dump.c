@@ -1,0 +1,172 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Trains a model for a few steps on one micro-batch, for comparison with another implementation:
+ *
+ *     model_dump CONFIG.json TOKENS B T STEPS OUT
+ *
+ * TOKENS has B (T + 1) int32: each row's tokens and, one to the right, its labels. OUT gets, for
+ * each tensor but a tied head, a line "name rows cols" followed by three float32 arrays: first
+ * weights, gradient of the first step (before clipping), weights after the last step. Losses of all
+ * steps go to standard output, one a line.
+ */
+#include "config.h"
+
+#include "runtime/cpu/cpu_device.h"
+#include "runtime/stage.h"
+#include "src/base/buf.h"
+#include "src/core/model.h"
+#include "tests/support/args.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+struct dump {
+    struct hdt_device *device;
+    struct hdt_stage *stage;
+    int32_t *tokens, *labels;
+    float **first, **grads; /* of each tensor */
+};
+
+static const struct hdt_adamw adamw = {.lr = 1e-3f,
+                                       .beta1 = 0.9f,
+                                       .beta2 = 0.95f,
+                                       .eps = 1e-8f,
+                                       .weight_decay = 0.1f,
+                                       .grad_scale = 1};
+
+static void tokens_read(struct dump *d, const char *path, int B, int T)
+{
+    FILE *file = fopen(path, "rb");
+    size_t n = (size_t)B * (size_t)(T + 1);
+    int32_t *rows = hdt_calloc(n, sizeof(*rows));
+
+    if (!file || fread(rows, sizeof(*rows), n, file) != n) {
+        fprintf(stderr, "model_dump: cannot read %zu tokens from '%s'\n", n, path);
+        exit(2);
+    }
+    fclose(file);
+    d->tokens = hdt_calloc(n, sizeof(*rows));
+    d->labels = hdt_calloc(n, sizeof(*rows));
+    for (int i = 0; i < B * T; i++) {
+        d->tokens[i] = rows[i / T * (T + 1) + i % T];
+        d->labels[i] = rows[i / T * (T + 1) + i % T + 1];
+    }
+    free(rows);
+}
+
+static float *array_read(struct dump *d, const float *mem, size_t len)
+{
+    float *host = hdt_malloc(len * sizeof(*host));
+
+    hdt_stage_read(d->stage, host, mem, len * sizeof(*host), NULL);
+    return host;
+}
+
+/* One step; keeps the gradients of the first. Returns the mean loss. */
+static double step_run(struct dump *d, int step, int n)
+{
+    int n_tensors = hdt_stage_n_tensors(d->stage);
+    double *sumsq = hdt_calloc((size_t)n_tensors, sizeof(*sumsq)), loss, total = 0;
+    struct hdt_adamw p = adamw;
+
+    hdt_stage_zero_grads(d->stage);
+    hdt_stage_forward(d->stage, 0, HDT_STAGE_TRAIN);
+    hdt_stage_loss(d->stage, 0, &loss, NULL);
+    hdt_stage_backward(d->stage, 0);
+    hdt_stage_finish_grads(d->stage, NULL);
+    hdt_stage_grad_sumsq(d->stage, sumsq, NULL);
+    for (int i = 0; i < n_tensors; i++) {
+        struct hdt_stage_tensor view;
+
+        hdt_stage_tensor(d->stage, i, &view);
+        if (step == 1) {
+            d->first[i] = array_read(d, view.w, view.len);
+            d->grads[i] = array_read(d, view.grad, view.len);
+        }
+        total += sumsq[i];
+    }
+    p.grad_scale = (float)(1.0 / (sqrt(total) + 1e-6));
+    p.grad_scale = p.grad_scale < 1 ? p.grad_scale : 1;
+    p.step = step;
+    hdt_stage_step(d->stage, &p);
+    free(sumsq);
+    return loss / n;
+}
+
+static void dump_write(struct dump *d, const char *path)
+{
+    FILE *file = fopen(path, "wb");
+
+    for (int i = 0; file && i < hdt_stage_n_tensors(d->stage); i++) {
+        struct hdt_stage_tensor view;
+        float *last;
+
+        hdt_stage_tensor(d->stage, i, &view);
+        if (view.shared) {
+            continue;
+        }
+        last = array_read(d, view.w, view.len);
+        fprintf(file, "%s %lld %lld\n", view.info.name, (long long)view.info.rows,
+                (long long)view.info.cols);
+        fwrite(d->first[i], sizeof(float), view.len, file);
+        fwrite(d->grads[i], sizeof(float), view.len, file);
+        fwrite(last, sizeof(float), view.len, file);
+        free(last);
+    }
+    if (!file || fclose(file) != 0) {
+        fprintf(stderr, "model_dump: cannot write '%s'\n", path);
+        exit(2);
+    }
+}
+
+int main(int argc, char **argv)
+{
+    struct hdt_stage_conf conf = {.n_slots = 1, .seed = 7};
+    struct hdt_device_conf device_conf = {.n_threads = 2};
+    struct hdt_error err = {0};
+    struct dump d = {0};
+    int n_steps;
+
+    if (argc != 7) {
+        fprintf(stderr, "usage: model_dump CONFIG.json TOKENS B T STEPS OUT\n");
+        return 2;
+    }
+    conf.B = args_int(argv[3], 1);
+    conf.T = args_int(argv[4], 1);
+    n_steps = args_int(argv[5], 1);
+    if (hdt_model_load(argv[1], &conf.model, &err) != HDT_OK) {
+        hdt_error_print(&err, "model_dump");
+        return 2;
+    }
+    conf.n_units = (int)hdt_model_n_units(&conf.model);
+    if (hdt_backend_cpu.device_open(&device_conf, &d.device, &err) != HDT_OK ||
+        hdt_stage_new(&hdt_backend_cpu, d.device, &conf, &d.stage, &err) != HDT_OK) {
+        hdt_error_print(&err, "model_dump");
+        return 2;
+    }
+    tokens_read(&d, argv[2], conf.B, conf.T);
+    d.first = hdt_calloc((size_t)hdt_stage_n_tensors(d.stage), sizeof(*d.first));
+    d.grads = hdt_calloc((size_t)hdt_stage_n_tensors(d.stage), sizeof(*d.grads));
+    hdt_stage_set_loss_scale(d.stage, 1.0f / (float)(conf.B * conf.T));
+    if (hdt_stage_set_tokens(d.stage, 0, d.tokens, &err) != HDT_OK ||
+        hdt_stage_set_labels(d.stage, 0, d.labels, &err) != HDT_OK) {
+        hdt_error_print(&err, "model_dump");
+        return 2;
+    }
+    for (int step = 1; step <= n_steps; step++) {
+        printf("%.17g\n", step_run(&d, step, conf.B * conf.T));
+    }
+    dump_write(&d, argv[6]);
+    for (int i = 0; i < hdt_stage_n_tensors(d.stage); i++) {
+        free(d.first[i]);
+        free(d.grads[i]);
+    }
+    free(d.first);
+    free(d.grads);
+    free(d.tokens);
+    free(d.labels);
+    hdt_stage_free(d.stage);
+    hdt_backend_cpu.device_close(d.device);
+    return 0;
+}
