@@ -1,0 +1,367 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "config.h"
+
+#include "runtime/agent.h"
+
+#include "runtime/port.h"
+#include "runtime/profile.h"
+#include "runtime/runner.h"
+#include "src/base/buf.h"
+#include "src/base/log.h"
+#include "src/core/job.h"
+#include "src/core/msg.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+#define LOG_LINES_MAX 4096
+
+struct inbox_msg {
+    json_t *msg;
+    struct inbox_msg *next;
+};
+
+struct hdt_agent {
+    struct hdt_agent_conf conf;
+    json_t *hello;
+    struct hdt_port *port;
+    struct hdt_runner *runner; /* NULL: no job */
+    struct hdt_profile_cache profiles;
+
+    pthread_mutex_t lock; /* guards the inbox and stopping */
+    pthread_cond_t arrived;
+    struct inbox_msg *inbox_head, *inbox_tail;
+    bool stopping;
+};
+
+/* ---- from the port's thread ---- */
+
+static void on_up(void *user, const json_t *welcome)
+{
+    const char *site = json_string_value(json_object_get(welcome, "site"));
+
+    (void)user;
+    hdt_log_info("joined the gateway of site %s", site ? site : "?");
+}
+
+static void on_down(void *user, const struct hdt_error *why)
+{
+    (void)user;
+    hdt_log_failure(HDT_LOG_WARN, why);
+}
+
+static void on_message(void *user, json_t *msg)
+{
+    struct hdt_agent *agent = user;
+    struct inbox_msg *item = hdt_calloc(1, sizeof(*item));
+
+    item->msg = msg; /* from now on this thread's: jansson's counts are no fence */
+    pthread_mutex_lock(&agent->lock);
+    if (agent->inbox_tail) {
+        agent->inbox_tail->next = item;
+    } else {
+        agent->inbox_head = item;
+    }
+    agent->inbox_tail = item;
+    pthread_cond_signal(&agent->arrived);
+    pthread_mutex_unlock(&agent->lock);
+}
+
+/* ---- messages ---- */
+
+static void reply_error(struct hdt_agent *agent, const json_t *msg, const struct hdt_error *err)
+{
+    hdt_log_failure(HDT_LOG_WARN, err);
+    hdt_port_send(agent->port, hdt_msg_reply_error(msg, err));
+}
+
+/* Forget a job that has nothing more to do. */
+static void runner_reap(struct hdt_agent *agent)
+{
+    hdt_runner_free(agent->runner);
+    agent->runner = NULL;
+}
+
+static enum hdt_status busy_check(struct hdt_agent *agent, const char *what, struct hdt_error *err)
+{
+    if (!agent->runner || hdt_runner_has_ended(agent->runner)) {
+        return HDT_OK;
+    }
+    hdt_error_set(err, HDT_EEXIST, "cannot %s on worker %s: it runs job %lld", what,
+                  agent->conf.worker->name, hdt_runner_number(agent->runner));
+    hdt_error_hint(err, "wait for its end ('hdt status'), or stop it ('hdt stop')");
+    return HDT_EEXIST;
+}
+
+/* "assign": a newer epoch of the same job takes the place of the older one. */
+static enum hdt_status on_assign(struct hdt_agent *agent, json_t *msg, struct hdt_error *err)
+{
+    struct hdt_runner_conf conf = {.backend = agent->conf.backend,
+                                   .device = agent->conf.device,
+                                   .port = agent->port,
+                                   .data_dir = agent->conf.worker->data_dir,
+                                   .state_dir = agent->conf.worker->state_dir,
+                                   .memory_bytes = agent->conf.memory_bytes};
+    json_int_t job, epoch;
+
+    HDT_TRY(hdt_msg_unpack(msg, err, "{s:I,s:I}", "job", &job, "epoch", &epoch));
+    if (agent->runner && (json_int_t)hdt_runner_job(agent->runner) == job &&
+        (json_int_t)hdt_runner_epoch(agent->runner) < epoch) {
+        hdt_log_info("job %lld: epoch %lld takes the place of %u", hdt_runner_number(agent->runner),
+                     (long long)epoch, hdt_runner_epoch(agent->runner));
+        runner_reap(agent);
+    }
+    HDT_TRY(busy_check(agent, "take a job", err));
+    runner_reap(agent);
+    return hdt_runner_new(&conf, msg, &agent->runner, err);
+}
+
+/* The job that a message speaks of, in its epoch; HDT_ENOENT. */
+static enum hdt_status runner_named(struct hdt_agent *agent, const json_t *msg,
+                                    struct hdt_error *err)
+{
+    json_int_t job, epoch;
+
+    HDT_TRY(hdt_msg_unpack(msg, err, "{s:I,s:I}", "job", &job, "epoch", &epoch));
+    if (!agent->runner || (json_int_t)hdt_runner_job(agent->runner) != job ||
+        (json_int_t)hdt_runner_epoch(agent->runner) != epoch) {
+        return hdt_error_set(err, HDT_ENOENT, "cannot %s job %lld, epoch %lld: worker %s has none",
+                             hdt_msg_type(msg), (long long)job, (long long)epoch,
+                             agent->conf.worker->name);
+    }
+    return HDT_OK;
+}
+
+static enum hdt_status on_start(struct hdt_agent *agent, json_t *msg, struct hdt_error *err)
+{
+    HDT_TRY(runner_named(agent, msg, err));
+    hdt_runner_start(agent->runner);
+    return HDT_OK;
+}
+
+static enum hdt_status on_stop(struct hdt_agent *agent, json_t *msg, struct hdt_error *err)
+{
+    const char *mode = "";
+
+    HDT_TRY(runner_named(agent, msg, err));
+    HDT_TRY(hdt_msg_unpack(msg, err, "{s:s}", "mode", &mode));
+    hdt_log_info("job %lld: asked to stop (%s)", hdt_runner_number(agent->runner), mode);
+    hdt_runner_stop(agent->runner,
+                    strcmp(mode, "checkpoint") == 0 ? HDT_RUNNER_CHECKPOINT : HDT_RUNNER_ABORT,
+                    NULL);
+    return HDT_OK;
+}
+
+/* "release" of what is not there is no error: it may come twice. */
+static enum hdt_status on_release(struct hdt_agent *agent, json_t *msg, struct hdt_error *err)
+{
+    (void)err;
+    if (runner_named(agent, msg, NULL) == HDT_OK) {
+        runner_reap(agent);
+    }
+    return HDT_OK;
+}
+
+static enum hdt_status profile_shape(const json_t *msg, struct hdt_profile_shape *shape,
+                                     struct hdt_error *err)
+{
+    json_t *conf, *model;
+    struct hdt_job job;
+    enum hdt_status status;
+
+    HDT_TRY(hdt_msg_unpack(msg, err, "{s:o,s:o}", "job", &conf, "model", &model));
+    memset(shape, 0, sizeof(*shape));
+    HDT_TRY(hdt_model_from_json(model, "message 'profile'", &shape->model, err));
+    HDT_TRY(hdt_conf_from_json(&hdt_job_schema, conf, "message 'profile'", &job, err));
+    status = hdt_job_check(&job, &shape->model, NULL, err);
+    shape->micro_batch = job.batch.micro_batch;
+    shape->seq_len = job.batch.seq_len;
+    hdt_conf_release(&hdt_job_schema, &job);
+    return status;
+}
+
+static enum hdt_status on_profile(struct hdt_agent *agent, json_t *msg, struct hdt_error *err)
+{
+    const struct hdt_profile *known;
+    struct hdt_profile_shape shape;
+    struct hdt_profile profile;
+
+    HDT_TRY(profile_shape(msg, &shape, err));
+    known = hdt_profile_cache_find(&agent->profiles, &shape);
+    if (!known) {
+        HDT_TRY(busy_check(agent, "measure the device", err));
+        HDT_TRY(
+            hdt_profile_measure(agent->conf.backend, agent->conf.device, &shape, &profile, err));
+        hdt_profile_cache_add(&agent->profiles, &shape, &profile);
+        known = &profile;
+    }
+    hdt_port_send(agent->port,
+                  hdt_msg_reply(msg, "profile.is",
+                                json_pack("{s:o}", "profile", hdt_profile_to_json(known))));
+    return HDT_OK;
+}
+
+static enum hdt_status on_logs(struct hdt_agent *agent, json_t *msg, struct hdt_error *err)
+{
+    struct hdt_buf text = {0}, safe = {0};
+    json_int_t n = 100;
+    size_t i;
+
+    HDT_TRY(hdt_msg_unpack(msg, err, "{s?:I}", "n", &n));
+    hdt_log_tail((unsigned)(n < 1 ? 1 : n > LOG_LINES_MAX ? LOG_LINES_MAX : n), &text);
+    /* A line may hold bytes that came from outside; JSON takes UTF-8 only. */
+    for (i = 0; i < text.len; i++) {
+        if ((unsigned char)text.data[i] >= 0x80) {
+            text.data[i] = '?';
+        }
+    }
+    hdt_buf_append(&safe, text.data, text.len);
+    hdt_port_send(agent->port,
+                  hdt_msg_reply(msg, "logs.are",
+                                json_pack("{s:s#}", "text", hdt_buf_str(&safe), (int)safe.len)));
+    hdt_buf_release(&safe);
+    hdt_buf_release(&text);
+    return HDT_OK;
+}
+
+static enum hdt_status on_error(struct hdt_agent *agent, json_t *msg, struct hdt_error *err)
+{
+    struct hdt_error theirs = {0};
+
+    (void)agent;
+    (void)err;
+    hdt_msg_error_from_body(hdt_msg_body(msg), &theirs);
+    hdt_error_prefix(&theirs, "the gateway answered");
+    hdt_log_failure(HDT_LOG_WARN, &theirs);
+    return HDT_OK;
+}
+
+static const struct {
+    const char *type;
+    enum hdt_status (*handle)(struct hdt_agent *agent, json_t *msg, struct hdt_error *err);
+} handlers[] = {
+    {"assign", on_assign},   {"start", on_start}, {"stop", on_stop},   {"release", on_release},
+    {"profile", on_profile}, {"logs", on_logs},   {"error", on_error},
+};
+
+static void agent_handle(struct hdt_agent *agent, json_t *msg)
+{
+    const char *type = hdt_msg_type(msg);
+    struct hdt_error err = {0};
+    size_t i;
+
+    for (i = 0; i < sizeof(handlers) / sizeof(handlers[0]); i++) {
+        if (strcmp(handlers[i].type, type) == 0) {
+            if (handlers[i].handle(agent, msg, &err) != HDT_OK) {
+                reply_error(agent, msg, &err);
+            }
+            return;
+        }
+    }
+    hdt_error_set(&err, HDT_ENOTSUP, "cannot act on message '%s': this worker does not know it",
+                  type);
+    reply_error(agent, msg, &err);
+}
+
+/* ---- life ---- */
+
+static json_t *agent_hello(const struct hdt_agent_conf *conf)
+{
+    struct hdt_device_info info;
+    uint64_t instance = 0;
+
+    if (getrandom(&instance, sizeof(instance), 0) != (ssize_t)sizeof(instance)) {
+        instance = (uint64_t)getpid();
+    }
+    conf->backend->device_info(conf->device, &info);
+    return json_pack("{s:i,s:s,s:s,s:s,s:o,s:i,s:{s:s,s:s,s:I,s:i},s:[],s:[s,s,s]}", "proto",
+                     HDT_PROTOCOL_VERSION, "role", "worker", "name", conf->worker->name, "version",
+                     conf->version, "instance", hdt_msg_u64_hex(instance), "pid", (int)getpid(),
+                     "device", "name", info.name, "backend", conf->backend->name, "memory_bytes",
+                     (json_int_t)conf->memory_bytes, "threads", info.n_threads, "features",
+                     "dtypes", hdt_dtype_name(HDT_DTYPE_F32), hdt_dtype_name(HDT_DTYPE_BF16),
+                     hdt_dtype_name(HDT_DTYPE_I32));
+}
+
+enum hdt_status hdt_agent_new(const struct hdt_agent_conf *conf, struct hdt_agent **out,
+                              struct hdt_error *err)
+{
+    static const struct hdt_port_events events = {on_up, on_down, on_message};
+    struct hdt_agent *agent = hdt_calloc(1, sizeof(*agent));
+    struct hdt_port_conf port_conf = {.address = conf->worker->gateway, .tls = conf->tls};
+    enum hdt_status status;
+
+    agent->conf = *conf;
+    agent->hello = agent_hello(conf);
+    HDT_ASSERT(agent->hello);
+    pthread_mutex_init(&agent->lock, NULL);
+    pthread_cond_init(&agent->arrived, NULL);
+    port_conf.hello = agent->hello;
+    status = hdt_port_open(&port_conf, &events, agent, &agent->port, err);
+    if (status != HDT_OK) {
+        hdt_agent_free(agent);
+        return status;
+    }
+    *out = agent;
+    return HDT_OK;
+}
+
+void hdt_agent_run(struct hdt_agent *agent)
+{
+    struct inbox_msg *item;
+
+    for (;;) {
+        pthread_mutex_lock(&agent->lock);
+        while (!agent->inbox_head && !agent->stopping) {
+            pthread_cond_wait(&agent->arrived, &agent->lock);
+        }
+        if (agent->stopping) {
+            pthread_mutex_unlock(&agent->lock);
+            return;
+        }
+        item = agent->inbox_head;
+        agent->inbox_head = item->next;
+        agent->inbox_tail = item->next ? agent->inbox_tail : NULL;
+        pthread_mutex_unlock(&agent->lock);
+        agent_handle(agent, item->msg);
+        json_decref(item->msg);
+        free(item);
+    }
+}
+
+void hdt_agent_stop(struct hdt_agent *agent)
+{
+    pthread_mutex_lock(&agent->lock);
+    agent->stopping = true;
+    pthread_cond_signal(&agent->arrived);
+    pthread_mutex_unlock(&agent->lock);
+}
+
+void hdt_agent_free(struct hdt_agent *agent)
+{
+    struct hdt_error why = {0};
+    struct inbox_msg *item;
+
+    if (!agent) {
+        return;
+    }
+    if (agent->runner) {
+        hdt_error_set(&why, HDT_ECANCELED, "worker %s was stopped", agent->conf.worker->name);
+        hdt_runner_stop(agent->runner, HDT_RUNNER_ABORT, &why);
+    }
+    runner_reap(agent);
+    hdt_port_close(agent->port);
+    while ((item = agent->inbox_head)) {
+        agent->inbox_head = item->next;
+        json_decref(item->msg);
+        free(item);
+    }
+    json_decref(agent->hello);
+    pthread_cond_destroy(&agent->arrived);
+    pthread_mutex_destroy(&agent->lock);
+    free(agent);
+}

@@ -1,0 +1,162 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef HDT_RUNTIME_PORT_IMPL_H
+#define HDT_RUNTIME_PORT_IMPL_H
+
+/* What port.c (connection, messages) and port_flow.c (flows of a job) share; nobody else's. */
+#include "runtime/port.h"
+#include "src/base/buf.h"
+#include "src/net/addr.h"
+#include "src/net/engine.h"
+#include "src/net/stream.h"
+
+#include <pthread.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum port_record_kind { PORT_RECORD_MSG, PORT_RECORD_DATA, PORT_RECORD_ACK, PORT_RECORD_POOL };
+
+/* A record with what `sent` needs to know of it; record.user points to the struct itself. */
+struct port_record {
+    struct hdt_record record;
+    enum port_record_kind kind;
+    void *owner; /* struct port_msg, struct port_slot, struct port_flow */
+};
+
+struct port_msg {
+    struct port_record rec;
+    struct hdt_buf bytes;
+    bool once; /* belongs to this connection: dropped when it breaks */
+    struct port_msg *next;
+};
+
+/* A message that may have to be sent again. */
+struct port_report {
+    uint64_t id; /* 0: none */
+    struct hdt_buf bytes;
+    bool due;
+};
+
+struct port_slot {
+    struct port_record rec; /* src */
+    uint8_t *data;
+    uint32_t len, raw_len;
+    uint8_t dtype;
+    bool queued; /* rec is on the stream */
+    uint64_t xxh3;
+};
+
+/* Guarded by the port's lock, except what never changes after open. */
+struct port_flow {
+    const struct hdt_plan_flow *plan;
+    uint32_t idx;
+    bool is_src;
+    const char *peer_site;
+    uint32_t depth, frame_cap, slot_bytes;
+    uint64_t pool_offset;
+    uint8_t gateway_codec, plain_dtype;
+    struct port_slot *slots; /* depth */
+
+    /* src: [acked, next) are kept in slots, [acked, submit) handed over on this connection;
+     * dst: [acked, next) came and were not taken. */
+    uint64_t acked_seq, next_seq, submit_seq, credit_seq;
+    uint64_t handed_seq; /* src: most that was ever handed over */
+    bool is_open;        /* on this connection */
+    bool borrowed;       /* dst: a thread reads the frame acked_seq */
+    bool ack_due, ack_queued;
+    struct port_record ack;
+    int64_t moved_us;
+};
+
+struct hdt_port_job {
+    struct hdt_port *port;
+    struct hdt_port_job_conf conf;
+    struct hdt_pool pool;
+    struct port_flow *flows; /* of this rank */
+    size_t n_flows;
+    int *by_plan; /* plan index -> index in flows, -1 */
+    struct port_record pool_rec;
+    /* Guarded by the port's lock. */
+    bool announced; /* pool handed over on this connection */
+    bool closing, cancelled, placing;
+    unsigned n_queued; /* records of the job on the stream */
+    struct hdt_error why;
+    int64_t progress_us;
+};
+
+struct hdt_port {
+    char *address;
+    struct hdt_tls_ctx *tls;
+    const json_t *hello;
+    struct hdt_port_events events;
+    void *user;
+    const struct hdt_link_ops *link;
+    struct hdt_engine *engine;
+    pthread_t thread;
+
+    pthread_mutex_t lock; /* guards the members up to the next comment, and the job's flows */
+    pthread_cond_t moved; /* whenever anything that somebody waits for may have changed */
+    bool stopping, pump_posted, break_due;
+    bool up; /* the gateway said welcome on this connection */
+    uint64_t n_sessions;
+    struct port_msg *out_head, *out_tail;
+    size_t out_bytes;
+    struct hdt_port_job *job;
+    uint32_t next_pool;
+    struct port_report reports[HDT_PORT_REPORTS]; /* number id lies at id % HDT_PORT_REPORTS */
+    uint64_t last_report;
+
+    /* Touched by the port's thread only. */
+    struct hdt_task pump_task;
+    struct hdt_stream *stream;
+    struct hdt_io connect_io;
+    struct hdt_timer timer; /* next dial, or the end of the grace on close */
+    struct hdt_timer report_timer;
+    struct hdt_addr addr;
+    int fd; /* while connecting */
+    int64_t backoff_us;
+    bool connecting, said_down, closing_stream, ending, done;
+    unsigned n_msgs_queued;
+    struct port_msg *returned_head, *returned_tail; /* not sent when the connection broke */
+    struct hdt_buf recv;
+    uint8_t *discard;
+    size_t discard_cap;
+};
+
+static inline struct port_slot *port_flow_slot(const struct port_flow *flow, uint64_t seq)
+{
+    return &flow->slots[seq % flow->depth];
+}
+
+/* Something moved: the progress deadline starts anew, waiters look again. The lock is held. */
+void hdt_port_job_moved(struct hdt_port_job *job, struct port_flow *flow);
+
+/* Run the pump on the port's thread soon. The lock is held. */
+void hdt_port_post_pump(struct hdt_port *port);
+
+/* Queue encoded bytes (copied) as a message. The lock is held. */
+void hdt_port_enqueue(struct hdt_port *port, const void *bytes, size_t len);
+
+/* An "error" came: true when it says that a report did not get through, which is then sent again.
+ */
+bool hdt_port_report_refused(struct hdt_port *port, const json_t *msg);
+void hdt_port_report_timer(struct hdt_engine *engine, struct hdt_timer *timer);
+
+/* Send a message that belongs to this connection (stolen). Port thread, lock not held. */
+void hdt_port_send_once(struct hdt_port *port, json_t *msg);
+
+/* Flows, on the port's thread, lock not held. */
+void hdt_port_flows_up(struct hdt_port *port);   /* after welcome: announce anew */
+void hdt_port_flows_down(struct hdt_port *port); /* connection lost */
+void hdt_port_flows_pump(struct hdt_port *port); /* open what is due, submit what may go */
+void hdt_port_flows_sent(struct hdt_port *port, struct port_record *rec);
+enum hdt_status hdt_port_flows_place(struct hdt_port *port, const struct hdt_frame *frame,
+                                     size_t len, void **buf, struct hdt_error *err);
+enum hdt_status hdt_port_flows_record(struct hdt_port *port, const struct hdt_frame *frame,
+                                      struct hdt_error *err);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* HDT_RUNTIME_PORT_IMPL_H */

@@ -1,0 +1,365 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "config.h"
+
+#include "runtime/runner_impl.h"
+
+#include "runtime/ckpt_files.h"
+#include "src/base/buf.h"
+#include "src/base/clock.h"
+#include "src/base/log.h"
+#include "src/core/msg.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+/* From "ready" to "start". A coordinator gives the slowest rank ten minutes to be ready; one that
+ * is silent for longer has forgotten the job, and a worker must not be held by it for ever. */
+#define START_TIMEOUT_S 900
+
+/* ---- steps ---- */
+
+static void meta_now(const struct hdt_runner *r, struct hdt_ckpt_meta *meta)
+{
+    uint64_t n = (uint64_t)(r->step - r->start_step) * hdt_runner_step_samples(r);
+
+    memset(meta, 0, sizeof(*meta));
+    meta->step = r->step;
+    meta->samples = r->start_samples + n;
+    meta->tokens = r->start_tokens + n * (uint64_t)r->plan.seq_len;
+    meta->seed = (uint64_t)r->job.seed;
+}
+
+/* A pass over the held-out shard after the step r->step. */
+static enum hdt_status run_eval(struct hdt_runner *r, struct hdt_error *err)
+{
+    HDT_TRY(hdt_runner_run_ops(r, HDT_PHASE_EVAL, err));
+    r->val_loss = r->down.loss;
+    r->has_val_loss = true;
+    if (hdt_runner_is_root(r)) {
+        hdt_runner_report_eval(r);
+    }
+    return HDT_OK;
+}
+
+static bool eval_is_due(const struct hdt_runner *r)
+{
+    int64_t every = r->job.eval.every, done = r->step + 1;
+
+    return r->eval.n_ops > 0 && (done >= r->job.steps || (every > 0 && done % every == 0));
+}
+
+/* One step with all that may follow it; *stop when it was the last by decision. */
+static enum hdt_status run_step(struct hdt_runner *r, bool *stop, struct hdt_error *err)
+{
+    int64_t begin = hdt_clock_now_us();
+    struct hdt_ckpt_meta meta;
+    uint8_t flags;
+
+    HDT_TRY(hdt_runner_run_ops(r, HDT_PHASE_TRAIN, err));
+    hdt_port_job_progress(r->port);
+    if (hdt_runner_is_root(r)) {
+        hdt_runner_report_step(r, hdt_job_lr(&r->job, r->step),
+                               (double)(hdt_clock_now_us() - begin) / 1e6);
+    }
+    flags = r->down.flags;
+    *stop = (flags & HDT_SYNC_STOP) != 0;
+    if (flags & HDT_SYNC_CHECKPOINT) {
+        r->step++;
+        meta_now(r, &meta);
+        r->step--;
+        HDT_TRY(hdt_state_save(r->state, &meta, err));
+    }
+    if (!*stop && eval_is_due(r)) {
+        HDT_TRY(run_eval(r, err));
+    }
+    return HDT_OK;
+}
+
+/* The last checkpoint, and the digest of the weights. */
+static enum hdt_status run_end(struct hdt_runner *r, bool stopped, struct hdt_error *err)
+{
+    struct hdt_ckpt_meta meta;
+
+    meta_now(r, &meta);
+    if (r->step > r->start_step) {
+        HDT_TRY(hdt_state_save(r->state, &meta, err));
+    }
+    HDT_TRY(hdt_state_wait(r->state, err));
+    HDT_TRY(hdt_runner_sync(r, HDT_SYNC_DIGEST, err));
+    if (hdt_runner_is_root(r)) {
+        hdt_runner_report_done(r, stopped);
+    }
+    return HDT_OK;
+}
+
+static enum hdt_status run_steps(struct hdt_runner *r, struct hdt_error *err)
+{
+    bool stop = false;
+
+    for (r->step = r->start_step; r->step < r->job.steps && !stop; r->step++) {
+        HDT_TRY(run_step(r, &stop, err));
+        if (!hdt_state_is_busy(r->state)) {
+            HDT_TRY(hdt_state_wait(r->state, err)); /* a failed checkpoint ends the job */
+        }
+    }
+    return run_end(r, stop, err);
+}
+
+/* ---- the thread ---- */
+
+static uint64_t rank_params(const struct hdt_runner *r)
+{
+    uint64_t n = 0;
+    int64_t unit;
+    size_t i;
+
+    for (i = 0; i < r->plan.n_stages; i++) {
+        for (unit = r->plan.stages[i].unit_begin; r->stages[i] && unit < r->plan.stages[i].unit_end;
+             unit++) {
+            n += (uint64_t)hdt_model_unit_params(&r->model, unit);
+        }
+    }
+    return n;
+}
+
+static void send_ready(struct hdt_runner *r)
+{
+    json_t *body = json_pack("{s:I,s:I,s:i,s:I,s:I,s:I}", "job", (json_int_t)r->job_id, "epoch",
+                             (json_int_t)r->epoch, "rank", r->rank, "params",
+                             (json_int_t)rank_params(r), "memory_bytes",
+                             (json_int_t)r->memory_bytes, "start_step", (json_int_t)r->start_step);
+
+    hdt_log_info("job %lld epoch %u rank %d: ready", r->number, r->epoch, r->rank);
+    hdt_port_send(r->conf.port, hdt_msg_reply(r->assign, "ready", body));
+}
+
+static void report_failed(struct hdt_runner *r, const struct hdt_error *err)
+{
+    if (err->status == HDT_ECANCELED) {
+        hdt_log_info("job %lld rank %d: ended: %s", r->number, r->rank, err->msg);
+    } else {
+        hdt_log_failure(HDT_LOG_ERROR, err);
+    }
+    if (err->status != HDT_ECANCELED || r->tell_abort) {
+        hdt_runner_report(
+            r, "failed", json_pack("{s:i,s:o}", "rank", r->rank, "error", hdt_msg_error_body(err)));
+    }
+}
+
+static void report_late(struct hdt_runner *r)
+{
+    struct hdt_error err = {0};
+
+    hdt_error_set(&err, HDT_ETIMEDOUT,
+                  "cannot run rank %d of job %lld: site %s has not started it for %d s", r->rank,
+                  r->number, r->coordinator, START_TIMEOUT_S);
+    hdt_error_hint(&err, "look at that site's gateway, then submit the job again");
+    report_failed(r, &err);
+}
+
+/* Wait for "start"; false: the end came first, or nothing for too long. A stop with checkpoint that
+ * comes before the start is kept: the root decides it in the first step, for all ranks. */
+static bool wait_start(struct hdt_runner *r)
+{
+    struct timespec until;
+    bool late = false, go;
+
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    until.tv_sec += START_TIMEOUT_S;
+    pthread_mutex_lock(&r->lock);
+    while (!r->started && r->stop != HDT_RUNNER_ABORT && !late) {
+        late = pthread_cond_timedwait(&r->changed, &r->lock, &until) == ETIMEDOUT;
+    }
+    late = late && !r->started && r->stop != HDT_RUNNER_ABORT;
+    go = r->started && r->stop != HDT_RUNNER_ABORT;
+    pthread_mutex_unlock(&r->lock);
+    if (late) {
+        report_late(r);
+    }
+    return go;
+}
+
+/* Folder of the job's run: the same name as the coordinator's, so that on one machine all of a run
+ * lies together. */
+static void run_dir_path(const struct hdt_runner *r, char *dir, size_t cap)
+{
+    snprintf(dir, cap, "%s/jobs/%lld-%s", r->conf.state_dir, r->number, r->job.name);
+}
+
+/* Write the trace; its path, or "" when it could not be written. */
+static void write_trace(struct hdt_runner *r, char path[HDT_CKPT_PATH_CAP])
+{
+    char dir[HDT_CKPT_PATH_CAP], name[64];
+    struct hdt_error err = {0};
+    enum hdt_status status;
+
+    run_dir_path(r, dir, sizeof(dir));
+    snprintf(name, sizeof(name), "trace-rank%d.json", r->rank);
+    status = hdt_ckpt_mkdir(dir, &err);
+    if (status == HDT_OK) {
+        status = hdt_ckpt_path(dir, name, path, &err);
+    }
+    if (status == HDT_OK) {
+        status = hdt_trace_write(&r->trace, path, &r->plan, r->rank, &err);
+    }
+    if (status != HDT_OK) {
+        hdt_log_failure(HDT_LOG_WARN, &err);
+        path[0] = '\0';
+    }
+}
+
+static void report_rank_done(struct hdt_runner *r)
+{
+    char path[HDT_CKPT_PATH_CAP];
+
+    write_trace(r, path);
+    hdt_runner_report(r, "rank.done",
+                      json_pack("{s:i,s:s,s:f,s:f}", "rank", r->rank, "trace", path, "busy_s",
+                                (double)(r->busy_all_ns + r->busy_ns) / 1e9, "wait_s",
+                                (double)(r->wait_all_ns + r->wait_ns) / 1e9));
+}
+
+static void runner_train(struct hdt_runner *r)
+{
+    struct hdt_error err = {0}, why;
+
+    if (!wait_start(r)) {
+        return;
+    }
+    if (run_steps(r, &err) != HDT_OK) {
+        report_failed(r, &err);
+        /* Nothing of this rank may go on waiting: the checkpoint's thread ends, too. */
+        hdt_error_set(&why, HDT_ECANCELED, "the job has failed");
+        hdt_port_job_cancel(r->port, &why);
+        hdt_state_wait(r->state, NULL);
+    }
+    report_rank_done(r);
+}
+
+static void *runner_thread(void *arg)
+{
+    struct hdt_runner *r = arg;
+    struct hdt_error err = {0};
+
+    if (hdt_runner_build(r, &err) == HDT_OK) {
+        send_ready(r);
+        runner_train(r);
+    } else {
+        hdt_log_failure(err.status == HDT_ECANCELED ? HDT_LOG_INFO : HDT_LOG_ERROR, &err);
+        hdt_port_send(r->conf.port, hdt_msg_reply_error(r->assign, &err));
+    }
+    pthread_mutex_lock(&r->lock);
+    r->ended = true;
+    pthread_mutex_unlock(&r->lock);
+    return NULL;
+}
+
+/* ---- life ---- */
+
+static void runner_release(struct hdt_runner *r)
+{
+    hdt_runner_unbuild(r);
+    json_decref(r->assign);
+    free(r->coordinator);
+    free(r->resume);
+    free(r->dir);
+    pthread_cond_destroy(&r->changed);
+    pthread_mutex_destroy(&r->lock);
+    free(r);
+}
+
+enum hdt_status hdt_runner_new(const struct hdt_runner_conf *conf, json_t *assign,
+                               struct hdt_runner **out, struct hdt_error *err)
+{
+    struct hdt_runner *r = hdt_calloc(1, sizeof(*r));
+    pthread_condattr_t attr;
+    enum hdt_status status;
+
+    r->conf = *conf;
+    r->assign = json_incref(assign);
+    pthread_mutex_init(&r->lock, NULL);
+    pthread_condattr_init(&attr);
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    pthread_cond_init(&r->changed, &attr);
+    pthread_condattr_destroy(&attr);
+    status = hdt_runner_parse(r, err);
+    if (status == HDT_OK && pthread_create(&r->thread, NULL, runner_thread, r) != 0) {
+        status = hdt_error_set(err, HDT_ENOMEM, "cannot start the runner's thread");
+    }
+    if (status != HDT_OK) {
+        runner_release(r);
+        return status;
+    }
+    *out = r;
+    return HDT_OK;
+}
+
+void hdt_runner_free(struct hdt_runner *r)
+{
+    if (!r) {
+        return;
+    }
+    hdt_runner_stop(r, HDT_RUNNER_ABORT, NULL);
+    pthread_join(r->thread, NULL);
+    runner_release(r);
+}
+
+uint32_t hdt_runner_job(const struct hdt_runner *r)
+{
+    return r->job_id;
+}
+
+long long hdt_runner_number(const struct hdt_runner *r)
+{
+    return r->number;
+}
+
+uint32_t hdt_runner_epoch(const struct hdt_runner *r)
+{
+    return r->epoch;
+}
+
+int hdt_runner_rank(const struct hdt_runner *r)
+{
+    return r->rank;
+}
+
+void hdt_runner_start(struct hdt_runner *r)
+{
+    pthread_mutex_lock(&r->lock);
+    r->started = true;
+    pthread_cond_broadcast(&r->changed);
+    pthread_mutex_unlock(&r->lock);
+}
+
+void hdt_runner_stop(struct hdt_runner *r, enum hdt_runner_stop mode, const struct hdt_error *why)
+{
+    pthread_mutex_lock(&r->lock);
+    if (mode > r->stop) {
+        r->stop = mode;
+        hdt_error_set(&r->why, HDT_ECANCELED, "stopped on request");
+        if (mode == HDT_RUNNER_ABORT && why) {
+            r->why = *why;
+            r->why.status = HDT_ECANCELED;
+            r->tell_abort = true;
+        }
+    }
+    if (mode == HDT_RUNNER_ABORT && r->port) {
+        hdt_port_job_cancel(r->port, &r->why);
+    }
+    pthread_cond_broadcast(&r->changed);
+    pthread_mutex_unlock(&r->lock);
+}
+
+bool hdt_runner_has_ended(struct hdt_runner *r)
+{
+    bool ended;
+
+    pthread_mutex_lock(&r->lock);
+    ended = r->ended;
+    pthread_mutex_unlock(&r->lock);
+    return ended;
+}

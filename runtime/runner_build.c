@@ -1,0 +1,359 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "config.h"
+
+/* From "assign" to "ready": everything that can be refused is refused here, before a step is run,
+ * and all memory that training will use is taken here. */
+#include "runtime/runner_impl.h"
+#include "runtime/ckpt_files.h"
+#include "src/base/buf.h"
+#include "src/base/log.h"
+#include "src/core/msg.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define TRACE_EVENTS 65536 /* 2.5 MiB: some thousand steps of a small job */
+
+/* ---- the message ---- */
+
+static char *path_join(const char *dir, const char *path)
+{
+    struct hdt_buf buf = {0};
+
+    if (path[0] == '/' || path[0] == '\0') {
+        return hdt_strdup(path);
+    }
+    hdt_buf_appendf(&buf, "%s/%s", dir, path);
+    return hdt_buf_detach(&buf);
+}
+
+static enum hdt_status parse_job(struct hdt_runner *r, const json_t *conf, const json_t *model,
+                                 const json_t *plan, struct hdt_error *err)
+{
+    char where[64];
+
+    snprintf(where, sizeof(where), "job %lld", r->number);
+    HDT_TRY(hdt_conf_from_json(&hdt_job_schema, conf, where, &r->job, err));
+    r->has_job = true;
+    HDT_TRY(hdt_model_from_json(model, where, &r->model, err));
+    HDT_TRY(hdt_job_check(&r->job, &r->model, NULL, err));
+    HDT_TRY(hdt_plan_from_json(plan, &r->model, &r->plan, err));
+    if (r->rank < 0 || (size_t)r->rank >= r->plan.n_ranks) {
+        return hdt_error_set(err, HDT_EPROTO, "cannot take rank %d of job %lld: its plan has %zu",
+                             r->rank, r->number, r->plan.n_ranks);
+    }
+    if (r->plan.n_replicas != 1) {
+        return hdt_error_set(err, HDT_ENOTSUP,
+                             "cannot take job %lld: %d replicas; this worker runs plans of one",
+                             r->number, r->plan.n_replicas);
+    }
+    return HDT_OK;
+}
+
+enum hdt_status hdt_runner_parse(struct hdt_runner *r, struct hdt_error *err)
+{
+    const char *resume = "", *coordinator = "";
+    json_t *conf, *model, *plan;
+    json_int_t job, epoch, number;
+    int rank;
+
+    r->assign_body = (json_t *)(uintptr_t)hdt_msg_body(r->assign);
+    number = -1;
+    HDT_TRY(hdt_msg_unpack(r->assign, err, "{s:I,s:I,s:i,s:o,s:o,s:o,s?:s,s:s,s?:I}", "job", &job,
+                           "epoch", &epoch, "rank", &rank, "plan", &plan, "conf", &conf, "model",
+                           &model, "resume", &resume, "coordinator", &coordinator, "number",
+                           &number));
+    if (job < 0 || job > UINT32_MAX || epoch < 0 || epoch > UINT32_MAX) {
+        return hdt_error_set(err, HDT_EPROTO,
+                             "cannot take job %lld, epoch %lld: not numbers of one", (long long)job,
+                             (long long)epoch);
+    }
+    r->job_id = (uint32_t)job;
+    r->number = number >= 0 ? number : job;
+    r->epoch = (uint32_t)epoch;
+    r->rank = rank;
+    r->job_json = conf;
+    HDT_TRY(parse_job(r, conf, model, plan, err));
+    r->coordinator = hdt_strdup(coordinator);
+    r->resume = path_join(r->conf.data_dir, resume);
+    r->dir = path_join(r->conf.data_dir, r->job.checkpoint.dir);
+    return HDT_OK;
+}
+
+/* ---- memory ---- */
+
+static void stage_conf_fill(const struct hdt_runner *r, const struct hdt_plan_stage *stage,
+                            struct hdt_stage_conf *conf)
+{
+    memset(conf, 0, sizeof(*conf));
+    conf->model = r->model;
+    conf->first_unit = (int)stage->unit_begin;
+    conf->n_units = (int)(stage->unit_end - stage->unit_begin);
+    conf->B = (int)r->plan.micro_batch;
+    conf->T = (int)r->plan.seq_len;
+    conf->n_slots = r->n_slots;
+    conf->recompute = stage->recompute;
+    conf->seed = (uint64_t)r->job.seed;
+}
+
+/* Add up what the rank will take and compare it with what it may. */
+static enum hdt_status build_measure(struct hdt_runner *r, struct hdt_error *err)
+{
+    uint64_t pool = hdt_port_job_bytes(&r->plan, r->rank), snapshot = 0;
+    struct hdt_stage_bytes bytes;
+    struct hdt_stage_conf conf;
+    size_t i;
+
+    if (r->job.checkpoint.every > 0) {
+        snapshot = hdt_state_snapshot_bytes(&r->plan, &r->model, r->rank);
+    }
+    r->memory_bytes = pool + snapshot;
+    for (i = 0; i < r->plan.n_stages; i++) {
+        if (r->plan.stages[i].rank == r->rank) {
+            stage_conf_fill(r, &r->plan.stages[i], &conf);
+            HDT_TRY(hdt_stage_measure(&conf, &bytes, err));
+            r->memory_bytes += bytes.total;
+        }
+    }
+    if (r->memory_bytes > r->conf.memory_bytes) {
+        hdt_error_set(
+            err, HDT_ENOMEM,
+            "cannot take rank %d of job %lld: it needs %llu MiB (%llu of them flows, %llu a "
+            "snapshot for checkpoints), this worker may use %llu MiB",
+            r->rank, r->number, (unsigned long long)(r->memory_bytes >> 20),
+            (unsigned long long)(pool >> 20), (unsigned long long)(snapshot >> 20),
+            (unsigned long long)(r->conf.memory_bytes >> 20));
+        hdt_error_hint(err, "use more workers, a smaller micro_batch, or recompute: true in the "
+                            "job; or raise 'memory' in worker.yaml");
+        return HDT_ENOMEM;
+    }
+    return HDT_OK;
+}
+
+/* ---- parts ---- */
+
+static bool has_eval(const struct hdt_runner *r)
+{
+    return r->job.data.valid && r->job.data.valid[0] != '\0';
+}
+
+static enum hdt_status build_schedules(struct hdt_runner *r, struct hdt_error *err)
+{
+    HDT_TRY(hdt_schedule_build(&r->plan, r->rank, HDT_PHASE_TRAIN, r->plan.n_micro_batches,
+                               &r->train, err));
+    if (has_eval(r)) {
+        HDT_TRY(hdt_schedule_build(&r->plan, r->rank, HDT_PHASE_EVAL, r->job.eval.n_micro_batches,
+                                   &r->eval, err));
+    }
+    r->n_slots = r->train.n_in_flight > 0 ? (int)r->train.n_in_flight : 1;
+    return HDT_OK;
+}
+
+static enum hdt_status shard_open(struct hdt_runner *r, const char *name, struct hdt_shard **shard,
+                                  struct hdt_error *err)
+{
+    struct hdt_shard_options options = {.n_vocab = (uint32_t)r->model.V};
+    char *path = path_join(r->conf.data_dir, name);
+    enum hdt_status status = hdt_shard_open(path, &options, shard, err);
+
+    if (status == HDT_ENOENT) {
+        hdt_error_hint(err,
+                       "the shard must be on this worker's machine; a relative path starts at "
+                       "its data_dir, %s",
+                       r->conf.data_dir);
+    }
+    free(path);
+    return status;
+}
+
+static enum hdt_status build_data(struct hdt_runner *r, struct hdt_error *err)
+{
+    size_t n = (size_t)(r->plan.micro_batch * r->plan.seq_len);
+
+    if (r->rank != r->plan.data_rank) {
+        return HDT_OK;
+    }
+    r->tokens = hdt_calloc(n, sizeof(*r->tokens));
+    r->labels = hdt_calloc(n, sizeof(*r->labels));
+    HDT_TRY(shard_open(r, r->job.data.train, &r->train_shard, err));
+    HDT_TRY(
+        hdt_sampler_init(&r->sampler, r->train_shard, (uint64_t)r->job.seed, r->plan.seq_len, err));
+    if (has_eval(r)) {
+        HDT_TRY(shard_open(r, r->job.data.valid, &r->valid_shard, err));
+    }
+    return HDT_OK;
+}
+
+static enum hdt_status build_stages(struct hdt_runner *r, struct hdt_error *err)
+{
+    struct hdt_stage_conf conf;
+    uint64_t tokens = hdt_runner_step_samples(r) * (uint64_t)r->plan.seq_len;
+    size_t i;
+
+    r->stages = hdt_calloc(r->plan.n_stages, sizeof(*r->stages));
+    for (i = 0; i < r->plan.n_stages; i++) {
+        if (r->plan.stages[i].rank != r->rank) {
+            continue;
+        }
+        stage_conf_fill(r, &r->plan.stages[i], &conf);
+        HDT_TRY(hdt_stage_new(r->conf.backend, r->conf.device, &conf, &r->stages[i], err));
+        hdt_stage_set_loss_scale(r->stages[i], (float)(1.0 / (double)tokens));
+    }
+    return HDT_OK;
+}
+
+/* Host memory to code from and to when the device's memory cannot be touched. */
+static enum hdt_status build_staging(struct hdt_runner *r, struct hdt_error *err)
+{
+    size_t bytes = (size_t)(r->plan.micro_batch * r->plan.seq_len * r->model.C) * sizeof(float);
+
+    if (r->conf.backend->caps & HDT_BACKEND_HOST_MEMORY) {
+        return HDT_OK;
+    }
+    return r->conf.backend->host_alloc(r->conf.device, bytes, &r->staging, err);
+}
+
+static enum hdt_status build_flows(struct hdt_runner *r, struct hdt_error *err)
+{
+    struct hdt_port_job_conf conf = {.job = r->job_id,
+                                     .number = r->number,
+                                     .epoch = r->epoch,
+                                     .rank = r->rank,
+                                     .plan = &r->plan,
+                                     .progress_timeout_ms = r->job.progress_timeout,
+                                     .inspect_hash = true};
+    const struct hdt_codec_ops *gateway;
+    const struct hdt_pool *pool;
+    struct hdt_port_job *port;
+    size_t i;
+
+    r->flows = hdt_calloc(r->plan.n_flows + 1, sizeof(*r->flows));
+    for (i = 0; i < r->plan.n_flows; i++) {
+        HDT_TRY(hdt_codec_parse(hdt_edge_codec_names[r->plan.flows[i].codec], &r->flows[i].codec,
+                                &gateway, err));
+    }
+    HDT_TRY(hdt_codec_ctx_new(0, &r->codec_ctx, err));
+    HDT_TRY(hdt_port_job_open(r->conf.port, &conf, &port, err));
+    pthread_mutex_lock(&r->lock);
+    r->port = port;
+    if (r->stop == HDT_RUNNER_ABORT) {
+        hdt_port_job_cancel(port, &r->why);
+    }
+    pthread_mutex_unlock(&r->lock);
+    pool = hdt_port_job_pool(port);
+    if (pool->base && r->conf.backend->host_register) {
+        HDT_TRY(r->conf.backend->host_register(r->conf.device, pool->base, pool->len, err));
+    }
+    return HDT_OK;
+}
+
+static void build_sync(struct hdt_runner *r)
+{
+    uint32_t n = (uint32_t)hdt_model_n_tensors(&r->model);
+
+    hdt_sync_total_init(&r->total, n);
+    r->items = hdt_calloc(n, sizeof(*r->items));
+    r->sumsq = hdt_calloc(n, sizeof(*r->sumsq));
+    r->ups = hdt_calloc(r->plan.n_ranks, sizeof(*r->ups));
+    hdt_trace_init(&r->trace, TRACE_EVENTS);
+}
+
+static enum hdt_status build_state(struct hdt_runner *r, struct hdt_error *err)
+{
+    struct hdt_state_conf conf = {.plan = &r->plan,
+                                  .model = &r->model,
+                                  .rank = r->rank,
+                                  .port = r->port,
+                                  .stages = r->stages,
+                                  .dir = r->dir,
+                                  .keep = r->job.checkpoint.keep,
+                                  .job = r->job_json,
+                                  .background = r->job.checkpoint.every > 0,
+                                  .saved = hdt_runner_report_ckpt,
+                                  .user = r};
+    struct hdt_ckpt_meta meta;
+
+    HDT_TRY(hdt_state_new(&conf, &r->state, err));
+    if (r->resume[0] == '\0') {
+        return HDT_OK;
+    }
+    HDT_TRY(hdt_state_load(r->state, r->resume, &meta, err));
+    r->start_step = meta.step;
+    r->start_samples = meta.samples;
+    r->start_tokens = meta.tokens;
+    if (r->rank == r->plan.checkpoint_rank && meta.seed != (uint64_t)r->job.seed) {
+        hdt_log_warn("job %lld: resumed with seed %lld, trained with %llu: samples come in another "
+                     "order, so that some of this epoch's are seen again",
+                     r->number, (long long)r->job.seed, (unsigned long long)meta.seed);
+    }
+    hdt_log_info("job %lld: resumed after step %lld", r->number, (long long)meta.step);
+    return HDT_OK;
+}
+
+enum hdt_status hdt_runner_build(struct hdt_runner *r, struct hdt_error *err)
+{
+    if (r->rank == r->plan.checkpoint_rank && hdt_ckpt_probe(r->dir, err) != HDT_OK) {
+        hdt_error_hint(err, "correct checkpoint.dir, or let the user of hdt-worker write there");
+        return HDT_EIO;
+    }
+    HDT_TRY(build_schedules(r, err));
+    HDT_TRY(build_measure(r, err));
+    HDT_TRY(build_data(r, err));
+    HDT_TRY(build_stages(r, err));
+    HDT_TRY(build_staging(r, err));
+    build_sync(r);
+    HDT_TRY(build_flows(r, err));
+    return build_state(r, err);
+}
+
+static void unbuild_flows(struct hdt_runner *r)
+{
+    const struct hdt_pool *pool;
+    struct hdt_port_job *port;
+
+    pthread_mutex_lock(&r->lock);
+    port = r->port;
+    r->port = NULL;
+    pthread_mutex_unlock(&r->lock);
+    if (!port) {
+        return;
+    }
+    pool = hdt_port_job_pool(port);
+    if (pool->base && r->conf.backend->host_unregister) {
+        r->conf.backend->host_unregister(r->conf.device, pool->base);
+    }
+    hdt_port_job_close(port);
+}
+
+void hdt_runner_unbuild(struct hdt_runner *r)
+{
+    size_t i;
+
+    hdt_state_free(r->state);
+    unbuild_flows(r);
+    for (i = 0; r->stages && i < r->plan.n_stages; i++) {
+        hdt_stage_free(r->stages[i]);
+    }
+    if (r->staging) {
+        r->conf.backend->host_free(r->conf.device, r->staging);
+    }
+    hdt_codec_ctx_free(r->codec_ctx);
+    hdt_shard_close(r->train_shard);
+    hdt_shard_close(r->valid_shard);
+    hdt_schedule_release(&r->train);
+    hdt_schedule_release(&r->eval);
+    hdt_sync_total_release(&r->total);
+    hdt_trace_release(&r->trace);
+    hdt_plan_release(&r->plan);
+    if (r->has_job) {
+        hdt_conf_release(&hdt_job_schema, &r->job);
+    }
+    free(r->stages);
+    free(r->flows);
+    free(r->tokens);
+    free(r->labels);
+    free(r->items);
+    free(r->sumsq);
+    free(r->ups);
+}

@@ -1,0 +1,135 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef HDT_RUNTIME_RUNNER_IMPL_H
+#define HDT_RUNTIME_RUNNER_IMPL_H
+
+/* What the parts of the runner share: runner.c (life), runner_build.c (from "assign" to "ready"),
+ * runner_ops.c (the op list), runner_sync.c (end of a step, reports). */
+#include "compress/codec.h"
+#include "runtime/ckpt.h"
+#include "runtime/data.h"
+#include "runtime/runner.h"
+#include "runtime/stage.h"
+#include "runtime/state.h"
+#include "runtime/sync.h"
+#include "runtime/trace.h"
+#include "src/core/job.h"
+#include "src/core/schedule.h"
+
+#include <pthread.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Worker codec of a flow and what it has seen. */
+struct runner_flow {
+    const struct hdt_codec_ops *codec;
+    struct hdt_codec_guard total;
+};
+
+struct hdt_runner {
+    struct hdt_runner_conf conf;
+    json_t *assign;      /* the request */
+    json_t *assign_body; /* borrowed from it */
+    uint32_t job_id, epoch;
+    long long number; /* as people know the job: the coordinator's count */
+    int rank;
+    char *coordinator; /* site that reports go to */
+    char *dir;         /* of checkpoints */
+    char *resume;      /* "": from the start */
+
+    /* Set while building, then only read. */
+    struct hdt_job job;
+    bool has_job;
+    const json_t *job_json;
+    struct hdt_model_config model;
+    struct hdt_plan plan;
+    struct hdt_schedule train, eval;
+    struct hdt_stage **stages; /* by plan index, NULL where another rank's */
+    int n_slots;
+    struct hdt_port_job *port;
+    struct runner_flow *flows; /* by plan index */
+    struct hdt_codec_ctx *codec_ctx;
+    struct hdt_shard *train_shard, *valid_shard; /* data rank */
+    struct hdt_sampler sampler;
+    struct hdt_state *state;
+    uint64_t memory_bytes; /* that this rank takes */
+    void *staging; /* host memory of one activation or tied gradient, when the device's is not
+                      host's */
+
+    /* The runner's thread only. */
+    int32_t *tokens, *labels; /* (B, T) of the last LOAD */
+    int64_t start_step;
+    uint64_t start_samples, start_tokens;
+    int64_t step; /* 0-based, of the step that runs; steps done when none does */
+    enum hdt_phase phase;
+    bool grads_finished; /* of this step */
+    bool ckpt_due;       /* root: a periodic checkpoint waits for the last one's end */
+    double loss_sum;     /* of this phase, in micro-batch order */
+    int64_t busy_ns, wait_ns, busy_all_ns, wait_all_ns;
+    struct hdt_sync_total total; /* root */
+    struct hdt_sync_item *items;
+    double *sumsq;
+    struct hdt_sync_up *ups; /* root: of the last sync, by rank */
+    struct hdt_sync_down down;
+    double val_loss;
+    bool has_val_loss;
+    struct hdt_trace trace;
+
+    pthread_t thread;
+    pthread_mutex_t lock; /* guards the rest */
+    pthread_cond_t changed;
+    bool started, ended;
+    bool tell_abort; /* the coordinator does not know of it */
+    enum hdt_runner_stop stop;
+    struct hdt_error why; /* of an abort */
+};
+
+/* Check the message's parts. Does not allocate device memory. */
+enum hdt_status hdt_runner_parse(struct hdt_runner *r, struct hdt_error *err);
+
+/* Stages, pool, flows, data, state. On the runner's thread. */
+enum hdt_status hdt_runner_build(struct hdt_runner *r, struct hdt_error *err);
+void hdt_runner_unbuild(struct hdt_runner *r);
+
+/* Run an op list once. */
+enum hdt_status hdt_runner_run_ops(struct hdt_runner *r, enum hdt_phase phase,
+                                   struct hdt_error *err);
+
+/* One round of SYNC_UP and SYNC_DOWN; the result is in r->down. */
+enum hdt_status hdt_runner_sync(struct hdt_runner *r, enum hdt_sync_phase phase,
+                                struct hdt_error *err);
+
+/* Exchange the halves of a tied gradient and finish the gradients of all stages. */
+enum hdt_status hdt_runner_tied_sync(struct hdt_runner *r, struct hdt_error *err);
+
+/* Waits that are counted as such. */
+enum hdt_status hdt_runner_recv(struct hdt_runner *r, int flow, const void **frame, size_t *len,
+                                struct hdt_error *err);
+enum hdt_status hdt_runner_send(struct hdt_runner *r, int flow, void **slot, size_t *cap,
+                                struct hdt_error *err);
+void hdt_runner_commit(struct hdt_runner *r, int flow, size_t len, size_t raw_len);
+
+/* Send a report to the coordinator; "job" and "epoch" are added to the body (stolen). */
+void hdt_runner_report(struct hdt_runner *r, const char *type, json_t *body);
+void hdt_runner_report_step(struct hdt_runner *r, double lr, double step_s);
+void hdt_runner_report_eval(struct hdt_runner *r);
+void hdt_runner_report_done(struct hdt_runner *r, bool stopped);
+void hdt_runner_report_ckpt(void *user, const struct hdt_ckpt_meta *meta,
+                            const struct hdt_ckpt_result *result, double seconds);
+
+static inline bool hdt_runner_is_root(const struct hdt_runner *r)
+{
+    return r->rank == r->plan.root_rank;
+}
+
+/* Training tokens of a step over all ranks. */
+static inline uint64_t hdt_runner_step_samples(const struct hdt_runner *r)
+{
+    return (uint64_t)(r->plan.micro_batch * r->plan.n_micro_batches);
+}
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* HDT_RUNTIME_RUNNER_IMPL_H */

@@ -1,0 +1,462 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "config.h"
+
+/*
+ * The end of a step: what the ranks tell one another (SYNC_UP, SYNC_DOWN, the halves of a tied
+ * gradient), the root's decisions, and reports to the coordinator.
+ */
+#include "runtime/runner_impl.h"
+
+#include "runtime/wire.h"
+#include "src/base/buf.h"
+#include "src/base/clock.h"
+#include "src/base/log.h"
+#include "src/core/msg.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <xxhash.h>
+
+/* ---- tied embeddings ---- */
+
+/* Own half to the other end, its half into the stage's buffer. */
+static enum hdt_status tied_exchange(struct hdt_runner *r, struct hdt_stage *stage, int send_flow,
+                                     int recv_flow, struct hdt_error *err)
+{
+    enum hdt_status status;
+    size_t n, bytes, cap, len;
+    const void *frame;
+    float *half = hdt_stage_tied_grad(stage, &n);
+    void *slot;
+
+    HDT_ASSERT(half);
+    bytes = n * sizeof(float);
+    HDT_TRY(hdt_runner_send(r, send_flow, &slot, &cap, err));
+    HDT_ASSERT(bytes <= cap);
+    HDT_TRY(hdt_stage_read(stage, slot, half, bytes, err));
+    hdt_runner_commit(r, send_flow, bytes, bytes);
+    HDT_TRY(hdt_runner_recv(r, recv_flow, &frame, &len, err));
+    if (len == bytes) {
+        status = hdt_stage_write(stage, hdt_stage_tied_buffer(stage), frame, bytes, err);
+    } else {
+        status = hdt_error_set(err, HDT_EPROTO,
+                               "cannot add a tied gradient: %zu bytes came, not %zu", len, bytes);
+    }
+    hdt_port_recv_done(r->port, recv_flow);
+    return status;
+}
+
+/* Both ends on this rank, in two stages: copy the halves before either is changed. */
+static enum hdt_status tied_copy(struct hdt_runner *r, struct hdt_stage *a, struct hdt_stage *b,
+                                 struct hdt_error *err)
+{
+    size_t n;
+    float *half_a = hdt_stage_tied_grad(a, &n), *half_b = hdt_stage_tied_grad(b, &n);
+
+    HDT_TRY(hdt_stage_wait(a, err));
+    HDT_TRY(hdt_stage_wait(b, err));
+    r->conf.backend->copy(hdt_stage_stream(a), hdt_stage_tied_buffer(a), half_b, n * sizeof(float),
+                          HDT_COPY_ON_DEVICE);
+    r->conf.backend->copy(hdt_stage_stream(b), hdt_stage_tied_buffer(b), half_a, n * sizeof(float),
+                          HDT_COPY_ON_DEVICE);
+    HDT_TRY(hdt_stage_wait(a, err));
+    return hdt_stage_wait(b, err);
+}
+
+/* A stage of this rank that holds one half only; NULL: none. */
+static struct hdt_stage *tied_stage(const struct hdt_runner *r, bool head)
+{
+    size_t i = head ? r->plan.n_stages - 1 : 0, n;
+    struct hdt_stage *stage = r->stages[i];
+
+    return stage && r->plan.n_stages > 1 && hdt_stage_tied_grad(stage, &n) ? stage : NULL;
+}
+
+enum hdt_status hdt_runner_tied_sync(struct hdt_runner *r, struct hdt_error *err)
+{
+    struct hdt_stage *first = tied_stage(r, false), *last = tied_stage(r, true);
+    struct hdt_stage *one = first ? first : last;
+    int send_flow = -1, recv_flow = -1;
+    size_t i;
+
+    for (i = 0; i < r->plan.n_flows; i++) {
+        if (r->plan.flows[i].kind == HDT_FLOW_TIED_GRAD) {
+            send_flow = r->plan.flows[i].src_rank == r->rank ? (int)i : send_flow;
+            recv_flow = r->plan.flows[i].dst_rank == r->rank ? (int)i : recv_flow;
+        }
+    }
+    if (first && last) {
+        HDT_TRY(tied_copy(r, first, last, err));
+    } else if (one && send_flow >= 0 && recv_flow >= 0) {
+        HDT_TRY(tied_exchange(r, one, send_flow, recv_flow, err));
+    }
+    for (i = 0; i < r->plan.n_stages; i++) {
+        if (r->stages[i]) {
+            hdt_stage_finish_grads(r->stages[i], r->stages[i] == first || r->stages[i] == last
+                                                     ? hdt_stage_tied_buffer(r->stages[i])
+                                                     : NULL);
+        }
+    }
+    r->grads_finished = true;
+    return HDT_OK;
+}
+
+/* ---- what a rank tells ---- */
+
+static enum hdt_status items_sumsq(struct hdt_runner *r, uint32_t *n_items, struct hdt_error *err)
+{
+    int64_t first;
+    size_t s;
+    int i, n;
+
+    for (s = 0; s < r->plan.n_stages; s++) {
+        if (!r->stages[s]) {
+            continue;
+        }
+        HDT_TRY(hdt_stage_grad_sumsq(r->stages[s], r->sumsq, err));
+        first = hdt_stage_first_tensor(r->stages[s]);
+        n = hdt_stage_n_tensors(r->stages[s]);
+        for (i = 0; i < n; i++) {
+            r->items[*n_items].tensor = (uint32_t)(first + i);
+            r->items[(*n_items)++].value = hdt_wire_f64_bits(r->sumsq[i]);
+        }
+    }
+    return HDT_OK;
+}
+
+static enum hdt_status tensor_digest(struct hdt_stage *stage, const struct hdt_stage_tensor *view,
+                                     bool host, uint64_t *digest, struct hdt_error *err)
+{
+    size_t bytes = view->len * sizeof(float);
+    enum hdt_status status;
+    void *copy;
+
+    if (host) {
+        *digest = XXH3_64bits(view->w, bytes);
+        return HDT_OK;
+    }
+    copy = malloc(bytes);
+    if (!copy) {
+        return hdt_error_set(err, HDT_ENOMEM, "cannot digest '%s': no memory", view->info.name);
+    }
+    status = hdt_stage_read(stage, copy, view->w, bytes, err);
+    *digest = status == HDT_OK ? XXH3_64bits(copy, bytes) : 0;
+    free(copy);
+    return status;
+}
+
+static enum hdt_status items_digest(struct hdt_runner *r, uint32_t *n_items, struct hdt_error *err)
+{
+    bool host = r->conf.backend->caps & HDT_BACKEND_HOST_MEMORY;
+    struct hdt_stage_tensor view;
+    size_t s;
+    int i;
+
+    for (s = 0; s < r->plan.n_stages; s++) {
+        if (r->stages[s]) {
+            HDT_TRY(hdt_stage_wait(r->stages[s], err));
+        }
+        for (i = 0; r->stages[s] && i < hdt_stage_n_tensors(r->stages[s]); i++) {
+            hdt_stage_tensor(r->stages[s], i, &view);
+            if (view.model_idx >= hdt_ckpt_n_tensors(&r->model)) {
+                continue; /* a tied head is the embedding */
+            }
+            r->items[*n_items].tensor = (uint32_t)view.model_idx;
+            HDT_TRY(tensor_digest(r->stages[s], &view, host, &r->items[*n_items].value, err));
+            (*n_items)++;
+        }
+    }
+    return HDT_OK;
+}
+
+static uint64_t phase_tokens(const struct hdt_runner *r, enum hdt_sync_phase phase)
+{
+    uint64_t T = (uint64_t)r->plan.seq_len;
+
+    if (r->rank != r->plan.data_rank || phase == HDT_SYNC_DIGEST) {
+        return 0;
+    }
+    if (phase == HDT_SYNC_TRAIN) {
+        return hdt_runner_step_samples(r) * T;
+    }
+    return hdt_sampler_eval_tokens(r->valid_shard, r->plan.seq_len,
+                                   (uint64_t)(r->job.eval.n_micro_batches * r->plan.micro_batch));
+}
+
+static enum hdt_status up_fill(struct hdt_runner *r, enum hdt_sync_phase phase,
+                               struct hdt_sync_up *up, struct hdt_error *err)
+{
+    memset(up, 0, sizeof(*up));
+    up->phase = (uint8_t)phase;
+    up->flags = hdt_state_is_busy(r->state) ? HDT_SYNC_BUSY : 0;
+    up->rank = (uint32_t)r->rank;
+    up->step = r->step;
+    up->loss_sum = phase == HDT_SYNC_DIGEST ? 0 : r->loss_sum;
+    up->n_tokens = phase_tokens(r, phase);
+    up->busy_s = (double)r->busy_ns / 1e9;
+    up->wait_s = (double)r->wait_ns / 1e9;
+    r->busy_all_ns += r->busy_ns;
+    r->wait_all_ns += r->wait_ns;
+    r->busy_ns = 0;
+    r->wait_ns = 0;
+    if (phase == HDT_SYNC_TRAIN) {
+        return items_sumsq(r, &up->n_items, err);
+    }
+    return phase == HDT_SYNC_DIGEST ? items_digest(r, &up->n_items, err) : HDT_OK;
+}
+
+/* ---- the root ---- */
+
+static int sync_flow(const struct hdt_runner *r, enum hdt_flow_kind kind, int src, int dst)
+{
+    int flow = hdt_plan_find_flow(&r->plan, kind, src, dst, -1, -1);
+
+    HDT_ASSERT(flow >= 0); /* the plan was checked */
+    return flow;
+}
+
+static enum hdt_status root_take(struct hdt_runner *r, int from, const struct hdt_sync_up *own,
+                                 struct hdt_error *err)
+{
+    int flow = sync_flow(r, HDT_FLOW_SYNC_UP, from, r->rank);
+    struct hdt_sync_item item;
+    struct hdt_sync_up up;
+    enum hdt_status status;
+    const void *frame;
+    uint32_t i;
+    size_t len;
+
+    HDT_TRY(hdt_runner_recv(r, flow, &frame, &len, err));
+    status = hdt_sync_up_unpack(frame, len, &up, err);
+    if (status == HDT_OK &&
+        ((int)up.rank != from || up.step != own->step || up.phase != own->phase)) {
+        status = hdt_error_set(err, HDT_EPROTO,
+                               "cannot end step %lld (phase %u): rank %u is at step %lld (phase "
+                               "%u)",
+                               (long long)own->step + 1, own->phase, up.rank,
+                               (long long)up.step + 1, up.phase);
+    }
+    for (i = 0; status == HDT_OK && i < up.n_items; i++) {
+        item = hdt_sync_item_get(frame, i);
+        status = hdt_sync_total_item(&r->total, &item, err);
+    }
+    if (status == HDT_OK) {
+        hdt_sync_total_add(&r->total, &up);
+        r->ups[from] = up;
+    }
+    hdt_port_recv_done(r->port, flow);
+    return status;
+}
+
+static enum hdt_status root_gather(struct hdt_runner *r, const struct hdt_sync_up *own,
+                                   struct hdt_error *err)
+{
+    uint32_t i;
+    int rank;
+
+    hdt_sync_total_clear(&r->total);
+    hdt_sync_total_add(&r->total, own);
+    r->ups[r->rank] = *own;
+    for (i = 0; i < own->n_items; i++) {
+        HDT_TRY(hdt_sync_total_item(&r->total, &r->items[i], err));
+    }
+    for (rank = 0; rank < (int)r->plan.n_ranks; rank++) {
+        if (rank != r->rank) {
+            HDT_TRY(root_take(r, rank, own, err));
+        }
+    }
+    return HDT_OK;
+}
+
+/* Stop and checkpoint are decided here for all ranks. A periodic checkpoint that is due while the
+ * last one is still being written waits until it is done. */
+static uint8_t root_decide(struct hdt_runner *r)
+{
+    int64_t every = r->job.checkpoint.every;
+    bool last = r->step + 1 >= r->job.steps;
+    uint8_t flags = 0;
+
+    pthread_mutex_lock(&r->lock);
+    if (r->stop == HDT_RUNNER_CHECKPOINT) {
+        flags |= HDT_SYNC_STOP;
+    }
+    pthread_mutex_unlock(&r->lock);
+    if (every > 0 && (r->step + 1) % every == 0) {
+        r->ckpt_due = true;
+    }
+    if (r->ckpt_due && !last && !(flags & HDT_SYNC_STOP) && !(r->total.flags & HDT_SYNC_BUSY)) {
+        flags |= HDT_SYNC_CHECKPOINT;
+        r->ckpt_due = false;
+    }
+    return flags;
+}
+
+/* The gradient runs from the head down, so the last tensor in model order is nearest to the cause.
+ */
+static enum hdt_status norm_refuse(const struct hdt_runner *r, uint32_t n, struct hdt_error *err)
+{
+    struct hdt_model_tensor info;
+    uint32_t i = n;
+
+    while (i > 1 && isfinite(hdt_wire_bits_f64(r->total.values[i - 1]))) {
+        i--;
+    }
+    hdt_model_tensor(&r->model, i - 1, &info);
+    hdt_error_set(err, HDT_EJOB,
+                  "cannot go on: the gradient norm of step %lld is %s, in '%s' and perhaps others",
+                  (long long)r->step + 1, isnan(r->down.norm) ? "not a number" : "infinite",
+                  info.name);
+    hdt_error_hint(err, "training has diverged: lower optimizer.lr, resume from the last "
+                        "checkpoint");
+    return HDT_EJOB;
+}
+
+static enum hdt_status root_sum(struct hdt_runner *r, enum hdt_sync_phase phase,
+                                struct hdt_error *err)
+{
+    uint32_t n = (uint32_t)hdt_ckpt_n_tensors(&r->model);
+
+    memset(&r->down, 0, sizeof(r->down));
+    r->down.phase = (uint8_t)phase;
+    r->down.step = r->step;
+    r->down.clip_scale = 1;
+    if (phase == HDT_SYNC_DIGEST) {
+        HDT_TRY(hdt_sync_total_check(&r->total, n, err));
+        r->down.digest = hdt_sync_total_digest(&r->total, n);
+        return HDT_OK;
+    }
+    r->down.loss = r->total.n_tokens ? r->total.loss_sum / (double)r->total.n_tokens : 0;
+    if (phase == HDT_SYNC_EVAL) {
+        return HDT_OK;
+    }
+    HDT_TRY(hdt_sync_total_check(&r->total, n, err));
+    r->down.norm = hdt_sync_total_norm(&r->total, n);
+    if (!isfinite(r->down.norm)) {
+        return norm_refuse(r, n, err);
+    }
+    r->down.clip_scale = hdt_sync_clip_scale(r->down.norm, r->job.optimizer.clip_norm);
+    r->down.flags = root_decide(r);
+    return HDT_OK;
+}
+
+static enum hdt_status root_sync(struct hdt_runner *r, const struct hdt_sync_up *own,
+                                 struct hdt_error *err)
+{
+    size_t cap;
+    void *slot;
+    int rank, flow;
+
+    HDT_TRY(root_gather(r, own, err));
+    HDT_TRY(root_sum(r, own->phase, err));
+    for (rank = 0; rank < (int)r->plan.n_ranks; rank++) {
+        if (rank == r->rank) {
+            continue;
+        }
+        flow = sync_flow(r, HDT_FLOW_SYNC_DOWN, r->rank, rank);
+        HDT_TRY(hdt_runner_send(r, flow, &slot, &cap, err));
+        hdt_sync_down_pack(&r->down, slot);
+        hdt_runner_commit(r, flow, HDT_SYNC_DOWN_LEN, HDT_SYNC_DOWN_LEN);
+    }
+    return HDT_OK;
+}
+
+/* ---- the others ---- */
+
+static enum hdt_status leaf_sync(struct hdt_runner *r, const struct hdt_sync_up *up,
+                                 struct hdt_error *err)
+{
+    int up_flow = sync_flow(r, HDT_FLOW_SYNC_UP, r->rank, r->plan.root_rank);
+    int down_flow = sync_flow(r, HDT_FLOW_SYNC_DOWN, r->plan.root_rank, r->rank);
+    size_t cap, len = hdt_sync_up_len(up->n_items);
+    enum hdt_status status;
+    const void *frame;
+    void *slot;
+
+    HDT_TRY(hdt_runner_send(r, up_flow, &slot, &cap, err));
+    HDT_ASSERT(len <= cap);
+    hdt_sync_up_pack(up, r->items, slot);
+    hdt_runner_commit(r, up_flow, len, len);
+    HDT_TRY(hdt_runner_recv(r, down_flow, &frame, &len, err));
+    status = hdt_sync_down_unpack(frame, len, &r->down, err);
+    hdt_port_recv_done(r->port, down_flow);
+    HDT_TRY(status);
+    if (r->down.step != up->step || r->down.phase != up->phase) {
+        return hdt_error_set(
+            err, HDT_EPROTO, "cannot end step %lld (phase %u): the root is at step %lld (phase %u)",
+            (long long)up->step + 1, up->phase, (long long)r->down.step + 1, r->down.phase);
+    }
+    return HDT_OK;
+}
+
+enum hdt_status hdt_runner_sync(struct hdt_runner *r, enum hdt_sync_phase phase,
+                                struct hdt_error *err)
+{
+    struct hdt_sync_up up;
+
+    if (phase == HDT_SYNC_TRAIN && !r->grads_finished) {
+        HDT_TRY(hdt_runner_tied_sync(r, err));
+    }
+    r->grads_finished = false;
+    HDT_TRY(up_fill(r, phase, &up, err));
+    return hdt_runner_is_root(r) ? root_sync(r, &up, err) : leaf_sync(r, &up, err);
+}
+
+/* ---- reports ---- */
+
+void hdt_runner_report(struct hdt_runner *r, const char *type, json_t *body)
+{
+    json_object_set_new(body, "job", json_integer(r->job_id));
+    json_object_set_new(body, "epoch", json_integer(r->epoch));
+    hdt_port_report(r->conf.port, hdt_msg_new(type, r->coordinator, body));
+}
+
+void hdt_runner_report_step(struct hdt_runner *r, double lr, double step_s)
+{
+    json_t *ranks = json_array();
+    size_t i;
+
+    for (i = 0; i < r->plan.n_ranks; i++) {
+        json_array_append_new(ranks, json_pack("{s:i,s:f,s:f}", "rank", (int)i, "busy_s",
+                                               r->ups[i].busy_s, "wait_s", r->ups[i].wait_s));
+    }
+    hdt_runner_report(
+        r, "step",
+        json_pack("{s:I,s:f,s:f,s:f,s:I,s:f,s:o}", "step", (json_int_t)r->step + 1, "loss",
+                  r->down.loss, "lr", lr, "grad_norm", r->down.norm, "tokens",
+                  (json_int_t)(hdt_runner_step_samples(r) * (uint64_t)r->plan.seq_len), "step_s",
+                  step_s, "ranks", ranks));
+}
+
+void hdt_runner_report_eval(struct hdt_runner *r)
+{
+    hdt_runner_report(
+        r, "eval",
+        json_pack("{s:I,s:f}", "step", (json_int_t)r->step + 1, "val_loss", r->val_loss));
+}
+
+void hdt_runner_report_done(struct hdt_runner *r, bool stopped)
+{
+    json_t *body = json_pack("{s:I,s:b,s:o}", "steps", (json_int_t)r->step, "stopped", (int)stopped,
+                             "weights_digest", hdt_msg_u64_hex(r->down.digest));
+
+    if (r->has_val_loss) {
+        json_object_set_new(body, "val_loss", json_real(r->val_loss));
+    }
+    hdt_runner_report(r, "done", body);
+}
+
+void hdt_runner_report_ckpt(void *user, const struct hdt_ckpt_meta *meta,
+                            const struct hdt_ckpt_result *result, double seconds)
+{
+    struct hdt_runner *r = user;
+
+    hdt_log_info("job %lld: checkpoint of step %lld in %s, %.1f MB, %.1f s", r->number,
+                 (long long)meta->step, result->path, (double)result->bytes / 1e6, seconds);
+    hdt_runner_report(r, "ckpt",
+                      json_pack("{s:I,s:s,s:f,s:I,s:o}", "step", (json_int_t)meta->step, "path",
+                                result->path, "seconds", seconds, "bytes",
+                                (json_int_t)result->bytes, "weights_digest",
+                                hdt_msg_u64_hex(result->digest)));
+}

@@ -1,0 +1,96 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef HDT_RUNTIME_STATE_H
+#define HDT_RUNTIME_STATE_H
+
+/*
+ * Weights and moments on their way between ranks and checkpoint files.
+ *
+ * Saving: every rank copies its tensors (a snapshot), training goes on, and a thread streams the
+ * copy in slabs through its STATE_OUT flow to the checkpoint rank, whose own thread writes the
+ * files. Loading: the checkpoint rank reads the files, checks them, and serves every other rank
+ * through STATE_IN. What a rank gets follows from the plan, so that a checkpoint may be loaded by
+ * another number of stages than wrote it.
+ *
+ * A STATE frame, little-endian, then the slab's bytes:
+ *
+ *     0 u32 magic "HDST"  4 u16 version  6 u8 part (0 weight, 1 exp_avg, 2 exp_avg_sq)  7 u8 flags
+ *     8 u32 tensor       12 u32 zero    16 i64 step  24 u64 samples  32 u64 tokens
+ *    40 u64 byte offset in the tensor   48 u64 zero  56 u64 zero
+ *
+ * Flags: 1 = last frame, without data; 2 = keep-alive, without data: the sender is still reading.
+ */
+#include "runtime/ckpt.h"
+#include "runtime/port.h"
+#include "runtime/stage.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define HDT_STATE_VERSION    1
+#define HDT_STATE_HEADER_LEN 64
+
+enum hdt_state_flag { HDT_STATE_LAST = 1, HDT_STATE_KEEPALIVE = 2 };
+
+struct hdt_state_header {
+    uint8_t part, flags;
+    uint32_t tensor;
+    int64_t step;
+    uint64_t samples, tokens, offset;
+};
+
+void hdt_state_header_pack(const struct hdt_state_header *header, void *out);
+/* HDT_EPROTO, HDT_EVERSION. */
+enum hdt_status hdt_state_header_unpack(const void *in, size_t len, struct hdt_state_header *header,
+                                        struct hdt_error *err);
+
+struct hdt_state_conf {
+    const struct hdt_plan *plan;
+    const struct hdt_model_config *model;
+    int rank;
+    struct hdt_port_job *port; /* NULL: a job of one rank */
+    struct hdt_stage **stages; /* by plan index; NULL where another rank's */
+    const char *dir;           /* of checkpoints; on the checkpoint rank */
+    int64_t keep;
+    const json_t *job;
+    bool background; /* make room for a snapshot */
+
+    /* A checkpoint is complete (on the checkpoint rank). Called on the saving thread. */
+    void (*saved)(void *user, const struct hdt_ckpt_meta *meta,
+                  const struct hdt_ckpt_result *result, double seconds);
+    void *user;
+};
+
+struct hdt_state;
+
+/* Bytes of a snapshot of this rank's tensors. */
+uint64_t hdt_state_snapshot_bytes(const struct hdt_plan *plan, const struct hdt_model_config *model,
+                                  int rank);
+
+/* What conf points to outlives the state. HDT_ENOMEM. */
+enum hdt_status hdt_state_new(const struct hdt_state_conf *conf, struct hdt_state **state,
+                              struct hdt_error *err);
+/* Waits for the thread (cancel the port's job first to be quick). NULL is allowed. */
+void hdt_state_free(struct hdt_state *state);
+
+/* True while the last save is not done. A save that failed is told by hdt_state_wait. */
+bool hdt_state_is_busy(struct hdt_state *state);
+
+/* Begin to save what the stages hold now; returns once the snapshot is taken (with `background` in
+ * conf), else when all is saved. Not while busy. Every rank calls it after the same step. */
+enum hdt_status hdt_state_save(struct hdt_state *state, const struct hdt_ckpt_meta *meta,
+                               struct hdt_error *err);
+
+/* Wait for the end of the last save and return how it went. */
+enum hdt_status hdt_state_wait(struct hdt_state *state, struct hdt_error *err);
+
+/* Fill the stages from the checkpoint at `path` (used on the checkpoint rank only; see
+ * hdt_ckpt_reader_open). Every rank calls it. Sets *meta, whose job is NULL, and whose seed only
+ * the checkpoint rank knows. */
+enum hdt_status hdt_state_load(struct hdt_state *state, const char *path,
+                               struct hdt_ckpt_meta *meta, struct hdt_error *err);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* HDT_RUNTIME_STATE_H */

@@ -1,0 +1,60 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "config.h"
+
+#include "runtime/trace.h"
+
+#include "src/base/buf.h"
+#include "src/base/clock.h"
+#include "src/core/timeline.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+void hdt_trace_init(struct hdt_trace *trace, size_t cap)
+{
+    HDT_ASSERT(cap > 0);
+    trace->events = hdt_calloc(cap, sizeof(*trace->events));
+    trace->cap = cap;
+    trace->n = 0;
+}
+
+void hdt_trace_release(struct hdt_trace *trace)
+{
+    free(trace->events);
+    memset(trace, 0, sizeof(*trace));
+}
+
+void hdt_trace_add(struct hdt_trace *trace, const struct hdt_trace_event *event)
+{
+    trace->events[trace->n % trace->cap] = *event;
+    trace->n++;
+}
+
+static struct hdt_timeline_op event_op(const struct hdt_trace_event *event, int rank,
+                                       int64_t wall_off_ns)
+{
+    return (struct hdt_timeline_op){.kind = (enum hdt_op_kind)event->kind,
+                                    .rank = rank,
+                                    .stage = event->stage,
+                                    .mb = event->mb,
+                                    .step = event->step,
+                                    .start_us = (double)(event->start_ns + wall_off_ns) / 1e3,
+                                    .dur_us = (double)event->duration_ns / 1e3};
+}
+
+enum hdt_status hdt_trace_write(const struct hdt_trace *trace, const char *path,
+                                const struct hdt_plan *plan, int rank, struct hdt_error *err)
+{
+    int64_t wall_off_ns = hdt_clock_wall_us() * 1000 - hdt_clock_now_ns();
+    uint64_t i = trace->n > trace->cap ? trace->n - trace->cap : 0;
+    struct hdt_timeline timeline;
+
+    HDT_TRY(hdt_timeline_open(&timeline, path, err));
+    hdt_timeline_add_rank(&timeline, plan, rank);
+    for (; i < trace->n; i++) {
+        struct hdt_timeline_op op = event_op(&trace->events[i % trace->cap], rank, wall_off_ns);
+
+        hdt_timeline_add_op(&timeline, &op);
+    }
+    return hdt_timeline_close(&timeline, err);
+}

@@ -1,0 +1,63 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef HDT_TESTS_SUPPORT_JOB_RIG_H
+#define HDT_TESTS_SUPPORT_JOB_RIG_H
+
+/*
+ * Whole jobs in one process: real workers (control, port, runner, shared memory) joined by the fake
+ * gateway, driven as a coordinator drives them. One call runs one job from "assign" to "release".
+ */
+#include "src/core/job.h"
+#include "src/core/plan.h"
+
+#include <jansson.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#define RIG_RANKS_MAX  4
+#define RIG_STAGES_MAX 6
+#define RIG_STEPS_MAX  64
+
+/* What differs between two runs. All zeros but n_ranks, n_stages, stage_rank, n_units: a plain run.
+ */
+struct rig_run {
+    int n_ranks, n_stages;
+    int stage_rank[RIG_STAGES_MAX]; /* rank of each stage */
+    int n_units[RIG_STAGES_MAX];    /* of each stage; their sum is the model's */
+    int threads[RIG_RANKS_MAX];     /* 0: one */
+    int data_rank;                  /* 0: the first; its site is data.site */
+    int64_t steps, checkpoint_every, eval_every;
+    int codec; /* enum hdt_edge_codec; 0: none */
+    bool tied, recompute;
+    double lr;             /* 0: 1e-2 */
+    const char *resume;    /* folder, or NULL */
+    const char *ckpt_name; /* folder of checkpoints under the rig's; NULL: "ckpt" */
+    uint64_t memory_bytes; /* of each worker; 0: 1 GiB */
+    int cut_every;         /* cut a connection after every so many steps; 0: never */
+    bool cut_forgets;
+    int64_t stop_after; /* ask for a stop with checkpoint after this step's report; 0: never */
+    bool stop_first;    /* ask before the start: ends after the first step, on any machine */
+    int lose_rank;      /* cut off for good after step 2; 0: none */
+};
+
+struct rig_result {
+    int n_losses;
+    double losses[RIG_STEPS_MAX + 1]; /* by step, from 1 */
+    double norms[RIG_STEPS_MAX + 1];
+    double val_loss;
+    char digest[17], ckpt_digest[17];
+    char checkpoint[4096];
+    int64_t ckpt_step, start_step;
+    int n_ckpts, n_cuts;
+    bool stopped;
+    json_t *error; /* body of "failed" or "error"; NULL when all went well */
+};
+
+/* Make a folder with token shards; kept until free. */
+struct rig *hdt_rig_new(uint32_t seed);
+void hdt_rig_free(struct rig *rig);
+const char *hdt_rig_dir(const struct rig *rig);
+
+void hdt_rig_run(struct rig *rig, const struct rig_run *run, struct rig_result *result);
+void hdt_rig_result_release(struct rig_result *result);
+
+#endif /* HDT_TESTS_SUPPORT_JOB_RIG_H */

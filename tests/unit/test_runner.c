@@ -1,0 +1,295 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "config.h"
+
+#include "src/base/log.h"
+#include "tests/support/job_rig.h"
+
+#include <criterion/criterion.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+static struct rig *rig;
+
+static void setup(void)
+{
+    hdt_log_init("test", HDT_LOG_ERROR);
+    rig = hdt_rig_new(12345);
+}
+
+static void teardown(void)
+{
+    hdt_rig_free(rig);
+}
+
+TestSuite(runner, .init = setup, .fini = teardown, .timeout = 120);
+
+static const struct rig_run one = {
+    .n_ranks = 1, .n_stages = 1, .stage_rank = {0}, .n_units = {6}, .steps = 8, .eval_every = 4};
+static const struct rig_run two = {.n_ranks = 2,
+                                   .n_stages = 2,
+                                   .stage_rank = {0, 1},
+                                   .n_units = {3, 3},
+                                   .steps = 8,
+                                   .eval_every = 4,
+                                   .threads = {2, 1}};
+static const struct rig_run three = {.n_ranks = 3,
+                                     .n_stages = 3,
+                                     .stage_rank = {0, 1, 2},
+                                     .n_units = {1, 3, 2},
+                                     .steps = 8,
+                                     .eval_every = 4,
+                                     .threads = {1, 3, 2}};
+
+static void print_error(const struct rig_result *result)
+{
+    char *text = result->error ? json_dumps(result->error, 0) : NULL;
+
+    if (text) {
+        cr_log_error("%s", text);
+    }
+    free(text);
+}
+
+static void run_well(const struct rig_run *run, struct rig_result *result)
+{
+    hdt_rig_run(rig, run, result);
+    print_error(result);
+    if (result->error) {
+        char *text = json_dumps(result->error, 0);
+
+        cr_assert_fail("the run failed: %s", text);
+    }
+}
+
+/* Every digit of every loss, and the weights. */
+static void expect_same(const struct rig_result *a, const struct rig_result *b, int64_t from,
+                        int64_t to)
+{
+    for (int64_t step = from; step <= to; step++) {
+        cr_expect_eq(a->losses[step], b->losses[step], "step %d: %.17g and %.17g", (int)step,
+                     a->losses[step], b->losses[step]);
+        cr_expect_eq(a->norms[step], b->norms[step]);
+    }
+    cr_expect_eq(a->val_loss, b->val_loss, "%.17g and %.17g", a->val_loss, b->val_loss);
+    cr_expect_str_eq(a->digest, b->digest);
+}
+
+Test(runner, one_two_and_three_stages_give_the_same_bits)
+{
+    struct rig_result a, b, c;
+
+    run_well(&one, &a);
+    run_well(&two, &b);
+    run_well(&three, &c);
+    cr_expect_eq(a.n_losses, 8);
+    cr_expect_lt(a.losses[8], a.losses[1]);
+    cr_expect(a.val_loss > 0 && a.val_loss < 6);
+    cr_expect_eq(strlen(a.digest), 16);
+    cr_expect_str_eq(a.digest, a.ckpt_digest, "the checkpoint holds what was trained");
+    expect_same(&a, &b, 1, 8);
+    expect_same(&a, &c, 1, 8);
+}
+
+Test(runner, tied_embeddings_give_the_same_bits)
+{
+    /* Apart, on one rank in two stages, and in one stage. */
+    struct rig_run runs[4] = {one,
+                              two,
+                              three,
+                              {.n_ranks = 2,
+                               .n_stages = 3,
+                               .stage_rank = {0, 1, 0},
+                               .n_units = {2, 2, 2},
+                               .steps = 8,
+                               .eval_every = 4}};
+    struct rig_result results[4];
+
+    for (int i = 0; i < 4; i++) {
+        runs[i].tied = true;
+        run_well(&runs[i], &results[i]);
+        expect_same(&results[0], &results[i], 1, 8);
+    }
+}
+
+Test(runner, data_may_lie_with_another_rank)
+{
+    struct rig_run last = three, middle = three;
+    struct rig_result a, b, c;
+
+    last.data_rank = 2;
+    middle.data_rank = 1;
+    middle.recompute = true;
+    run_well(&one, &a);
+    run_well(&last, &b);
+    run_well(&middle, &c);
+    expect_same(&a, &b, 1, 8);
+    expect_same(&a, &c, 1, 8);
+}
+
+Test(runner, a_lost_connection_changes_no_bit)
+{
+    struct rig_run cut = three;
+    struct rig_result a, b;
+
+    cut.cut_every = 1;
+    cut.checkpoint_every = 3;
+    run_well(&one, &a);
+    run_well(&cut, &b);
+    cr_expect_geq(b.n_cuts, 8);
+    expect_same(&a, &b, 1, 8);
+    hdt_rig_result_release(&b);
+    cut.cut_forgets = true;
+    run_well(&cut, &b);
+    expect_same(&a, &b, 1, 8);
+}
+
+Test(runner, resumes_on_another_number_of_stages)
+{
+    struct rig_run first = two, rest = three;
+    struct rig_result whole, a, b, c;
+
+    run_well(&one, &whole);
+    first.stop_first = true;
+    first.ckpt_name = "first";
+    run_well(&first, &a);
+    cr_expect(a.stopped);
+    cr_assert_eq(a.n_losses, 1);
+    cr_expect_eq(a.ckpt_step, a.n_losses);
+    rest.resume = "first";
+    rest.ckpt_name = "second";
+    run_well(&rest, &b);
+    cr_expect_eq(b.start_step, a.n_losses);
+    expect_same(&whole, &b, a.n_losses + 1, 8);
+    rest = one;
+    rest.resume = a.checkpoint;
+    run_well(&rest, &c);
+    expect_same(&whole, &c, a.n_losses + 1, 8);
+}
+
+Test(runner, a_tied_model_resumes_with_its_ends_apart)
+{
+    struct rig_run first = one, rest = three;
+    struct rig_result whole, a, b;
+
+    first.tied = true;
+    rest.tied = true;
+    run_well(&first, &whole);
+    first.stop_first = true;
+    first.ckpt_name = "first";
+    run_well(&first, &a);
+    rest.resume = "first";
+    run_well(&rest, &b);
+    cr_assert_eq(b.start_step, 1);
+    expect_same(&whole, &b, 2, 8);
+}
+
+Test(runner, periodic_checkpoints_do_not_disturb)
+{
+    struct rig_run run = two;
+    struct rig_result a, b;
+
+    run_well(&one, &a);
+    run.checkpoint_every = 2;
+    run_well(&run, &b);
+    expect_same(&a, &b, 1, 8);
+    cr_expect_geq(b.n_ckpts, 2);
+    cr_expect_eq(b.ckpt_step, 8);
+    cr_expect_str_eq(b.ckpt_digest, b.digest);
+}
+
+Test(runner, lossy_codecs_train_nearly_as_well)
+{
+    struct rig_run run = three;
+    struct rig_result a, b;
+
+    run_well(&one, &a);
+    run.codec = HDT_EDGE_BF16;
+    run_well(&run, &b);
+    cr_expect(fabs(b.val_loss - a.val_loss) < 0.01 * a.val_loss, "%g and %g", a.val_loss,
+              b.val_loss);
+    cr_expect_str_neq(a.digest, b.digest);
+    hdt_rig_result_release(&b);
+    run.codec = HDT_EDGE_INT8;
+    run_well(&run, &b);
+    cr_expect(fabs(b.val_loss - a.val_loss) < 0.02 * a.val_loss, "%g and %g", a.val_loss,
+              b.val_loss);
+}
+
+static void expect_error(const struct rig_result *result, const char *status, const char *part)
+{
+    const char *msg = json_string_value(json_object_get(result->error, "msg"));
+
+    cr_assert(result->error);
+    cr_expect_str_eq(json_string_value(json_object_get(result->error, "status")), status);
+    cr_expect(msg && strstr(msg, part), "'%s' is not in '%s'", part, msg);
+}
+
+Test(runner, too_little_memory_is_refused)
+{
+    struct rig_run run = one;
+    struct rig_result result;
+
+    run.memory_bytes = 100000;
+    hdt_rig_run(rig, &run, &result);
+    expect_error(&result, "ENOMEM", "it needs");
+    hdt_rig_result_release(&result);
+}
+
+Test(runner, missing_and_damaged_checkpoints_are_refused)
+{
+    struct rig_run run = two;
+    struct rig_result result;
+    char path[4200];
+    FILE *file;
+
+    run.resume = "nowhere";
+    hdt_rig_run(rig, &run, &result);
+    expect_error(&result, "ENOENT", "cannot find a checkpoint");
+    hdt_rig_result_release(&result);
+    run.resume = NULL;
+    run.steps = 2;
+    run_well(&run, &result);
+    snprintf(path, sizeof(path), "%s/model.safetensors", result.checkpoint);
+    file = fopen(path, "r+");
+    cr_assert(file);
+    fseek(file, -5, SEEK_END);
+    fputc(0x55, file);
+    fclose(file);
+    run.resume = "ckpt";
+    hdt_rig_run(rig, &run, &result);
+    expect_error(&result, "EINVAL", "was altered");
+    hdt_rig_result_release(&result);
+}
+
+/* Step 1 makes the weights useless; a successor (which one is a matter of the compiler's rounding)
+ * is refused, by every codec that carries it. */
+Test(runner, a_diverged_run_stops_and_says_where)
+{
+    static const int codecs[] = {HDT_EDGE_NONE, HDT_EDGE_BF16, HDT_EDGE_INT8};
+    struct rig_run run = two;
+    struct rig_result result;
+
+    run.lr = 1e3;
+    for (size_t i = 0; i < sizeof(codecs) / sizeof(codecs[0]); i++) {
+        run.codec = codecs[i];
+        hdt_rig_run(rig, &run, &result);
+        expect_error(&result, "EJOB", "values are not finite");
+        expect_error(&result, "EJOB", "of stage 1, micro-batch ");
+        expect_error(&result, "EJOB", ", step ");
+        cr_expect_lt(result.n_losses, 8);
+        hdt_rig_result_release(&result);
+    }
+}
+
+Test(runner, a_lost_worker_is_named)
+{
+    struct rig_run run = two;
+    struct rig_result result;
+
+    run.lose_rank = 1;
+    run.steps = 60;
+    hdt_rig_run(rig, &run, &result);
+    expect_error(&result, "ECANCELED", "worker w1 was stopped");
+    hdt_rig_result_release(&result);
+}
