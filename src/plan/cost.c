@@ -1,0 +1,213 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "config.h"
+
+#include "src/plan/cost.h"
+
+#include <float.h>
+#include <math.h>
+#include <string.h>
+
+/* Between workers of one site, until LAN links are measured: 10 Gbit/s, 100 us. */
+#define LAN_BYTES_PER_S 1.25e9
+#define LAN_LATENCY_S   1e-4
+
+/* Lossless coding before a link has been seen at work: byte planes + zstd on one core, ratios on
+ * activations of trained models. fp32 keeps three noisy bytes of four, bf16 one of two. */
+#define LOSSLESS_BYTES_PER_S 400e6
+#define LOSSLESS_RATIO_F32   1.15
+#define LOSSLESS_RATIO_BF16  1.30
+#define LOSSLESS_RATIO_INT8  1.10
+
+/* Logits that a head's stage holds at a time; as the worker's stage does it. */
+#define HEAD_VALUES (INT64_C(1) << 23)
+
+const struct hdt_cluster_worker *hdt_cost_find_worker(const struct hdt_cluster *cluster,
+                                                      const char *site, const char *name)
+{
+    for (size_t i = 0; i < cluster->n_workers; i++) {
+        const struct hdt_cluster_worker *w = &cluster->workers[i];
+
+        if (strcmp(w->site, site) == 0 && strcmp(w->name, name) == 0) {
+            return w;
+        }
+    }
+    return NULL;
+}
+
+static int64_t n_blocks_of(const struct hdt_model_config *model, int64_t begin, int64_t end)
+{
+    int64_t first = begin < 1 ? 1 : begin;
+    int64_t last = end > model->L + 1 ? model->L + 1 : end;
+
+    return last > first ? last - first : 0;
+}
+
+void hdt_cost_stage_times(const struct hdt_cost_inputs *in, const struct hdt_profile *p,
+                          int64_t begin, int64_t end, double *fwd_s, double *bwd_s, double *step_s)
+{
+    double n_blocks = (double)n_blocks_of(in->model, begin, end);
+    double params = 0;
+
+    *fwd_s = n_blocks * p->block_fwd_s;
+    *bwd_s = n_blocks * (p->block_bwd_s + (in->job->recompute ? p->block_fwd_s : 0.0));
+    if (begin == 0) {
+        *fwd_s += p->embed_fwd_s;
+        *bwd_s += p->embed_bwd_s;
+        params += (double)hdt_model_unit_params(in->model, 0);
+    }
+    if (end == in->model->L + 2) {
+        *fwd_s += p->head_fwd_s;
+        *bwd_s += p->head_bwd_s;
+        params += (double)hdt_model_unit_params(in->model, in->model->L + 1);
+    }
+    params += n_blocks * (double)(in->model->L > 0 ? hdt_model_unit_params(in->model, 1) : 0);
+    *step_s = params * p->step_s_per_param;
+}
+
+static double max2(double a, double b)
+{
+    return a > b ? a : b;
+}
+
+/* Floats a token that one block keeps for its backward. */
+static double block_floats(const struct hdt_model_config *m)
+{
+    double q = (double)(m->NH * m->HS), kv = (double)(m->NKV * m->HS);
+
+    return 4.0 * (double)m->C + 2.0 * q + 2.0 * kv + (double)m->NH + 3.0 * (double)m->F + 2.0;
+}
+
+static double stage_params(const struct hdt_model_config *m, int64_t begin, int64_t end)
+{
+    double n =
+        (double)n_blocks_of(m, begin, end) * (double)(m->L > 0 ? hdt_model_unit_params(m, 1) : 0);
+
+    n += begin == 0 ? (double)hdt_model_unit_params(m, 0) : 0.0;
+    n += end == m->L + 2 ? (double)hdt_model_unit_params(m, m->L + 1) : 0.0;
+    return n;
+}
+
+uint64_t hdt_cost_stage_memory(const struct hdt_cost_inputs *in, int64_t begin, int64_t end,
+                               int64_t n_slots)
+{
+    const struct hdt_model_config *m = in->model;
+    bool embed = begin == 0, head = end == m->L + 2;
+    double n = (double)in->job->batch.micro_batch * (double)in->job->batch.seq_len;
+    double C = (double)m->C, F = (double)m->F, q = (double)(m->NH * m->HS);
+    double table = (double)m->V * C, params = stage_params(m, begin, end);
+    double acts = n * (double)n_blocks_of(m, begin, end) * block_floats(m);
+    double slot = 3.0 * n * C, work, head_rows, floats;
+
+    /* Weights and moments of a tied pair in one stage are shared, gradients are not. */
+    floats = params + 3.0 * (params - (embed && head && m->tie_word_embeddings ? table : 0.0));
+    work = n * (max2(2.0 * F, q + 2.0 * (double)(m->NKV * m->HS)) + max2(F, q) + C);
+    if (m->tie_word_embeddings && embed != head) {
+        work += table;
+    }
+    if (head) {
+        head_rows = n < (double)(HEAD_VALUES / m->V) ? n : (double)(HEAD_VALUES / m->V);
+        work += n * (C + 1.0) + max2(head_rows, 1.0) * (double)m->V;
+    }
+    if (in->job->recompute) {
+        work += acts;
+    } else {
+        slot += acts;
+    }
+    return (uint64_t)(4.0 * (floats + work + (double)n_slots * slot));
+}
+
+static bool codec_is_lossless(enum hdt_edge_codec codec)
+{
+    return codec == HDT_EDGE_LOSSLESS || codec == HDT_EDGE_BF16_LOSSLESS ||
+           codec == HDT_EDGE_INT8_LOSSLESS;
+}
+
+static double lossless_ratio(const struct hdt_cluster_link *link, enum hdt_edge_codec codec)
+{
+    switch (codec) {
+    case HDT_EDGE_BF16_LOSSLESS:
+        return LOSSLESS_RATIO_BF16;
+    case HDT_EDGE_INT8_LOSSLESS:
+        return LOSSLESS_RATIO_INT8;
+    case HDT_EDGE_LOSSLESS:
+        return link->lossless_ratio > 0 ? link->lossless_ratio : LOSSLESS_RATIO_F32;
+    default:
+        return 1.0;
+    }
+}
+
+static enum hdt_status no_link(const char *from, const char *to,
+                               const struct hdt_cluster_link *link, struct hdt_error *err)
+{
+    hdt_error_set(err, HDT_ENOENT, "no link from site %s to site %s: %s", from, to,
+                  !link       ? "the sites do not know each other"
+                  : !link->up ? "it is down"
+                              : "its rate is not measured");
+    hdt_error_hint(err, "run hdt doctor; plan.sites can leave a site out");
+    return HDT_ENOENT;
+}
+
+/* A site reaches itself by its LAN. */
+static const struct hdt_cluster_link lan_link = {
+    .up = true, .rate_bytes_per_s = LAN_BYTES_PER_S, .rtt_s = 2 * LAN_LATENCY_S};
+
+enum hdt_status hdt_cost_transfer(const struct hdt_cost_inputs *in, const char *from,
+                                  const char *to, enum hdt_edge_codec codec, double n_values,
+                                  struct hdt_cost_transfer *t, struct hdt_error *err)
+{
+    const struct hdt_cluster_link *link =
+        strcmp(from, to) == 0 ? &lan_link : hdt_cluster_find_link(in->cluster, from, to);
+    double codec_rate;
+
+    if (!link || !link->up || link->rate_bytes_per_s <= 0) {
+        return no_link(from, to, link, err);
+    }
+    codec_rate = link->lossless_bytes_per_s > 0 ? link->lossless_bytes_per_s : LOSSLESS_BYTES_PER_S;
+    t->frame_bytes = (double)hdt_plan_frame_bytes(codec, (uint64_t)n_values);
+    t->wire_bytes = t->frame_bytes / lossless_ratio(link, codec);
+    t->busy_s = t->wire_bytes / link->rate_bytes_per_s;
+    t->service_s = t->busy_s;
+    if (codec_is_lossless(codec)) {
+        t->service_s = max2(t->busy_s, t->frame_bytes / codec_rate);
+    }
+    t->latency_s = link->rtt_s / 2;
+    return HDT_OK;
+}
+
+enum hdt_edge_codec hdt_cost_edge_codec(const struct hdt_cost_inputs *in, const char *from,
+                                        const char *to, bool is_grad)
+{
+    static const enum hdt_edge_codec choices[] = {HDT_EDGE_NONE, HDT_EDGE_LOSSLESS, HDT_EDGE_BF16,
+                                                  HDT_EDGE_BF16_LOSSLESS};
+    int fixed = is_grad ? in->job->codec.activation_grads : in->job->codec.activations;
+    size_t n_choices = in->job->codec.lossy ? 4 : 2;
+    double n =
+        (double)in->job->batch.micro_batch * (double)in->job->batch.seq_len * (double)in->model->C;
+    enum hdt_edge_codec best = HDT_EDGE_NONE;
+    double best_s = DBL_MAX;
+
+    if (strcmp(from, to) == 0) {
+        return HDT_EDGE_NONE;
+    }
+    if (fixed != HDT_EDGE_AUTO) {
+        return (enum hdt_edge_codec)fixed;
+    }
+    for (size_t i = 0; i < n_choices; i++) {
+        struct hdt_cost_transfer t;
+
+        if (hdt_cost_transfer(in, from, to, choices[i], n, &t, NULL) == HDT_OK &&
+            t.service_s < best_s) {
+            best = choices[i];
+            best_s = t.service_s;
+        }
+    }
+    return best;
+}
+
+double hdt_cost_cast(const struct hdt_profile *profile, enum hdt_edge_codec codec, double n_values)
+{
+    bool casts = codec != HDT_EDGE_NONE && codec != HDT_EDGE_LOSSLESS;
+
+    return casts && profile->cast_bytes_per_s > 0 ? 4.0 * n_values / profile->cast_bytes_per_s
+                                                  : 0.0;
+}

@@ -1,0 +1,98 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef HDT_PLAN_COST_H
+#define HDT_PLAN_COST_H
+
+/*
+ * What a plan costs: compute times from device profiles, transfers from measured links, memory by
+ * what it is for, and the time of a step by playing the op lists of all ranks. One thread; no I/O.
+ */
+#include "src/core/cluster.h"
+#include "src/core/job.h"
+#include "src/core/model.h"
+#include "src/core/plan.h"
+#include "src/core/schedule.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* What the functions here read; none of it is owned. */
+struct hdt_cost_inputs {
+    const struct hdt_job *job;
+    const struct hdt_model_config *model;
+    const struct hdt_cluster *cluster;
+};
+
+/* Seconds of one micro-batch on units [begin, end), from the worker's profile; *step_s is the
+ * optimizer's step. `job->recompute` adds a forward of the blocks to the backward. */
+void hdt_cost_stage_times(const struct hdt_cost_inputs *in, const struct hdt_profile *profile,
+                          int64_t begin, int64_t end, double *fwd_s, double *bwd_s, double *step_s);
+
+/* Bytes that a stage takes on its device with `n_slots` micro-batches in flight: weights,
+ * gradients, two moments, activations, workspace. The same arithmetic as the worker's own. */
+uint64_t hdt_cost_stage_memory(const struct hdt_cost_inputs *in, int64_t begin, int64_t end,
+                               int64_t n_slots);
+
+/* How one frame of `n_values` fp32 values crosses from site to site. */
+struct hdt_cost_transfer {
+    double frame_bytes; /* after the worker's codec */
+    double wire_bytes;  /* after the gateway's */
+    double busy_s;      /* that the link is occupied by it */
+    double service_s;   /* from its first byte to its last: wire or codec, whichever is slower */
+    double latency_s;   /* one way, of an empty link */
+};
+/* HDT_OK, or HDT_ENOENT when the sites have no link that is up and measured (with both names). The
+ * same site is always reachable. */
+enum hdt_status hdt_cost_transfer(const struct hdt_cost_inputs *in, const char *from,
+                                  const char *to, enum hdt_edge_codec codec, double n_values,
+                                  struct hdt_cost_transfer *transfer, struct hdt_error *err);
+
+/* Codec of an edge: the job's when it names one; for "auto" the one with the shortest transfer, of
+ * none and lossless, and of the bf16 ones when the job allows loss. None inside a site. */
+enum hdt_edge_codec hdt_cost_edge_codec(const struct hdt_cost_inputs *in, const char *from,
+                                        const char *to, bool is_grad);
+
+/* Worker's seconds to code (or decode) one frame of n_values. */
+double hdt_cost_cast(const struct hdt_profile *profile, enum hdt_edge_codec codec, double n_values);
+
+/* One op of the played step. */
+struct hdt_cost_op {
+    int rank;
+    struct hdt_op op;
+    double start_s, end_s; /* from the begin of the step; waiting is not part of it */
+};
+
+struct hdt_cost_link {
+    char from[HDT_NAME_CAP], to[HDT_NAME_CAP];
+    double bytes;  /* sent in a step, after codecs */
+    double busy_s; /* of a step */
+};
+
+struct hdt_cost {
+    double step_s; /* a step among others, not the first one */
+    double tokens_per_s;
+    double bubble_share; /* of the busiest rank */
+    double wan_bytes;
+    char limit[160];
+    double *rank_busy_s; /* a rank: computing and coding */
+    size_t n_ranks;
+    struct hdt_cost_link *links; /* between sites, those used */
+    size_t n_links;
+    struct hdt_cost_op *ops; /* timeline; NULL unless asked for */
+    size_t n_ops;
+};
+
+/* Play the op lists of a complete plan (stages with fwd_s and bwd_s): ranks run their ops in order,
+ * a SEND waits for a slot, a RECV for its frame, frames of all flows between two sites queue for
+ * the link. HDT_EINVAL when a worker has no profile; HDT_ENOENT when a link is missing. */
+enum hdt_status hdt_cost_play(const struct hdt_cost_inputs *in, const struct hdt_plan *plan,
+                              bool timeline, struct hdt_cost *cost, struct hdt_error *err);
+void hdt_cost_release(struct hdt_cost *cost);
+
+const struct hdt_cluster_worker *hdt_cost_find_worker(const struct hdt_cluster *cluster,
+                                                      const char *site, const char *name);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* HDT_PLAN_COST_H */

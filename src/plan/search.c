@@ -1,0 +1,658 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "config.h"
+
+#include "src/base/buf.h"
+#include "src/plan/search.h"
+#include "src/plan/search_dp.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Cuts that are played op by op. */
+#define N_JUDGED 12
+/* Moves of a border after that. */
+#define N_REFINE 16
+
+struct search {
+    const struct hdt_cost_inputs *in;
+    const struct hdt_cluster_worker *workers[HDT_SEARCH_MAX_WORKERS];
+    int n_workers;
+    bool ignore_memory; /* to find out what is missing */
+    struct hdt_search_problem problem;
+    struct hdt_error last_err; /* why the last candidate was dropped */
+};
+
+static double activation_values(const struct hdt_cost_inputs *in)
+{
+    return (double)in->job->batch.micro_batch * (double)in->job->batch.seq_len *
+           (double)in->model->C;
+}
+
+/* ---- who may take part ---- */
+
+static bool site_is_named(const struct hdt_job *job, const char *site)
+{
+    for (size_t i = 0; i < job->plan.sites.n; i++) {
+        if (strcmp(job->plan.sites.items[i], site) == 0) {
+            return true;
+        }
+    }
+    return job->plan.sites.n == 0;
+}
+
+static enum hdt_status sites_check(const struct hdt_cost_inputs *in, struct hdt_error *err)
+{
+    for (size_t i = 0; i < in->job->plan.sites.n; i++) {
+        bool found = false;
+
+        for (size_t j = 0; j < in->cluster->n_sites; j++) {
+            found = found || strcmp(in->cluster->sites[j].name, in->job->plan.sites.items[i]) == 0;
+        }
+        if (!found) {
+            hdt_error_set(err, HDT_EINVAL, "plan.sites names site '%s', which is not there",
+                          in->job->plan.sites.items[i]);
+            hdt_error_hint(err, "hdt status lists the sites");
+            return HDT_EINVAL;
+        }
+    }
+    return HDT_OK;
+}
+
+/* A profile of another shape says nothing about this job. */
+static enum hdt_status profile_check(const struct hdt_cost_inputs *in,
+                                     const struct hdt_cluster_worker *w, struct hdt_error *err)
+{
+    const struct hdt_profile *p = &w->profile;
+
+    if (p->valid && p->micro_batch == in->job->batch.micro_batch &&
+        p->seq_len == in->job->batch.seq_len) {
+        return HDT_OK;
+    }
+    if (p->valid) {
+        hdt_error_set(
+            err, HDT_EINVAL,
+            "worker %s/%s was profiled for micro-batches of %lld x %lld tokens, the job has "
+            "%lld x %lld",
+            w->site, w->name, (long long)p->micro_batch, (long long)p->seq_len,
+            (long long)in->job->batch.micro_batch, (long long)in->job->batch.seq_len);
+    } else {
+        hdt_error_set(err, HDT_EINVAL, "worker %s/%s has no profile for this job", w->site,
+                      w->name);
+    }
+    hdt_error_hint(err,
+                   "it measures its device when a plan asks: see hdt logs %s/%s, or leave its "
+                   "site out by plan.sites",
+                   w->site, w->name);
+    return HDT_EINVAL;
+}
+
+static double worker_speed(const struct hdt_cluster_worker *w)
+{
+    return w->profile.block_fwd_s + w->profile.block_bwd_s;
+}
+
+/* Insert by speed, fastest first; the slowest falls out when the table is full. */
+static void search_add_worker(struct search *s, const struct hdt_cluster_worker *w, size_t *n_out)
+{
+    int at = s->n_workers;
+
+    while (at > 0 && worker_speed(w) < worker_speed(s->workers[at - 1])) {
+        at--;
+    }
+    if (s->n_workers == HDT_SEARCH_MAX_WORKERS) {
+        (*n_out)++;
+        if (at == HDT_SEARCH_MAX_WORKERS) {
+            return;
+        }
+        s->n_workers--;
+    }
+    memmove(&s->workers[at + 1], &s->workers[at],
+            (size_t)(s->n_workers - at) * sizeof(s->workers[0]));
+    s->workers[at] = w;
+    s->n_workers++;
+}
+
+static enum hdt_status search_workers(struct search *s, size_t *n_left_out, struct hdt_error *err)
+{
+    const struct hdt_cluster_worker *busy = NULL;
+    size_t n_busy = 0;
+
+    HDT_TRY(sites_check(s->in, err));
+    for (size_t i = 0; i < s->in->cluster->n_workers; i++) {
+        const struct hdt_cluster_worker *w = &s->in->cluster->workers[i];
+
+        if (!site_is_named(s->in->job, w->site)) {
+            continue;
+        }
+        if (w->busy) {
+            busy = busy ? busy : w;
+            n_busy++;
+            continue;
+        }
+        HDT_TRY(profile_check(s->in, w, err));
+        search_add_worker(s, w, n_left_out);
+    }
+    if (s->n_workers > 0) {
+        return HDT_OK;
+    }
+    if (n_busy > 0) {
+        hdt_error_set(err, HDT_EEXIST, "no worker is free: %s/%s %s another job", busy->site,
+                      busy->name, n_busy > 1 ? "and others run" : "runs");
+        hdt_error_hint(err, "'hdt status' shows what runs; 'hdt stop' ends it");
+        return HDT_EEXIST;
+    }
+    hdt_error_set(err, HDT_ENOENT, "no worker is connected%s",
+                  s->in->job->plan.sites.n > 0 ? " at the sites of plan.sites" : "");
+    hdt_error_hint(err, "start hdt-worker at a site; 'hdt status' shows who is there");
+    return HDT_ENOENT;
+}
+
+/* ---- the problem in numbers ---- */
+
+static double stage_s(const void *user, int worker, int64_t begin, int64_t end)
+{
+    const struct search *s = user;
+    const struct hdt_profile *p = &s->workers[worker]->profile;
+    double fwd_s, bwd_s, step_s;
+
+    hdt_cost_stage_times(s->in, p, begin, end, &fwd_s, &bwd_s, &step_s);
+    /* A stage has some six ops a micro-batch. */
+    return fwd_s + bwd_s + 6 * p->op_overhead_s +
+           step_s / (double)s->in->job->batch.n_micro_batches;
+}
+
+/* Room of the edges' frames at one worker: both directions, some frames deep. */
+static uint64_t frames_bytes(const struct search *s, int64_t warmup)
+{
+    double frame = 4 * activation_values(s->in);
+
+    return (uint64_t)(2 * frame * (double)(warmup + 2));
+}
+
+static uint64_t stage_bytes(const struct search *s, int64_t begin, int64_t end, int64_t warmup)
+{
+    int64_t n_mb = s->in->job->batch.n_micro_batches;
+    bool whole = begin == 0 && end == hdt_model_n_units(s->in->model);
+
+    warmup = warmup < n_mb ? warmup : n_mb;
+    return hdt_cost_stage_memory(s->in, begin, end, warmup + 1 < n_mb ? warmup + 1 : n_mb) +
+           (whole ? 0 : frames_bytes(s, warmup));
+}
+
+static bool stage_fits(const void *user, int worker, int64_t begin, int64_t end, int n_after)
+{
+    const struct search *s = user;
+
+    return s->ignore_memory ||
+           stage_bytes(s, begin, end, n_after) <= s->workers[worker]->memory_bytes;
+}
+
+static void edge_set(struct search *s, int i, int j)
+{
+    const struct hdt_cluster_worker *a = s->workers[i], *b = s->workers[j];
+    struct hdt_search_edge *e = &s->problem.edges[i][j];
+    enum hdt_edge_codec fwd_codec = hdt_cost_edge_codec(s->in, a->site, b->site, false);
+    enum hdt_edge_codec bwd_codec = hdt_cost_edge_codec(s->in, b->site, a->site, true);
+    double n = activation_values(s->in);
+    struct hdt_cost_transfer fwd, bwd;
+
+    if (i == j || hdt_cost_transfer(s->in, a->site, b->site, fwd_codec, n, &fwd, &s->last_err) ||
+        hdt_cost_transfer(s->in, b->site, a->site, bwd_codec, n, &bwd, &s->last_err)) {
+        return;
+    }
+    e->ok = true;
+    e->service_s = fwd.service_s > bwd.service_s ? fwd.service_s : bwd.service_s;
+    e->sum_s = fwd.service_s + bwd.service_s + fwd.latency_s + bwd.latency_s;
+    e->src_s = hdt_cost_cast(&a->profile, fwd_codec, n) + hdt_cost_cast(&a->profile, bwd_codec, n);
+    e->dst_s = hdt_cost_cast(&b->profile, fwd_codec, n) + hdt_cost_cast(&b->profile, bwd_codec, n);
+}
+
+static void problem_set(struct search *s)
+{
+    const struct hdt_job *job = s->in->job;
+
+    s->problem.n_workers = s->n_workers;
+    s->problem.n_units = hdt_model_n_units(s->in->model);
+    s->problem.n_mb = job->batch.n_micro_batches;
+    s->problem.min_stages = job->plan.min_stages;
+    s->problem.max_stages = job->plan.max_stages > 0 ? job->plan.max_stages : s->n_workers;
+    s->problem.stage_s = stage_s;
+    s->problem.stage_fits = stage_fits;
+    s->problem.user = s;
+    for (int i = 0; i < s->n_workers; i++) {
+        for (int j = 0; j < s->n_workers; j++) {
+            edge_set(s, i, j);
+        }
+    }
+}
+
+/* ---- from stages to a plan ---- */
+
+/* Rank of a worker in the plan, added when new. */
+static int plan_rank(struct hdt_plan *plan, const char *site, const char *worker)
+{
+    for (size_t i = 0; i < plan->n_ranks; i++) {
+        if (strcmp(plan->ranks[i].site, site) == 0 && strcmp(plan->ranks[i].worker, worker) == 0) {
+            return (int)i;
+        }
+    }
+    plan->ranks = hdt_realloc(plan->ranks, (plan->n_ranks + 1) * sizeof(plan->ranks[0]));
+    memset(&plan->ranks[plan->n_ranks], 0, sizeof(plan->ranks[0]));
+    snprintf(plan->ranks[plan->n_ranks].site, HDT_NAME_CAP, "%s", site);
+    snprintf(plan->ranks[plan->n_ranks].worker, HDT_NAME_CAP, "%s", worker);
+    return (int)plan->n_ranks++;
+}
+
+static void plan_add_stage(struct search *s, struct hdt_plan *plan,
+                           const struct hdt_cluster_worker *w, int64_t begin, int64_t end)
+{
+    struct hdt_plan_stage *stage;
+    double step_s;
+
+    plan->stages = hdt_realloc(plan->stages, (plan->n_stages + 1) * sizeof(plan->stages[0]));
+    stage = &plan->stages[plan->n_stages];
+    *stage = (struct hdt_plan_stage){.pos = (int)plan->n_stages,
+                                     .rank = plan_rank(plan, w->site, w->name),
+                                     .n_slices = 1,
+                                     .unit_begin = begin,
+                                     .unit_end = end,
+                                     .recompute = s->in->job->recompute};
+    hdt_cost_stage_times(s->in, &w->profile, begin, end, &stage->fwd_s, &stage->bwd_s, &step_s);
+    plan->n_stages++;
+}
+
+static const struct hdt_cluster_worker *stage_worker(const struct search *s,
+                                                     const struct hdt_plan *plan, size_t stage)
+{
+    const struct hdt_plan_rank *r = &plan->ranks[plan->stages[stage].rank];
+
+    return hdt_cost_find_worker(s->in->cluster, r->site, r->worker);
+}
+
+static void plan_add_codec(struct hdt_plan *plan, enum hdt_flow_kind kind, int src, int dst,
+                           enum hdt_edge_codec codec)
+{
+    plan->flows = hdt_realloc(plan->flows, (plan->n_flows + 1) * sizeof(plan->flows[0]));
+    plan->flows[plan->n_flows++] =
+        (struct hdt_plan_flow){.kind = kind, .src_stage = src, .dst_stage = dst, .codec = codec};
+}
+
+/* Round trip of the edge behind stage i, transfer included, for choosing warm-ups. */
+static enum hdt_status plan_edge(struct search *s, struct hdt_plan *plan, size_t i,
+                                 double *round_trip_s, double *service_s)
+{
+    const char *a = stage_worker(s, plan, i)->site, *b = stage_worker(s, plan, i + 1)->site;
+    enum hdt_edge_codec fwd_codec = hdt_cost_edge_codec(s->in, a, b, false);
+    enum hdt_edge_codec bwd_codec = hdt_cost_edge_codec(s->in, b, a, true);
+    double n = activation_values(s->in);
+    struct hdt_cost_transfer fwd, bwd;
+
+    HDT_TRY(hdt_cost_transfer(s->in, a, b, fwd_codec, n, &fwd, &s->last_err));
+    HDT_TRY(hdt_cost_transfer(s->in, b, a, bwd_codec, n, &bwd, &s->last_err));
+    plan_add_codec(plan, HDT_FLOW_ACTIVATION, (int)i, (int)i + 1, fwd_codec);
+    plan_add_codec(plan, HDT_FLOW_ACTIVATION_GRAD, (int)i + 1, (int)i, bwd_codec);
+    *round_trip_s = fwd.latency_s + fwd.service_s + bwd.latency_s + bwd.service_s;
+    *service_s = fwd.service_s > bwd.service_s ? fwd.service_s : bwd.service_s;
+    return HDT_OK;
+}
+
+/* The pace of the pipeline: the busiest rank (it may hold several stages) or the busiest edge. */
+static double plan_pace(const struct hdt_plan *plan, double slowest_edge_s)
+{
+    double pace_s = slowest_edge_s;
+
+    for (int rank = 0; rank < (int)plan->n_ranks; rank++) {
+        double sum_s = 0;
+
+        for (size_t i = 0; i < plan->n_stages; i++) {
+            const struct hdt_plan_stage *st = &plan->stages[i];
+
+            sum_s += st->rank == rank ? st->fwd_s + st->bwd_s : 0.0;
+        }
+        pace_s = sum_s > pace_s ? sum_s : pace_s;
+    }
+    return pace_s > 0 ? pace_s : 1e-9;
+}
+
+/*
+ * Warm-ups from the last stage to the first: one for each stage behind, and for each link behind
+ * as many as its round trip holds at the pipeline's pace; as many of these as memory allows.
+ */
+static void plan_set_warmups(struct search *s, struct hdt_plan *plan, const double *round_trip_s,
+                             double pace_s)
+{
+    int64_t n_mb = s->in->job->batch.n_micro_batches, warmup = 0;
+
+    for (size_t i = plan->n_stages; i-- > 0;) {
+        struct hdt_plan_stage *st = &plan->stages[i];
+        int64_t least = warmup + 1;
+
+        if (i + 1 < plan->n_stages) {
+            warmup = least + (int64_t)ceil(fmin(round_trip_s[i] / pace_s, 1e6));
+            warmup = warmup > n_mb ? n_mb : warmup;
+            least = least > n_mb ? n_mb : least;
+            while (warmup > least && stage_bytes(s, st->unit_begin, st->unit_end, warmup) >
+                                         stage_worker(s, plan, i)->memory_bytes) {
+                warmup--;
+            }
+        }
+        st->warmup = warmup;
+        st->memory_bytes = stage_bytes(s, st->unit_begin, st->unit_end, warmup);
+    }
+}
+
+/* Data and checkpoint sites need a rank, with or without a stage. */
+static enum hdt_status plan_add_role(struct search *s, struct hdt_plan *plan, const char *key,
+                                     const char *site)
+{
+    const struct hdt_cluster_worker *first = NULL;
+
+    if (!site || !site[0]) {
+        return HDT_OK;
+    }
+    for (size_t i = 0; i < plan->n_ranks; i++) {
+        if (strcmp(plan->ranks[i].site, site) == 0) {
+            return HDT_OK;
+        }
+    }
+    for (size_t i = 0; i < s->in->cluster->n_workers; i++) {
+        const struct hdt_cluster_worker *w = &s->in->cluster->workers[i];
+
+        if (strcmp(w->site, site) == 0 && !w->busy &&
+            (!first || strcmp(w->name, first->name) < 0)) {
+            first = w;
+        }
+    }
+    if (!first) {
+        hdt_error_set(&s->last_err, HDT_ENOENT, "%s is '%s', which has no free worker", key, site);
+        hdt_error_hint(&s->last_err, "start hdt-worker there, or name another site");
+        return HDT_ENOENT;
+    }
+    plan_rank(plan, first->site, first->name);
+    return HDT_OK;
+}
+
+/* A rank's stages together must fit. */
+static enum hdt_status plan_check_memory(struct search *s, const struct hdt_plan *plan)
+{
+    for (int rank = 0; rank < (int)plan->n_ranks; rank++) {
+        const struct hdt_plan_rank *r = &plan->ranks[rank];
+        const struct hdt_cluster_worker *w =
+            hdt_cost_find_worker(s->in->cluster, r->site, r->worker);
+        uint64_t sum = 0;
+
+        for (size_t i = 0; i < plan->n_stages; i++) {
+            sum += plan->stages[i].rank == rank ? plan->stages[i].memory_bytes : 0;
+        }
+        if (sum > w->memory_bytes && !s->ignore_memory) {
+            hdt_error_set(
+                &s->last_err, HDT_ENOMEM,
+                "the model does not fit: its part on %s/%s takes %.1f MiB, the worker may "
+                "use %.1f MiB (%.1f MiB too much)",
+                w->site, w->name, (double)sum / 0x1p20, (double)w->memory_bytes / 0x1p20,
+                (double)(sum - w->memory_bytes) / 0x1p20);
+            hdt_error_hint(&s->last_err, "lower batch.micro_batch, set recompute: true, or add a "
+                                         "worker");
+            return HDT_ENOMEM;
+        }
+    }
+    return HDT_OK;
+}
+
+/* Fill in what follows from the stages and play it. */
+static enum hdt_status plan_judge(struct search *s, struct hdt_plan *plan, struct hdt_cost *cost)
+{
+    double *round_trip_s = hdt_calloc(plan->n_stages, sizeof(double));
+    double slowest_edge_s = 0, service_s;
+    enum hdt_status status = HDT_OK;
+
+    for (size_t i = 0; i + 1 < plan->n_stages && status == HDT_OK; i++) {
+        status = plan_edge(s, plan, i, &round_trip_s[i], &service_s);
+        slowest_edge_s =
+            status == HDT_OK && service_s > slowest_edge_s ? service_s : slowest_edge_s;
+    }
+    if (status == HDT_OK) {
+        plan_set_warmups(s, plan, round_trip_s, plan_pace(plan, slowest_edge_s));
+        status = plan_check_memory(s, plan);
+    }
+    free(round_trip_s);
+    HDT_TRY(status);
+    HDT_TRY(plan_add_role(s, plan, "data.site", s->in->job->data.site));
+    HDT_TRY(plan_add_role(s, plan, "checkpoint.site", s->in->job->checkpoint.site));
+    HDT_TRY(hdt_plan_complete(plan, s->in->job, s->in->model, &s->last_err));
+    HDT_TRY(hdt_cost_play(s->in, plan, true, cost, &s->last_err));
+    plan->step_s = cost->step_s;
+    plan->bubble_share = cost->bubble_share;
+    plan->wan_bytes = cost->wan_bytes;
+    snprintf(plan->limit, sizeof(plan->limit), "%s", cost->limit);
+    return HDT_OK;
+}
+
+/* ---- a fixed cut ---- */
+
+/* "SITE/WORKER=UNITS", its form checked by hdt_job_check. */
+static enum hdt_status cut_read(struct search *s, const char *text,
+                                const struct hdt_cluster_worker **worker, int64_t *units,
+                                struct hdt_error *err)
+{
+    char site[HDT_NAME_CAP], name[HDT_NAME_CAP];
+    const char *slash = strchr(text, '/'), *equals = slash ? strchr(slash, '=') : NULL;
+
+    if (!equals || slash - text >= HDT_NAME_CAP || equals - slash - 1 >= HDT_NAME_CAP) {
+        return hdt_error_set(err, HDT_EINVAL, "plan.cut: '%s' is not SITE/WORKER=UNITS", text);
+    }
+    snprintf(site, sizeof(site), "%.*s", (int)(slash - text), text);
+    snprintf(name, sizeof(name), "%.*s", (int)(equals - slash - 1), slash + 1);
+    *units = strtoll(equals + 1, NULL, 10);
+    *worker = hdt_cost_find_worker(s->in->cluster, site, name);
+    if (!*worker || (*worker)->busy) {
+        hdt_error_set(err, HDT_EINVAL, "plan.cut: worker %s/%s %s", site, name,
+                      *worker ? "is part of a running job" : "is not there");
+        hdt_error_hint(err, "hdt status lists the workers");
+        return HDT_EINVAL;
+    }
+    return profile_check(s->in, *worker, err);
+}
+
+static enum hdt_status search_fixed(struct search *s, struct hdt_search_result *result,
+                                    struct hdt_error *err)
+{
+    int64_t begin = 0;
+    enum hdt_status status;
+
+    for (size_t i = 0; i < s->in->job->plan.cut.n; i++) {
+        const struct hdt_cluster_worker *w = NULL;
+        int64_t units = 0;
+
+        HDT_TRY(cut_read(s, s->in->job->plan.cut.items[i], &w, &units, err));
+        plan_add_stage(s, &result->plan, w, begin, begin + units);
+        begin += units;
+    }
+    status = plan_judge(s, &result->plan, &result->cost);
+    result->n_judged = 1;
+    if (status != HDT_OK && err) {
+        *err = s->last_err;
+    }
+    return status;
+}
+
+/* ---- the search ---- */
+
+static void cut_to_plan(struct search *s, const struct hdt_search_cut *cut, struct hdt_plan *plan)
+{
+    memset(plan, 0, sizeof(*plan));
+    for (int i = 0; i < cut->n_stages; i++) {
+        plan_add_stage(s, plan, s->workers[cut->worker[i]], cut->begin[i],
+                       i + 1 < cut->n_stages ? cut->begin[i + 1] : s->problem.n_units);
+    }
+}
+
+static void plan_words(const struct hdt_plan *plan, char *out, size_t out_cap)
+{
+    size_t used = (size_t)snprintf(out, out_cap, "%.3f s a step:", plan->step_s);
+
+    for (size_t i = 0; i < plan->n_stages && used < out_cap; i++) {
+        const struct hdt_plan_stage *st = &plan->stages[i];
+        const struct hdt_plan_rank *r = &plan->ranks[st->rank];
+
+        used += (size_t)snprintf(out + used, out_cap - used, "%s %s/%s %lld", i ? "," : "", r->site,
+                                 r->worker, (long long)(st->unit_end - st->unit_begin));
+    }
+}
+
+/* Keep the faster of the result and the candidate; the other becomes the runner-up if it is the
+ * fastest such. True when the candidate is kept. */
+static bool result_offer(struct hdt_search_result *result, double *second_s, struct hdt_plan *plan,
+                         struct hdt_cost *cost)
+{
+    bool better = result->plan.n_stages == 0 || cost->step_s < result->cost.step_s;
+
+    if (better) {
+        struct hdt_plan old_plan = result->plan;
+        struct hdt_cost old_cost = result->cost;
+
+        result->plan = *plan;
+        result->cost = *cost;
+        *plan = old_plan;
+        *cost = old_cost;
+    }
+    if (plan->n_stages > 0 && cost->step_s < *second_s) {
+        *second_s = cost->step_s;
+        plan_words(plan, result->second, sizeof(result->second));
+    }
+    hdt_plan_release(plan);
+    hdt_cost_release(cost);
+    return better;
+}
+
+/* Judge a cut and offer it; true when it is the best so far. */
+static bool search_try(struct search *s, const struct hdt_search_cut *cut,
+                       struct hdt_search_result *result, double *second_s)
+{
+    struct hdt_plan plan;
+    struct hdt_cost cost = {0};
+
+    cut_to_plan(s, cut, &plan);
+    if (plan_judge(s, &plan, &cost) != HDT_OK) {
+        hdt_plan_release(&plan);
+        hdt_cost_release(&cost);
+        return false;
+    }
+    result->n_judged++;
+    return result_offer(result, second_s, &plan, &cost);
+}
+
+/* The objective counts filling and draining roughly, the judge op by op: move the borders of the
+ * best cut by one unit as long as that helps. */
+static void search_refine(struct search *s, struct hdt_search_cut *cut,
+                          struct hdt_search_result *result, double *second_s)
+{
+    bool moved = true;
+
+    for (int round = 0; moved && round < N_REFINE; round++) {
+        moved = false;
+        for (int i = 2; i < 2 * cut->n_stages && !moved; i++) {
+            struct hdt_search_cut next = *cut;
+            int border = i / 2;
+            int64_t end = border + 1 < cut->n_stages ? cut->begin[border + 1] : s->problem.n_units;
+
+            next.begin[border] += i % 2 ? 1 : -1;
+            if (next.begin[border] > next.begin[border - 1] && next.begin[border] < end) {
+                moved = search_try(s, &next, result, second_s);
+                *cut = moved ? next : *cut;
+            }
+        }
+    }
+}
+
+/* What kept every cut from fitting: search again without memory limits and look at the best. */
+static enum hdt_status search_explain(struct search *s, struct hdt_error *err)
+{
+    struct hdt_search_cut cut;
+    struct hdt_plan plan;
+    struct hdt_cost cost = {0};
+    enum hdt_status status;
+
+    if (s->problem.min_stages > s->n_workers) {
+        hdt_error_set(err, HDT_EINVAL, "plan.min_stages is %lld, but only %d workers are free",
+                      (long long)s->problem.min_stages, s->n_workers);
+        hdt_error_hint(err, "start more workers or lower plan.min_stages");
+        return HDT_EINVAL;
+    }
+    s->ignore_memory = true;
+    if (hdt_search_dp(&s->problem, &cut, 1) == 0) {
+        if (err) {
+            *err = s->last_err; /* the link that is missing */
+        }
+        return s->last_err.status != HDT_OK ? s->last_err.status : HDT_ENOENT;
+    }
+    s->ignore_memory = false;
+    cut_to_plan(s, &cut, &plan);
+    status = plan_judge(s, &plan, &cost);
+    hdt_plan_release(&plan);
+    hdt_cost_release(&cost);
+    if (err) {
+        *err = s->last_err;
+    }
+    /* The cut did not fit in the first search, so that the judge refuses it too. */
+    HDT_ASSERT(status != HDT_OK);
+    return status;
+}
+
+static enum hdt_status search_free(struct search *s, struct hdt_search_result *result,
+                                   struct hdt_error *err)
+{
+    struct hdt_search_cut cuts[N_JUDGED];
+    double second_s = INFINITY;
+    size_t n, best = 0;
+
+    if (hdt_model_n_units(s->in->model) > HDT_SEARCH_MAX_UNITS) {
+        hdt_error_set(err, HDT_ENOTSUP, "the planner cuts models of up to %d layers",
+                      HDT_SEARCH_MAX_UNITS - 2);
+        hdt_error_hint(err, "give the cut by plan.cut");
+        return HDT_ENOTSUP;
+    }
+    HDT_TRY(search_workers(s, &result->n_left_out, err));
+    problem_set(s);
+    n = hdt_search_dp(&s->problem, cuts, N_JUDGED);
+    if (n == 0) {
+        return search_explain(s, err);
+    }
+    for (size_t i = 0; i < n; i++) {
+        best = search_try(s, &cuts[i], result, &second_s) ? i : best;
+    }
+    if (result->n_judged == 0) {
+        if (err) {
+            *err = s->last_err;
+        }
+        return s->last_err.status;
+    }
+    search_refine(s, &cuts[best], result, &second_s);
+    return HDT_OK;
+}
+
+enum hdt_status hdt_search_plan(const struct hdt_cost_inputs *in, struct hdt_search_result *result,
+                                struct hdt_error *err)
+{
+    struct search *s = hdt_calloc(1, sizeof(*s));
+    enum hdt_status status;
+
+    memset(result, 0, sizeof(*result));
+    s->in = in;
+    status = in->job->plan.cut.n > 0 ? search_fixed(s, result, err) : search_free(s, result, err);
+    if (status != HDT_OK) {
+        hdt_error_prefix(err, "cannot plan the job");
+        hdt_search_result_release(result);
+    }
+    free(s);
+    return status;
+}
+
+void hdt_search_result_release(struct hdt_search_result *result)
+{
+    hdt_plan_release(&result->plan);
+    hdt_cost_release(&result->cost);
+    memset(result, 0, sizeof(*result));
+}

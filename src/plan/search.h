@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef HDT_PLAN_SEARCH_H
+#define HDT_PLAN_SEARCH_H
+
+/*
+ * From a job, a model and a cluster to a plan: exact dynamic programming over cuts and orders of
+ * workers (search_dp.h), the best few played op by op (cost.h), the fastest of these taken.
+ */
+#include "src/plan/cost.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+struct hdt_search_result {
+    struct hdt_plan plan; /* complete, with predictions */
+    struct hdt_cost cost; /* of it, with its timeline */
+    char second[256];     /* the runner-up in words, with its step time; "": there is none */
+    size_t n_judged;      /* candidates that were played */
+    size_t n_left_out;    /* usable workers that the search did not look at (more than 8) */
+};
+
+/*
+ * Make the plan. job->data.site must be set (the caller knows which site it submits to). Only
+ * workers that are not busy, on plan.sites, take part; plan.cut fixes the stages. Warm-up of a
+ * stage: the stages behind it, and for each link behind it the frames that fill its round trip at
+ * the pace of the slowest stage, capped by the micro-batches and by memory.
+ *
+ * HDT_EINVAL: a worker without profile, a cut or site that does not exist. HDT_ENOMEM: the model
+ * does not fit: what is missing where, and what would help. HDT_ENOENT: no link, no worker.
+ */
+enum hdt_status hdt_search_plan(const struct hdt_cost_inputs *in, struct hdt_search_result *result,
+                                struct hdt_error *err);
+void hdt_search_result_release(struct hdt_search_result *result);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* HDT_PLAN_SEARCH_H */

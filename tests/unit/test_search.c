@@ -1,0 +1,444 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "config.h"
+
+/*
+ * The planner against brute force over all orders and all cuts of small random clusters, and its
+ * answers where nothing fits.
+ */
+#include "src/plan/search.h"
+#include "src/plan/search_dp.h"
+
+#include <criterion/criterion.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static uint64_t rng_state;
+
+static uint64_t rng(uint64_t n)
+{
+    rng_state ^= rng_state << 13;
+    rng_state ^= rng_state >> 7;
+    rng_state ^= rng_state << 17;
+    return rng_state % n;
+}
+
+static double rng_real(double max)
+{
+    return max * (double)(1 + rng(1000)) / 1000.0;
+}
+
+/* ---- the dynamic program alone ---- */
+
+struct numbers {
+    double unit_s[4][12];
+    double memory[4];
+};
+
+static double numbers_stage_s(const void *user, int worker, int64_t begin, int64_t end)
+{
+    const struct numbers *n = user;
+    double sum = 0;
+
+    for (int64_t u = begin; u < end; u++) {
+        sum += n->unit_s[worker][u];
+    }
+    return sum;
+}
+
+static bool numbers_fit(const void *user, int worker, int64_t begin, int64_t end, int n_after)
+{
+    const struct numbers *n = user;
+
+    return (double)(end - begin) * (1 + 0.2 * n_after) <= n->memory[worker];
+}
+
+static void problem_random(struct hdt_search_problem *p, struct numbers *n)
+{
+    memset(p, 0, sizeof(*p));
+    p->n_workers = 1 + (int)rng(4);
+    p->n_units = 1 + (int64_t)rng(9);
+    p->n_mb = 1 + (int64_t)rng(16);
+    p->min_stages = 1 + (int64_t)rng(2);
+    p->max_stages = p->min_stages + (int64_t)rng(4);
+    p->stage_s = numbers_stage_s;
+    p->stage_fits = numbers_fit;
+    p->user = n;
+    for (int i = 0; i < p->n_workers; i++) {
+        n->memory[i] = rng(3) ? 100 : rng_real(8);
+        for (int u = 0; u < 12; u++) {
+            n->unit_s[i][u] = rng_real(1 + i);
+        }
+        for (int j = 0; j < p->n_workers; j++) {
+            bool codec = rng(2);
+
+            p->edges[i][j] = (struct hdt_search_edge){.ok = i != j && rng(8) != 0,
+                                                      .service_s = rng_real(2),
+                                                      .sum_s = rng_real(4),
+                                                      .src_s = codec ? rng_real(0.5) : 0,
+                                                      .dst_s = codec ? rng_real(0.5) : 0};
+        }
+    }
+}
+
+/* All cuts of the order given by `cut->worker`: counts through the first units of its stages. */
+static double brute_cuts(const struct hdt_search_problem *p, struct hdt_search_cut *cut)
+{
+    double best = INFINITY;
+
+    for (uint64_t bits = 0; bits < UINT64_C(1) << (p->n_units - 1); bits++) {
+        int n = 1;
+
+        if (__builtin_popcountll(bits) != cut->n_stages - 1) {
+            continue;
+        }
+        cut->begin[0] = 0;
+        for (int64_t u = 1; u < p->n_units; u++) {
+            if (bits & UINT64_C(1) << (u - 1)) {
+                cut->begin[n++] = u;
+            }
+        }
+        best = fmin(best, hdt_search_objective(p, cut));
+    }
+    return best;
+}
+
+/* All sequences of distinct workers, as numbers in base n_workers. */
+static double brute_force(const struct hdt_search_problem *p)
+{
+    double best = INFINITY;
+
+    for (int k = (int)p->min_stages; k <= p->max_stages && k <= p->n_workers; k++) {
+        for (int code = 0; code < pow(p->n_workers, k); code++) {
+            struct hdt_search_cut cut = {.n_stages = k};
+            unsigned used = 0;
+
+            for (int i = 0, rest = code; i < k; i++, rest /= p->n_workers) {
+                cut.worker[i] = rest % p->n_workers;
+                used |= 1u << cut.worker[i];
+            }
+            if (__builtin_popcount(used) == k && k <= p->n_units) {
+                best = fmin(best, brute_cuts(p, &cut));
+            }
+        }
+    }
+    return best;
+}
+
+Test(search, dynamic_program_finds_what_brute_force_finds)
+{
+    const unsigned long long seed = 0x5eed5;
+
+    rng_state = seed;
+    for (int round = 0; round < 300; round++) {
+        struct hdt_search_problem p;
+        struct numbers n;
+        struct hdt_search_cut cuts[4];
+        double expected;
+        size_t found;
+
+        problem_random(&p, &n);
+        expected = brute_force(&p);
+        found = hdt_search_dp(&p, cuts, 4);
+        if (isinf(expected)) {
+            cr_expect_eq(found, 0, "seed %llu round %d", seed, round);
+            continue;
+        }
+        cr_assert_gt(found, 0, "seed %llu round %d", seed, round);
+        cr_expect_float_eq(cuts[0].objective_s, expected, 1e-9 * expected,
+                           "seed %llu round %d: %.9f, brute force %.9f", seed, round,
+                           cuts[0].objective_s, expected);
+        cr_expect_float_eq(hdt_search_objective(&p, &cuts[0]), cuts[0].objective_s, 1e-9 * expected,
+                           "seed %llu round %d", seed, round);
+    }
+}
+
+/* ---- the whole planner ---- */
+
+static const struct hdt_model_config model = {
+    .V = 256, .C = 256, .F = 768, .L = 6, .NH = 4, .NKV = 4, .HS = 64, .T = 256};
+
+static void cluster_add_worker(struct hdt_cluster *cluster, const char *site, double speed)
+{
+    struct hdt_cluster_worker w = {.name = "w0",
+                                   .device = "test",
+                                   .backend = "cpu",
+                                   .memory_bytes = UINT64_C(8) << 30,
+                                   .n_threads = 1};
+
+    snprintf(w.site, sizeof(w.site), "%s", site);
+    w.profile = (struct hdt_profile){.valid = true,
+                                     .micro_batch = 8,
+                                     .seq_len = 128,
+                                     .embed_fwd_s = 0.0005 / speed,
+                                     .embed_bwd_s = 0.001 / speed,
+                                     .block_fwd_s = 0.010 / speed,
+                                     .block_bwd_s = 0.020 / speed,
+                                     .head_fwd_s = 0.009 / speed,
+                                     .head_bwd_s = 0.0,
+                                     .step_s_per_param = 2e-9 / speed,
+                                     .op_overhead_s = 2e-5,
+                                     .cast_bytes_per_s = 2e9};
+    hdt_cluster_add_worker(cluster, &w);
+}
+
+static void cluster_add_links(struct hdt_cluster *cluster, double rate, double rtt)
+{
+    for (size_t i = 0; i < cluster->n_sites; i++) {
+        for (size_t j = 0; j < cluster->n_sites; j++) {
+            struct hdt_cluster_link link = {.up = true, .rate_bytes_per_s = rate, .rtt_s = rtt};
+
+            if (i != j) {
+                snprintf(link.from, sizeof(link.from), "%s", cluster->sites[i].name);
+                snprintf(link.to, sizeof(link.to), "%s", cluster->sites[j].name);
+                hdt_cluster_add_link(cluster, &link);
+            }
+        }
+    }
+}
+
+static void cluster_make(struct hdt_cluster *cluster, int n, const double *speeds, double rate,
+                         double rtt)
+{
+    static const char *const names[] = {"a", "b", "c", "d"};
+
+    memset(cluster, 0, sizeof(*cluster));
+    for (int i = 0; i < n; i++) {
+        hdt_cluster_add_site(cluster, names[i]);
+        cluster_add_worker(cluster, names[i], speeds[i]);
+    }
+    cluster_add_links(cluster, rate, rtt);
+}
+
+static struct hdt_job job_make(void)
+{
+    return (struct hdt_job){.name = "t",
+                            .data = {.site = "a"},
+                            .batch = {8, 16, 128},
+                            .steps = 10,
+                            .plan = {.min_stages = 1}};
+}
+
+/* Step time of a fixed cut, played; infinite when it does not fit. */
+static double played(struct hdt_cost_inputs in, struct hdt_job job, char **cut, size_t n)
+{
+    struct hdt_search_result result;
+    double step_s = INFINITY;
+
+    job.plan.cut = (struct hdt_conf_strings){cut, n};
+    in.job = &job;
+    if (hdt_search_plan(&in, &result, NULL) == HDT_OK) {
+        step_s = result.plan.step_s;
+        hdt_search_result_release(&result);
+    }
+    return step_s;
+}
+
+/* The best played time over all orders and cuts of two or one workers. */
+static double brute_played(const struct hdt_cost_inputs *in, int n_sites)
+{
+    double best = INFINITY;
+    char texts[2][80];
+    char *cut[2] = {texts[0], texts[1]};
+
+    for (int i = 0; i < n_sites; i++) {
+        snprintf(texts[0], sizeof(texts[0]), "%s/w0=8", in->cluster->sites[i].name);
+        best = fmin(best, played(*in, *in->job, cut, 1));
+        for (int j = 0; j < n_sites; j++) {
+            for (int u = 1; u < 8 && i != j; u++) {
+                snprintf(texts[0], sizeof(texts[0]), "%s/w0=%d", in->cluster->sites[i].name, u);
+                snprintf(texts[1], sizeof(texts[1]), "%s/w0=%d", in->cluster->sites[j].name, 8 - u);
+                best = fmin(best, played(*in, *in->job, cut, 2));
+            }
+        }
+    }
+    return best;
+}
+
+Test(search, planned_step_is_within_3_percent_of_all_played_cuts)
+{
+    const unsigned long long seed = 77;
+    double worst = 1;
+
+    rng_state = seed;
+    for (int round = 0; round < 25; round++) {
+        double speeds[3] = {0.2 + rng_real(2), 0.2 + rng_real(2), 0.2 + rng_real(2)};
+        struct hdt_cluster cluster;
+        struct hdt_job job = job_make();
+        struct hdt_cost_inputs in = {&job, &model, &cluster};
+        struct hdt_search_result result;
+        struct hdt_error err = {0};
+        double best;
+
+        cluster_make(&cluster, 3, speeds, 1e6 * (double)(1 + rng(200)), rng_real(0.2));
+        job.plan.max_stages = 2;
+        cr_assert_eq(hdt_search_plan(&in, &result, &err), HDT_OK, "%s", err.msg);
+        best = brute_played(&in, 3);
+        worst = fmax(worst, result.plan.step_s / best);
+        cr_expect_leq(result.plan.step_s, 1.03 * best, "seed %llu round %d: %g, brute force %g",
+                      seed, round, result.plan.step_s, best);
+        hdt_search_result_release(&result);
+        hdt_cluster_release(&cluster);
+    }
+    printf("worst planned / best of all cuts: %.4f\n", worst);
+}
+
+Test(search, a_fast_link_balances_unlike_workers)
+{
+    static const double speeds[] = {1, 3};
+    struct hdt_cluster cluster;
+    struct hdt_job job = job_make();
+    struct hdt_cost_inputs in = {&job, &model, &cluster};
+    struct hdt_search_result result;
+    struct hdt_error err = {0};
+    const struct hdt_plan_stage *st;
+
+    cluster_make(&cluster, 2, speeds, 1e9, 0.001);
+    job.plan.min_stages = 2;
+    cr_assert_eq(hdt_search_plan(&in, &result, &err), HDT_OK, "%s", err.msg);
+    st = result.plan.stages;
+    cr_assert_eq(result.plan.n_stages, 2);
+    for (size_t i = 0; i < 2; i++) {
+        int64_t n = st[i].unit_end - st[i].unit_begin;
+
+        if (strcmp(result.plan.ranks[st[i].rank].site, "a") == 0) {
+            cr_expect_leq(n, 3, "the slow worker has %ld of 8 units", (long)n);
+        }
+    }
+    cr_expect(result.plan.limit[0] != '\0');
+    cr_expect_gt(result.plan.wan_bytes, 0);
+    hdt_search_result_release(&result);
+    hdt_cluster_release(&cluster);
+}
+
+Test(search, latency_raises_the_warm_up)
+{
+    static const double speeds[] = {1, 1};
+    struct hdt_cluster cluster;
+    struct hdt_job job = job_make();
+    struct hdt_cost_inputs in = {&job, &model, &cluster};
+    struct hdt_search_result near, far;
+
+    job.plan.min_stages = 2;
+    job.batch.n_micro_batches = 32;
+    cluster_make(&cluster, 2, speeds, 1e9, 0.0001);
+    cr_assert_eq(hdt_search_plan(&in, &near, NULL), HDT_OK);
+    hdt_cluster_release(&cluster);
+    cluster_make(&cluster, 2, speeds, 1e9, 0.3);
+    cr_assert_eq(hdt_search_plan(&in, &far, NULL), HDT_OK);
+    cr_expect_eq(near.plan.stages[1].warmup, 0);
+    cr_expect_leq(near.plan.stages[0].warmup, 2);
+    /* 300 ms at a pace of some 100 ms a micro-batch. */
+    cr_expect_geq(far.plan.stages[0].warmup, 4);
+    /* Latency is paid once a step, not once a micro-batch. */
+    cr_expect_leq(far.plan.step_s, near.plan.step_s + 3 * 0.3 + 0.05);
+    hdt_search_result_release(&near);
+    hdt_search_result_release(&far);
+    hdt_cluster_release(&cluster);
+}
+
+Test(search, a_slow_link_is_avoided_or_named)
+{
+    static const double speeds[] = {1, 1};
+    struct hdt_cluster cluster;
+    struct hdt_job job = job_make();
+    struct hdt_cost_inputs in = {&job, &model, &cluster};
+    struct hdt_search_result result;
+
+    cluster_make(&cluster, 2, speeds, 1e5, 0.05);
+    cr_assert_eq(hdt_search_plan(&in, &result, NULL), HDT_OK);
+    cr_expect_eq(result.plan.n_stages, 1);
+    hdt_search_result_release(&result);
+    job.plan.min_stages = 2;
+    cr_assert_eq(hdt_search_plan(&in, &result, NULL), HDT_OK);
+    cr_expect(strstr(result.plan.limit, "link"), "%s", result.plan.limit);
+    hdt_search_result_release(&result);
+    hdt_cluster_release(&cluster);
+}
+
+Test(search, auto_takes_bf16_only_where_loss_is_allowed)
+{
+    static const double speeds[] = {1, 1};
+    struct hdt_cluster cluster;
+    struct hdt_job job = job_make();
+    struct hdt_cost_inputs in = {&job, &model, &cluster};
+
+    cluster_make(&cluster, 2, speeds, 10e6, 0.05);
+    cr_expect_eq(hdt_cost_edge_codec(&in, "a", "b", false), HDT_EDGE_LOSSLESS);
+    job.codec.lossy = true;
+    cr_expect_eq(hdt_cost_edge_codec(&in, "a", "b", false), HDT_EDGE_BF16_LOSSLESS);
+    job.codec.activations = HDT_EDGE_INT8;
+    cr_expect_eq(hdt_cost_edge_codec(&in, "a", "b", false), HDT_EDGE_INT8);
+    cr_expect_eq(hdt_cost_edge_codec(&in, "a", "a", false), HDT_EDGE_NONE);
+    hdt_cluster_release(&cluster);
+    job = job_make();
+    cluster_make(&cluster, 2, speeds, 5e9, 0.05);
+    cr_expect_eq(hdt_cost_edge_codec(&in, "a", "b", false), HDT_EDGE_NONE);
+    hdt_cluster_release(&cluster);
+}
+
+static void refused(const struct hdt_cost_inputs *in, enum hdt_status status, const char *word)
+{
+    struct hdt_search_result result;
+    struct hdt_error err = {0};
+
+    cr_expect_eq(hdt_search_plan(in, &result, &err), status, "%s: %s", word, err.msg);
+    cr_expect(strstr(err.msg, word), "'%s' is not in: %s", word, err.msg);
+    cr_expect(err.hint[0] != '\0', "%s", err.msg);
+}
+
+Test(search, what_does_not_fit_is_explained)
+{
+    static const double speeds[] = {1, 1};
+    struct hdt_cluster cluster;
+    struct hdt_job job = job_make();
+    struct hdt_cost_inputs in = {&job, &model, &cluster};
+    char *nobody[] = {"z/w0=8"}, *sites[] = {"q"};
+
+    cluster_make(&cluster, 2, speeds, 1e7, 0.05);
+    job.plan.min_stages = 3;
+    refused(&in, HDT_EINVAL, "min_stages is 3, but only 2");
+    job = job_make();
+    cluster.workers[0].memory_bytes = cluster.workers[1].memory_bytes = 16 << 20;
+    refused(&in, HDT_ENOMEM, "MiB too much");
+    cluster.workers[0].memory_bytes = cluster.workers[1].memory_bytes = UINT64_C(8) << 30;
+    cluster.workers[1].profile.valid = false;
+    refused(&in, HDT_EINVAL, "b/w0 has no profile");
+    cluster.workers[1].profile.valid = true;
+    cluster.workers[1].profile.seq_len = 64;
+    refused(&in, HDT_EINVAL, "8 x 64");
+    cluster.workers[1].profile.seq_len = 128;
+    cluster.links[0].up = false;
+    job.plan.min_stages = 2;
+    refused(&in, HDT_ENOENT, "it is down");
+    job = job_make();
+    job.plan.cut = (struct hdt_conf_strings){nobody, 1};
+    refused(&in, HDT_EINVAL, "z/w0 is not there");
+    job = job_make();
+    job.plan.sites = (struct hdt_conf_strings){sites, 1};
+    refused(&in, HDT_EINVAL, "'q'");
+    job = job_make();
+    cluster.workers[0].busy = cluster.workers[1].busy = true;
+    refused(&in, HDT_EEXIST, "no worker is free: a/w0 and others run another job");
+    hdt_cluster_release(&cluster);
+}
+
+Test(search, data_stays_at_its_site)
+{
+    static const double speeds[] = {1, 50};
+    struct hdt_cluster cluster;
+    struct hdt_job job = job_make();
+    struct hdt_cost_inputs in = {&job, &model, &cluster};
+    struct hdt_search_result result;
+
+    /* All units on the fast site: the data site still has a rank, which reads and sends. */
+    cluster_make(&cluster, 2, speeds, 1e6, 0.02);
+    cr_assert_eq(hdt_search_plan(&in, &result, NULL), HDT_OK);
+    cr_assert_eq(result.plan.n_stages, 1);
+    cr_assert_eq(result.plan.n_ranks, 2);
+    cr_expect_str_eq(result.plan.ranks[result.plan.stages[0].rank].site, "b");
+    cr_expect_str_eq(result.plan.ranks[result.plan.data_rank].site, "a");
+    hdt_search_result_release(&result);
+    hdt_cluster_release(&cluster);
+}
