@@ -1,0 +1,177 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* hdt logs: the last lines of a gateway or worker, also of another site. */
+#include "config.h"
+
+#include "src/cli/gwoptions.h"
+#include "src/cli/cmd.h"
+#include "src/base/buf.h"
+
+#include <argp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define ANSWER_TIMEOUT_MS 15000
+#define FOLLOW_MS         1000
+#define LINES_MAX         4096 /* that a program keeps */
+
+enum logs_option { OPT_FOLLOW = 'f', OPT_LINES = 'n' };
+
+static const struct argp_option options[] = {
+    {"follow", OPT_FOLLOW, NULL, 0, "Go on with new lines until Ctrl-C", 0},
+    {"lines", OPT_LINES, "N", 0, "Last N lines, at most 4096 (default 100)", 0},
+    {0},
+};
+
+struct logs_args {
+    struct hdt_gwclient_conf client;
+    const char *to; /* NULL: the gateway itself */
+    long n_lines;
+    bool follow;
+};
+
+static error_t option_parse(int key, char *arg, struct argp_state *state)
+{
+    struct logs_args *args = state->input;
+    char *end;
+
+    switch (key) {
+    case ARGP_KEY_INIT:
+        state->child_inputs[0] = &args->client;
+        return 0;
+    case OPT_FOLLOW:
+        args->follow = true;
+        return 0;
+    case OPT_LINES:
+        args->n_lines = strtol(arg, &end, 10);
+        if (*end != '\0' || args->n_lines < 1 || args->n_lines > LINES_MAX) {
+            argp_error(state, "-n '%s' is not 1 to %d", arg, LINES_MAX);
+            return EINVAL;
+        }
+        return 0;
+    case ARGP_KEY_ARG:
+        if (args->to) {
+            argp_error(state, "unexpected '%s'", arg);
+            return EINVAL;
+        }
+        args->to = arg;
+        return 0;
+    default:
+        return ARGP_ERR_UNKNOWN;
+    }
+}
+
+static const struct argp_child children[] = {{&hdt_gwoptions_argp, 0, NULL, 0}, {0}};
+static const struct argp argp = {
+    .options = options,
+    .parser = option_parse,
+    .args_doc = "[SITE | SITE/WORKER]",
+    .doc =
+        "Print the last log lines of a site's gateway or of a worker, as it keeps them in memory. "
+        "Without a name: of the gateway that answers.",
+    .children = children,
+};
+
+static enum hdt_status logs_get(struct hdt_gwclient *client, const char *to, long n, char **text,
+                                struct hdt_error *err)
+{
+    struct hdt_gwclient_request request = {.type = "logs",
+                                           .to = to,
+                                           .body = json_pack("{s:I}", "n", (json_int_t)n),
+                                           .expect = "logs.are",
+                                           .timeout_ms = ANSWER_TIMEOUT_MS};
+    const char *s;
+    json_t *body;
+
+    HDT_TRY(hdt_gwclient_ask(client, &request, &body, err));
+    s = json_string_value(json_object_get(body, "text"));
+    *text = hdt_strdup(s ? s : "");
+    json_decref(body);
+    return HDT_OK;
+}
+
+/* Last line of a text, without its end. */
+static char *line_last(const char *text)
+{
+    size_t len = strlen(text), begin;
+
+    while (len > 0 && text[len - 1] == '\n') {
+        len--;
+    }
+    for (begin = len; begin > 0 && text[begin - 1] != '\n'; begin--) {
+    }
+    return hdt_asprintf("%.*s", (int)(len - begin), text + begin);
+}
+
+/* What follows the line `last` in `text`; all of it when the line is not there any more. */
+static const char *text_after(const char *text, const char *last)
+{
+    const char *found = NULL, *p = text;
+
+    while (last[0] && (p = strstr(p, last))) {
+        found = p + strlen(last);
+        p = found;
+    }
+    if (!found) {
+        return text;
+    }
+    return *found == '\n' ? found + 1 : found;
+}
+
+/* Ask again and again, and print what is new behind the last line seen. */
+static enum hdt_status logs_follow(struct hdt_gwclient *client, const char *to, char *last,
+                                   struct hdt_error *err)
+{
+    enum hdt_status status = HDT_OK;
+
+    while (hdt_interrupts_count() == 0 && status == HDT_OK) {
+        const char *fresh;
+        char *text;
+
+        usleep(FOLLOW_MS * 1000);
+        status = logs_get(client, to, LINES_MAX, &text, err);
+        if (status != HDT_OK) {
+            break;
+        }
+        fresh = text_after(text, last);
+        if (*fresh) {
+            fputs(fresh, stdout);
+            fflush(stdout);
+            free(last);
+            last = line_last(text);
+        }
+        free(text);
+    }
+    free(last);
+    return status == HDT_ECANCELED ? HDT_OK : status;
+}
+
+static int logs_run(int argc, char **argv)
+{
+    struct logs_args args = {.n_lines = 100};
+    struct hdt_gwclient *client;
+    struct hdt_error err = {0};
+    enum hdt_status status;
+    char *text;
+
+    hdt_cmd_parse(&argp, argc, argv, &args);
+    if (hdt_gwclient_open(&args.client, &client, &err) != HDT_OK) {
+        return hdt_cmd_fail(&err);
+    }
+    status = logs_get(client, args.to, args.n_lines, &text, &err);
+    if (status == HDT_OK) {
+        fputs(text, stdout);
+        fflush(stdout);
+        if (args.follow) {
+            hdt_interrupts_catch();
+            status = logs_follow(client, args.to, line_last(text), &err);
+        }
+        free(text);
+    }
+    hdt_gwclient_close(client);
+    return status == HDT_OK ? HDT_EXIT_OK : hdt_cmd_fail(&err);
+}
+
+const struct hdt_cmd hdt_cmd_logs = {"logs", "last log lines of a gateway or worker", logs_run,
+                                     &argp, NULL};

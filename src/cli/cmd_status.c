@@ -1,0 +1,220 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* hdt status: sites, workers and jobs as a gateway sees them. */
+#include "config.h"
+
+#include "src/cli/gwoptions.h"
+#include "src/cli/cmd.h"
+#include "src/cli/human.h"
+
+#include <argp.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#define ANSWER_TIMEOUT_MS 15000
+#define WATCH_MS          1000
+
+enum status_option { OPT_JSON = 256, OPT_WATCH };
+
+static const struct argp_option options[] = {
+    {"json", OPT_JSON, NULL, 0, "Print the gateway's /status", 0},
+    {"watch", OPT_WATCH, NULL, 0, "Show it again every second until Ctrl-C", 0},
+    {0},
+};
+
+struct status_args {
+    struct hdt_gwclient_conf client;
+    bool json, watch;
+};
+
+static error_t option_parse(int key, char *arg, struct argp_state *state)
+{
+    struct status_args *args = state->input;
+
+    switch (key) {
+    case ARGP_KEY_INIT:
+        state->child_inputs[0] = &args->client;
+        return 0;
+    case OPT_JSON:
+        args->json = true;
+        return 0;
+    case OPT_WATCH:
+        args->watch = true;
+        return 0;
+    case ARGP_KEY_ARG:
+        argp_error(state, "unexpected '%s'", arg);
+        return EINVAL;
+    default:
+        return ARGP_ERR_UNKNOWN;
+    }
+}
+
+static const struct argp_child children[] = {{&hdt_gwoptions_argp, 0, NULL, 0}, {0}};
+static const struct argp argp = {
+    .options = options,
+    .parser = option_parse,
+    .doc = "Show sites, workers and jobs as a gateway sees them.",
+    .children = children,
+};
+
+static const char *text_of(const json_t *json, const char *key)
+{
+    const char *text = json_string_value(json_object_get(json, key));
+
+    return text ? text : "";
+}
+
+static double real_of(const json_t *json, const char *key)
+{
+    return json_number_value(json_object_get(json, key));
+}
+
+/* The cipher is in --json. */
+static void peer_print(const char *site, const json_t *link)
+{
+    char rtt[HDT_HUMAN_CAP], sent[HDT_HUMAN_CAP], received[HDT_HUMAN_CAP];
+    const char *tls = text_of(link, "tls");
+
+    printf("peer   %-18s %-7s rtt %s  %.0f streams  sent %s  received %s  %.*s\n", site,
+           json_is_true(json_object_get(link, "suspect")) ? "suspect" : "up",
+           hdt_human_time(real_of(link, "rtt_ms") / 1e3, rtt), real_of(link, "streams"),
+           hdt_human_bytes(real_of(link, "sent_bytes"), sent),
+           hdt_human_bytes(real_of(link, "recv_bytes"), received), (int)strcspn(tls, " "), tls);
+}
+
+static void sites_print(const json_t *body)
+{
+    const json_t *sites = json_object_get(body, "sites");
+    size_t i;
+    json_t *site;
+
+    printf("site   %s  federation %s  hdt %s  up %.0f s\n", text_of(body, "site"),
+           text_of(body, "federation"), text_of(body, "version"), real_of(body, "up_s"));
+    json_array_foreach(sites, i, site)
+    {
+        const json_t *link = json_object_get(site, "link");
+
+        if (!json_is_true(json_object_get(site, "up"))) {
+            printf("peer   %-18s down    %s\n", text_of(site, "site"), text_of(site, "why_down"));
+            continue;
+        }
+        peer_print(text_of(site, "site"), link);
+    }
+}
+
+static void refused_print(const json_t *body)
+{
+    const json_t *refused = json_object_get(body, "refused");
+    size_t i;
+    json_t *item;
+
+    json_array_foreach(refused, i, item)
+    {
+        printf("refused %s, %.0f times, %.0f s ago: %s\n", text_of(item, "who"),
+               real_of(item, "attempts"), real_of(item, "last_s"), text_of(item, "why"));
+    }
+}
+
+static void workers_print(const json_t *body)
+{
+    const json_t *workers = json_object_get(body, "workers");
+    size_t i;
+    json_t *w;
+
+    json_array_foreach(workers, i, w)
+    {
+        char name[160], memory[HDT_HUMAN_CAP];
+
+        snprintf(name, sizeof(name), "%s/%s", text_of(w, "site"), text_of(w, "worker"));
+        printf("worker %-18s %-7s %s, %s\n", name,
+               !json_is_true(json_object_get(w, "up"))    ? "down"
+               : json_is_true(json_object_get(w, "busy")) ? "busy"
+                                                          : "free",
+               text_of(w, "device"), hdt_human_memory(real_of(w, "memory_bytes"), memory));
+    }
+    if (json_array_size(workers) == 0) {
+        printf("no worker is connected: start hdt-worker\n");
+    }
+}
+
+static void jobs_print(const json_t *body)
+{
+    const json_t *jobs = json_object_get(body, "jobs");
+    size_t i;
+    json_t *job;
+
+    json_array_foreach(jobs, i, job)
+    {
+        const json_t *error = json_object_get(job, "error");
+        char name[160];
+
+        snprintf(name, sizeof(name), "%.0f %s", real_of(job, "number"), text_of(job, "name"));
+        printf("job    %-18s %-9s step %.0f/%.0f", name, text_of(job, "state"),
+               real_of(job, "step"), real_of(job, "steps"));
+        if (json_is_number(json_object_get(job, "loss"))) {
+            printf("  loss %.4f  %.0f tokens/s  %.3f s (predicted %.3f)", real_of(job, "loss"),
+                   real_of(job, "tokens_per_s"), real_of(job, "step_s"),
+                   real_of(job, "predicted_step_s"));
+        }
+        putchar('\n');
+        if (json_is_object(error)) {
+            printf("       %s%s%s\n", text_of(error, "where"),
+                   text_of(error, "where")[0] ? ": " : "", text_of(error, "msg"));
+        }
+    }
+}
+
+static enum hdt_status status_show(struct hdt_gwclient *client, const struct status_args *args,
+                                   struct hdt_error *err)
+{
+    struct hdt_gwclient_request request = {
+        .type = "status", .expect = "status.is", .timeout_ms = ANSWER_TIMEOUT_MS};
+    json_t *body;
+
+    HDT_TRY(hdt_gwclient_ask(client, &request, &body, err));
+    if (args->watch && isatty(STDOUT_FILENO)) {
+        printf("\033[H\033[2J");
+    }
+    if (args->json) {
+        json_dumpf(body, stdout, args->watch ? JSON_COMPACT : JSON_INDENT(2));
+        putchar('\n');
+    } else {
+        sites_print(body);
+        refused_print(body);
+        workers_print(body);
+        jobs_print(body);
+    }
+    fflush(stdout);
+    json_decref(body);
+    return HDT_OK;
+}
+
+static int status_run(int argc, char **argv)
+{
+    struct status_args args = {0};
+    struct hdt_gwclient *client;
+    struct hdt_error err = {0};
+    enum hdt_status status;
+
+    hdt_cmd_parse(&argp, argc, argv, &args);
+    if (hdt_gwclient_open(&args.client, &client, &err) != HDT_OK) {
+        return hdt_cmd_fail(&err);
+    }
+    if (args.watch) {
+        hdt_interrupts_catch();
+    }
+    do {
+        status = status_show(client, &args, &err);
+        if (args.watch && status == HDT_OK) {
+            usleep(WATCH_MS * 1000);
+        }
+    } while (args.watch && status == HDT_OK && hdt_interrupts_count() == 0);
+    hdt_gwclient_close(client);
+    if (status == HDT_ECANCELED && args.watch) {
+        status = HDT_OK;
+    }
+    return status == HDT_OK ? HDT_EXIT_OK : hdt_cmd_fail(&err);
+}
+
+const struct hdt_cmd hdt_cmd_status = {"status", "sites, workers and jobs", status_run, &argp,
+                                       NULL};

@@ -1,0 +1,368 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* hdt submit: plan a job, start it, follow it. */
+#include "config.h"
+
+#include "src/cli/cmd.h"
+#include "src/cli/follow.h"
+#include "src/cli/gwoptions.h"
+#include "src/cli/planned.h"
+#include "src/base/buf.h"
+#include "src/core/msg.h"
+
+#include <argp.h>
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define SUBMIT_TIMEOUT_MS 60000
+
+enum submit_option { OPT_RESUME = 256, OPT_DETACH, OPT_JSON, OPT_STEPS, OPT_CODEC };
+
+static const struct argp_option options[] = {
+    {"resume", OPT_RESUME, "DIR", 0,
+     "Go on from this checkpoint, a folder on the machine that writes the job's checkpoints; any "
+     "number of stages made it",
+     0},
+    {"detach", OPT_DETACH, NULL, 0, "Start the job and return; 'hdt status' shows it", 0},
+    {"json", OPT_JSON, "FILE", 0, "Write the results of the run to FILE", 0},
+    {"steps", OPT_STEPS, "N", 0, "Steps, in place of the job's", 0},
+    {"codec", OPT_CODEC, "NAME", 0, "Codec of all edges between sites, in place of the job's", 0},
+    {0},
+};
+
+struct submit_args {
+    struct hdt_gwclient_conf client;
+    struct hdt_planned_overrides overrides;
+    const char *job, *resume, *json;
+    bool detach;
+};
+
+static error_t option_parse(int key, char *arg, struct argp_state *state)
+{
+    struct submit_args *args = state->input;
+
+    switch (key) {
+    case ARGP_KEY_INIT:
+        state->child_inputs[0] = &args->client;
+        return 0;
+    case OPT_RESUME:
+        args->resume = arg;
+        return 0;
+    case OPT_DETACH:
+        args->detach = true;
+        return 0;
+    case OPT_JSON:
+        args->json = arg;
+        return 0;
+    case OPT_STEPS:
+        args->overrides.steps = arg;
+        return 0;
+    case OPT_CODEC:
+        args->overrides.codec = arg;
+        return 0;
+    case ARGP_KEY_ARG:
+        if (args->job) {
+            argp_error(state, "unexpected '%s'", arg);
+            return EINVAL;
+        }
+        args->job = arg;
+        return 0;
+    case ARGP_KEY_NO_ARGS:
+        argp_error(state, "which job? give its file, e.g. job.yaml");
+        return EINVAL;
+    default:
+        return ARGP_ERR_UNKNOWN;
+    }
+}
+
+static const struct argp_child children[] = {{&hdt_gwoptions_argp, 0, NULL, 0}, {0}};
+static const struct argp argp = {
+    .options = options,
+    .parser = option_parse,
+    .args_doc = "JOB.YAML",
+    .doc = "Plan a training job, start it and follow it to its end. Ctrl-C stops the job after the "
+           "step in work, with a checkpoint; a second Ctrl-C leaves it running.",
+    .children = children,
+};
+
+/* ---- results ---- */
+
+/* The slowest of the links that the plan uses between sites, and the longest round trip. */
+static json_t *wan_json(const struct hdt_planned *p)
+{
+    double rate = 0, rtt_s = 0;
+
+    for (size_t i = 0; i < p->result.cost.n_links; i++) {
+        const struct hdt_cluster_link *link = hdt_cluster_find_link(
+            &p->cluster, p->result.cost.links[i].from, p->result.cost.links[i].to);
+
+        if (link) {
+            rate = rate == 0 || link->rate_bytes_per_s < rate ? link->rate_bytes_per_s : rate;
+            rtt_s = fmax(rtt_s, link->rtt_s);
+        }
+    }
+    return json_pack("{s:o, s:o, s:n}", "rate_bits_per_s",
+                     rate > 0 ? json_real(8 * rate) : json_null(), "rtt_ms",
+                     rate > 0 ? json_real(1e3 * rtt_s) : json_null(), "loss");
+}
+
+static json_t *codec_json(const struct hdt_planned *p)
+{
+    const struct hdt_plan *plan = &p->result.plan;
+
+    for (size_t i = 0; i < plan->n_flows; i++) {
+        const struct hdt_plan_flow *f = &plan->flows[i];
+
+        if (f->kind == HDT_FLOW_ACTIVATION &&
+            strcmp(plan->ranks[f->src_rank].site, plan->ranks[f->dst_rank].site) != 0) {
+            return json_string(hdt_edge_codec_names[f->codec]);
+        }
+    }
+    return json_string("none");
+}
+
+static json_int_t n_sites_of(const struct hdt_plan *plan)
+{
+    json_int_t n = 0;
+
+    for (size_t i = 0; i < plan->n_ranks; i++) {
+        bool first = true;
+
+        for (size_t j = 0; j < i; j++) {
+            first = first && strcmp(plan->ranks[i].site, plan->ranks[j].site) != 0;
+        }
+        n += first;
+    }
+    return n;
+}
+
+static json_t *real_or_null(double value)
+{
+    return isfinite(value) ? json_real(value) : json_null();
+}
+
+static json_t *done_get(const struct hdt_follow *f, const char *key)
+{
+    json_t *value = json_object_get(f->done, key);
+
+    return value ? json_incref(value) : json_null();
+}
+
+static json_t *result_json(const struct hdt_planned *p, const struct hdt_follow *f)
+{
+    const struct hdt_plan *plan = &p->result.plan;
+    double tokens =
+        (double)plan->micro_batch * (double)plan->n_micro_batches * (double)plan->seq_len;
+    double median_s = hdt_follow_median_step(f);
+    json_t *losses = json_array(), *json;
+
+    for (size_t i = 0; i < f->n_losses; i++) {
+        json_array_append_new(losses, real_or_null(f->losses[i]));
+    }
+    json = json_pack("{s:I, s:I, s:s, s:o, s:o, s:o, s:o, s:o, s:f, s:o}", "sites",
+                     n_sites_of(plan), "steps", (json_int_t)f->n_losses, "state", f->state, "wan",
+                     wan_json(p), "loss", losses, "val_loss", real_or_null(f->val_loss),
+                     "weights_digest", done_get(f, "weights_digest"), "tokens_per_s",
+                     real_or_null(median_s > 0 ? tokens / median_s : NAN), "predicted_step_s",
+                     plan->step_s, "measured_step_s", real_or_null(median_s > 0 ? median_s : NAN));
+    json_object_set_new(json, "tls", done_get(f, "tls"));
+    json_object_set_new(json, "codec", codec_json(p));
+    json_object_set_new(json, "wan_bytes_raw", done_get(f, "wan_bytes_raw"));
+    json_object_set_new(json, "wan_bytes_sent", done_get(f, "wan_bytes_sent"));
+    json_object_set_new(json, "stage_layers", hdt_planned_stage_layers(p));
+    json_object_set_new(json, "run_dir", done_get(f, "run_dir"));
+    json_object_set_new(json, "checkpoint",
+                        f->checkpoint[0] ? json_string(f->checkpoint) : json_null());
+    json_object_set_new(json, "error",
+                        f->error.msg[0] ? hdt_msg_error_body(&f->error) : json_null());
+    return json;
+}
+
+/* Can the results be written there? Asked before the run, not after it. */
+static enum hdt_status result_check(const char *path, struct hdt_error *err)
+{
+    const char *slash = strrchr(path, '/');
+    char *dir = slash ? hdt_asprintf("%.*s/", (int)(slash - path), path) : hdt_strdup(".");
+    enum hdt_status status = HDT_OK;
+
+    if (access(path, W_OK) != 0 && (errno != ENOENT || access(dir, W_OK) != 0)) {
+        status = hdt_error_set_errno(err, HDT_EIO, errno, "cannot write the results '%s'", path);
+        hdt_error_hint(err, "name a file in a folder that is there and may be written to");
+    }
+    free(dir);
+    return status;
+}
+
+static enum hdt_status result_write(const struct hdt_planned *p, const struct hdt_follow *f,
+                                    const char *path, struct hdt_error *err)
+{
+    json_t *json = result_json(p, f);
+    int rc;
+
+    errno = 0;
+    rc = json_dump_file(json, path, JSON_INDENT(2) | JSON_REAL_PRECISION(17));
+    json_decref(json);
+    if (rc != 0) {
+        return hdt_error_set_errno(err, HDT_EIO, errno, "cannot write the results '%s'", path);
+    }
+    return HDT_OK;
+}
+
+static void traces_print(const json_t *traces)
+{
+    size_t i;
+    json_t *item;
+
+    json_array_foreach(traces, i, item)
+    {
+        printf("trace       %s\n", json_string_value(item));
+    }
+}
+
+static void summary_print(const struct hdt_planned *p, const struct hdt_follow *f)
+{
+    double median_s = hdt_follow_median_step(f), predicted_s = p->result.plan.step_s;
+    const char *run_dir = json_string_value(json_object_get(f->done, "run_dir"));
+    double sent = json_number_value(json_object_get(f->done, "wan_bytes_sent"));
+    double raw = json_number_value(json_object_get(f->done, "wan_bytes_raw"));
+
+    if (f->n_losses > 0) {
+        printf("step time   %.3f s measured (median of %zu), %.3f s predicted (%+.0f %%)\n",
+               median_s, f->n_losses, predicted_s, 100 * (median_s / predicted_s - 1));
+        printf("loss        %.4f -> %.4f\n", f->losses[0], f->losses[f->n_losses - 1]);
+    }
+    if (isfinite(f->val_loss)) {
+        printf("held-out    %.4f\n", f->val_loss);
+    }
+    if (sent > 0) {
+        printf("WAN         %.1f MB sent for %.1f MB of tensors (ratio %.2f)\n", 1e-6 * sent,
+               1e-6 * raw, raw / sent);
+    }
+    if (f->checkpoint[0]) {
+        printf("checkpoint  %s\n", f->checkpoint);
+    }
+    if (run_dir) {
+        printf("metrics     %s/metrics.jsonl\n", run_dir);
+    }
+    traces_print(json_object_get(f->done, "traces"));
+    printf("logs        hdt logs, hdt logs SITE/WORKER\n");
+}
+
+/* ---- running ---- */
+
+static enum hdt_status job_submit(const struct hdt_planned *p, const struct submit_args *args,
+                                  struct hdt_gwclient *client, struct hdt_follow *f,
+                                  struct hdt_error *err)
+{
+    struct hdt_gwclient_request request = {
+        .type = "submit", .expect = "submitted", .timeout_ms = SUBMIT_TIMEOUT_MS};
+    json_t *body, *number;
+
+    request.body =
+        json_pack("{s:o, s:o, s:o, s:s}", "job", hdt_conf_to_json(&hdt_job_schema, &p->job),
+                  "model", hdt_model_to_json(&p->model), "plan", hdt_plan_to_json(&p->result.plan),
+                  "resume", args->resume ? args->resume : "");
+    HDT_TRY(hdt_gwclient_ask(client, &request, &body, err));
+    f->job = json_integer_value(json_object_get(body, "job"));
+    number = json_object_get(body, "number");
+    f->number = json_is_integer(number) ? json_integer_value(number) : f->job;
+    printf("job %lld (%s) submitted to %s\n", (long long)f->number, p->job.name,
+           hdt_gwclient_site(client));
+    fflush(stdout);
+    json_decref(body);
+    return HDT_OK;
+}
+
+/* What the end of the job means for whoever called us. */
+static int end_report(const struct hdt_planned *p, const struct submit_args *args,
+                      const struct hdt_follow *f)
+{
+    struct hdt_error err = {0};
+
+    if (f->left) {
+        return HDT_EXIT_FAILED;
+    }
+    if (args->json && result_write(p, f, args->json, &err) != HDT_OK) {
+        return hdt_cmd_fail(&err);
+    }
+    summary_print(p, f);
+    if (strcmp(f->state, "failed") == 0) {
+        fflush(stdout);
+        hdt_error_print(&f->error, "hdt");
+        return HDT_EXIT_FAILED;
+    }
+    if (strcmp(f->state, "stopped") == 0 && !f->stop_asked) {
+        fprintf(stderr, "hdt: job %lld was stopped before its last step\n", (long long)f->number);
+        return HDT_EXIT_FAILED;
+    }
+    return HDT_EXIT_OK;
+}
+
+static int submit_planned(struct hdt_planned *p, const struct submit_args *args,
+                          struct hdt_gwclient **client)
+{
+    struct hdt_follow f = {.conf = &args->client,
+                           .steps = p->job.steps,
+                           .silence_ms = 2 * p->job.progress_timeout + 60000,
+                           .predicted_step_s = p->result.plan.step_s,
+                           .stops_on_interrupt = true};
+    struct hdt_error err = {0};
+    enum hdt_status status;
+    int rc;
+
+    hdt_planned_print(p, stdout);
+    putchar('\n');
+    if (job_submit(p, args, *client, &f, &err) != HDT_OK) {
+        return hdt_cmd_fail(&err);
+    }
+    if (args->detach) {
+        printf("to follow: hdt status --watch; to end it: hdt stop %lld\n", (long long)f.number);
+        return HDT_EXIT_OK;
+    }
+    f.client = *client;
+    hdt_interrupts_catch();
+    status = hdt_follow_run(&f, &err);
+    *client = f.client;
+    rc = status == HDT_OK ? end_report(p, args, &f) : hdt_cmd_fail(&err);
+    hdt_follow_release(&f);
+    return rc;
+}
+
+static int submit_run(int argc, char **argv)
+{
+    struct submit_args args = {0};
+    struct hdt_gwclient *client = NULL;
+    struct hdt_planned planned;
+    struct hdt_error err = {0};
+    enum hdt_status status;
+    int rc;
+
+    hdt_cmd_parse(&argp, argc, argv, &args);
+    if (hdt_planned_overrides_check(&args.overrides, &err) != HDT_OK) {
+        hdt_cmd_fail(&err);
+        return HDT_EXIT_USAGE;
+    }
+    if (args.json && result_check(args.json, &err) != HDT_OK) {
+        return hdt_cmd_fail(&err);
+    }
+    if (hdt_planned_load(&planned, args.job, &args.overrides, &err) != HDT_OK) {
+        return hdt_cmd_fail(&err);
+    }
+    status = hdt_gwclient_open(&args.client, &client, &err);
+    if (status == HDT_OK) {
+        status = hdt_planned_survey(&planned, client, &args.overrides, &err);
+    }
+    if (status == HDT_OK) {
+        status = hdt_planned_search(&planned, &err);
+    }
+    rc = status == HDT_OK ? submit_planned(&planned, &args, &client) : hdt_cmd_fail(&err);
+    hdt_gwclient_close(client);
+    hdt_planned_release(&planned);
+    return rc;
+}
+
+const struct hdt_cmd hdt_cmd_submit = {"submit", "plan a job, start it, follow it", submit_run,
+                                       &argp, NULL};

@@ -1,0 +1,177 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "config.h"
+
+#include "src/cli/planned.h"
+#include "src/base/buf.h"
+#include "src/core/msg.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* Links and profiles have deadlines of their own at the gateway; this one is above them. */
+#define SURVEY_TIMEOUT_MS 240000
+
+static enum hdt_status override_steps(struct hdt_job *job, const char *text, struct hdt_error *err)
+{
+    char *end;
+    long long steps = strtoll(text, &end, 10);
+
+    if (*end != '\0' || end == text || steps < 1 || steps > 1000000000) {
+        return hdt_error_set(err, HDT_EINVAL, "--steps '%s' is not a number from 1 to 1000000000",
+                             text);
+    }
+    job->steps = steps;
+    /* A shorter run has a shorter warm-up. */
+    if (job->optimizer.warmup_steps > steps) {
+        job->optimizer.warmup_steps = steps;
+    }
+    return HDT_OK;
+}
+
+static enum hdt_status override_codec(struct hdt_job *job, const char *name, struct hdt_error *err)
+{
+    for (int i = 0; hdt_edge_codec_names[i]; i++) {
+        if (strcmp(hdt_edge_codec_names[i], name) == 0) {
+            job->codec.activations = i;
+            job->codec.activation_grads = i;
+            return HDT_OK;
+        }
+    }
+    hdt_error_set(err, HDT_EINVAL, "--codec '%s' is unknown", name);
+    hdt_error_hint(err, "one of auto, none, bf16, int8, lossless, bf16+lossless, int8+lossless");
+    return HDT_EINVAL;
+}
+
+static enum hdt_status job_override(struct hdt_job *job, const struct hdt_planned_overrides *o,
+                                    struct hdt_error *err)
+{
+    if (o->steps) {
+        HDT_TRY(override_steps(job, o->steps, err));
+    }
+    return o->codec ? override_codec(job, o->codec, err) : HDT_OK;
+}
+
+enum hdt_status hdt_planned_overrides_check(const struct hdt_planned_overrides *overrides,
+                                            struct hdt_error *err)
+{
+    struct hdt_job job = {0};
+
+    return job_override(&job, overrides, err);
+}
+
+enum hdt_status hdt_planned_load(struct hdt_planned *p, const char *path,
+                                 const struct hdt_planned_overrides *overrides,
+                                 struct hdt_error *err)
+{
+    struct hdt_conf_doc *doc = NULL;
+    enum hdt_status status;
+
+    memset(p, 0, sizeof(*p));
+    HDT_TRY(hdt_conf_load(&hdt_job_schema, path, &p->job, &doc, err));
+    status = job_override(&p->job, overrides, err);
+    if (status == HDT_OK) {
+        status = hdt_model_load(p->job.model, &p->model, err);
+    }
+    if (status == HDT_OK) {
+        status = hdt_job_check(&p->job, &p->model, doc, err);
+    }
+    hdt_conf_doc_free(doc);
+    if (status != HDT_OK) {
+        hdt_planned_release(p);
+    }
+    return status;
+}
+
+static enum hdt_status cluster_take(struct hdt_planned *p, json_t *json, const char *where,
+                                    struct hdt_error *err)
+{
+    HDT_TRY(hdt_cluster_from_json(json, where, &p->cluster, err));
+    p->cluster_json = json_incref(json);
+    return HDT_OK;
+}
+
+/* What the gateway could not measure: one line each. */
+static void problems_print(const json_t *problems)
+{
+    size_t i;
+    json_t *item;
+
+    json_array_foreach(problems, i, item)
+    {
+        if (json_is_string(item)) {
+            fprintf(stderr, "hdt: warning: %s\n", json_string_value(item));
+        }
+    }
+}
+
+enum hdt_status hdt_planned_survey(struct hdt_planned *p, struct hdt_gwclient *client,
+                                   const struct hdt_planned_overrides *overrides,
+                                   struct hdt_error *err)
+{
+    struct hdt_gwclient_request request = {
+        .type = "cluster", .expect = "cluster.is", .timeout_ms = SURVEY_TIMEOUT_MS};
+    enum hdt_status status;
+    json_t *body;
+
+    if (!p->job.data.site[0]) {
+        free(p->job.data.site);
+        p->job.data.site = hdt_strdup(hdt_gwclient_site(client));
+    }
+    request.body =
+        json_pack("{s:o, s:o, s:b}", "job", hdt_conf_to_json(&hdt_job_schema, &p->job), "model",
+                  hdt_model_to_json(&p->model), "remeasure", (int)overrides->remeasure);
+    HDT_TRY(hdt_gwclient_ask(client, &request, &body, err));
+    problems_print(json_object_get(body, "problems"));
+    status = cluster_take(p, json_object_get(body, "cluster"), hdt_gwclient_site(client), err);
+    json_decref(body);
+    return status;
+}
+
+enum hdt_status hdt_planned_cluster_file(struct hdt_planned *p, const char *path,
+                                         struct hdt_error *err)
+{
+    json_error_t json_err;
+    json_t *json = json_load_file(path, JSON_REJECT_DUPLICATES, &json_err);
+    json_t *inner = json_object_get(json, "cluster");
+    enum hdt_status status;
+
+    if (!json) {
+        hdt_error_set(err, HDT_EINVAL, "cannot read the cluster: %s", json_err.text);
+        hdt_error_where(err, "%s:%d", path, json_err.line);
+        return HDT_EINVAL;
+    }
+    status = cluster_take(p, inner ? inner : json, path, err);
+    json_decref(json);
+    return status;
+}
+
+enum hdt_status hdt_planned_search(struct hdt_planned *p, struct hdt_error *err)
+{
+    struct hdt_cost_inputs in = {&p->job, &p->model, &p->cluster};
+
+    return hdt_search_plan(&in, &p->result, err);
+}
+
+void hdt_planned_release(struct hdt_planned *p)
+{
+    hdt_search_result_release(&p->result);
+    hdt_cluster_release(&p->cluster);
+    json_decref(p->cluster_json);
+    hdt_conf_release(&hdt_job_schema, &p->job);
+    memset(p, 0, sizeof(*p));
+}
+
+json_t *hdt_planned_stage_layers(const struct hdt_planned *p)
+{
+    json_t *layers = json_array();
+
+    for (size_t i = 0; i < p->result.plan.n_stages; i++) {
+        const struct hdt_plan_stage *s = &p->result.plan.stages[i];
+        int64_t n = s->unit_end - s->unit_begin;
+
+        n -= s->unit_begin == 0;
+        n -= s->unit_end == hdt_model_n_units(&p->model);
+        json_array_append_new(layers, json_integer(n));
+    }
+    return layers;
+}
