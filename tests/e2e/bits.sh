@@ -1,0 +1,57 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# The heart of the suite: the same job on one, two and three sites, with unlike thread counts and
+# both lossless codecs, gives the same losses to the last digit and the same weights.
+# shellcheck source=tests/e2e/lib.sh
+. "${srcdir:-.}/tests/e2e/lib.sh"
+
+steps=${HDT_E2E_STEPS:-4}
+mode=(--loopback)
+if can_have_wan; then
+    mode=(--wan "200mbit,20ms,0%")
+fi
+
+run() { # NAME OPTION...
+    local name=$1
+
+    shift
+    quickstart "$name" --steps "$steps" "${mode[@]}" "$@" || {
+        fail "run $name"
+        exit 1
+    }
+}
+
+run one --sites 1 --threads 2
+reference=$(field "$work/one.json" loss)
+digest=$(field "$work/one.json" weights_digest)
+echo "reference losses: $reference, weights $digest"
+
+run one-thread --sites 1 --threads 1
+same "1 site, 1 thread: losses" "$(field "$work/one-thread.json" loss)" "$reference"
+same "1 site, 1 thread: weights" "$(field "$work/one-thread.json" weights_digest)" "$digest"
+
+for case in "2 none 1,2" "2 lossless 2,1" "3 lossless 1,2,1" "3 none 1,1,1"; do
+    read -r sites codec threads <<<"$case"
+    name=s$sites-$codec
+    run "$name" --sites "$sites" --codec "$codec" --threads "$threads"
+    same "$sites sites, $codec, threads $threads: losses" "$(field "$work/$name.json" loss)" "$reference"
+    same "$sites sites, $codec, threads $threads: weights" \
+        "$(field "$work/$name.json" weights_digest)" "$digest"
+    same "$sites sites, $codec: held-out loss" "$(field "$work/$name.json" val_loss)" \
+        "$(field "$work/one.json" val_loss)"
+    check "$sites sites, $codec: that many stages" \
+        test "$(field "$work/$name.json" stage_layers | tr -cd , | wc -c)" -ge $((sites - 1))
+    check "$sites sites, $codec: bytes crossed the WAN under TLS 1.3" \
+        grep -q '"tls": *"TLSv1.3' "$work/$name.json"
+done
+
+# A checkpoint that two sites wrote goes on at one and at three, with the bits of the run itself.
+run whole --sites 2 --codec lossless --threads 1,1 --steps $((2 * steps)) --checkpoint-every "$steps"
+checkpoint=$(dirname "$(field "$work/whole.json" checkpoint | tr -d '"')")/$(printf 'step-%08d' "$steps")
+for sites in 1 3; do
+    run "resumed-$sites" --sites "$sites" --codec lossless --steps $((2 * steps)) --resume "$checkpoint"
+    same "resumed on $sites sites: weights" "$(field "$work/resumed-$sites.json" weights_digest)" \
+        "$(field "$work/whole.json" weights_digest)"
+done
+
+[ "$n_failed" = 0 ]

@@ -1,0 +1,213 @@
+# shellcheck shell=bash
+# SPDX-License-Identifier: Apache-2.0
+# A small federation on loopback, piece by piece, for tests that need more than the quickstart does.
+# Comes after lib.sh. Files of site a: $work/a; its gateway's address: gateway_of a.
+# shellcheck disable=SC2154 # work and pids are lib.sh's
+
+# refused CODE TEXT COMMAND...: exit code, text in the one message (daemons log before it), nothing on
+# standard output.
+refused() {
+    local code=$1 text=$2 got
+
+    shift 2
+    timeout 60 "$@" >"$work/out" 2>"$work/err" </dev/null
+    got=$?
+    if [ "$got" = "$code" ] && grep -qF -- "$text" "$work/err" && [ ! -s "$work/out" ] &&
+        [ "$(grep -vcE '^hint: | info: ' "$work/err")" = 1 ]; then
+        ok "refused: ${*//$work\//}"
+    else
+        fail "$*: exit $got (not $code), wanted '$text', said: $(cat "$work/out" "$work/err")"
+    fi
+}
+
+# says TEXT FILE...: a line of the file has the text.
+says() {
+    local text=$1
+
+    shift
+    grep -qF -- "$text" "$@"
+}
+
+not() { ! "$@"; }
+json_of() { python3 -c "import json, sys; d = json.load(sys.stdin); print($1)"; }
+gateway_of() { echo "unix:$work/$1/sock"; }
+is_running() { kill -0 "$1" 2>/dev/null; }
+has_ended() { ! kill -0 "$1" 2>/dev/null; }
+
+# ends TEXT PID SECONDS: it ends by itself within that time, with exit status 0.
+ends() {
+    if ! wait_until "$3" has_ended "$2"; then
+        fail "$1: still there after $3 s"
+        return
+    fi
+    wait "$2"
+    same "$1: exit status" 0 $?
+}
+
+stop_gateway() { # NAME
+    kill "${gateway_pid[$1]}"
+    ends "gateway $1" "${gateway_pid[$1]}" 5
+}
+
+fed_init() { # [FEDERATION [DIR]]
+    hdt ca init --dir "$work/${2:-ca}" --federation "${1:-lab}" >/dev/null
+}
+
+# Settings of site NAME. Others by variables of the caller: listen, lan, crl, http, ca.
+gateway_conf() { # NAME [PEER=ADDRESS...]
+    local name=$1 peer
+
+    shift
+    mkdir -p "$work/$name/state"
+    [ -d "$work/$name/tls" ] ||
+        hdt ca issue --dir "$work/${ca:-ca}" --out "$work/$name/tls" site "$name" >/dev/null
+    {
+        printf 'site: %s\nfederation: lab\nstate_dir: %s\n' "$name" "$work/$name/state"
+        printf 'tls:\n  ca: tls/ca.pem\n  cert: tls/cert.pem\n  key: tls/key.pem\n'
+        [ -z "${crl:-}" ] || printf '  crl: %s\n' "$crl"
+        printf 'wan:\n  listen: "%s"\n' "${listen-127.0.0.1:0}"
+        printf 'lan:\n  socket: %s\n  listen: "%s"\n' "$work/$name/sock" "${lan:-}"
+        printf 'http:\n  listen: "%s"\n' "${http-127.0.0.1:0}"
+        printf 'data:\n  memory: 192MiB\n'
+        [ $# -eq 0 ] || echo "peers:"
+        for peer in "$@"; do
+            printf '  - site: %s\n    address: "%s"\n' "${peer%%=*}" "${peer#*=}"
+        done
+    } >"$work/$name/gateway.yaml"
+}
+
+answers() { hdt status --gateway "$(gateway_of "$1")" --json >"$work/$1/status.json" 2>/dev/null; }
+
+# Starts the gateway of a site; its process number in ${gateway_pid[NAME]}.
+declare -A gateway_pid worker_pid
+gateway_start() { # NAME
+    hdt-gateway -c "$work/$1/gateway.yaml" >>"$work/$1/gateway.log" 2>&1 </dev/null &
+    gateway_pid[$1]=$!
+    pids+=($!)
+    wait_until 20 answers "$1" && return
+    fail "gateway $1 does not answer: $(tail -n 2 "$work/$1/gateway.log")"
+    exit 1
+}
+
+site() { # NAME [PEER=ADDRESS...]: settings and gateway
+    gateway_conf "$@"
+    gateway_start "$1"
+}
+
+# Where the gateway of a site listens, as its own log says.
+wan_of() { sed -n 's/.*listening on \([^ ]*\) (gateways.*/\1/p' "$work/$1/gateway.log" | tail -n 1; }
+lan_of() { sed -n 's/.*listening on \([^ ]*\) (workers and operators, .*/\1/p' "$work/$1/gateway.log" | tail -n 1; }
+http_of() { sed -n 's,.* \(http://[^ ]*\)/status .*,\1,p' "$work/$1/gateway.log" | tail -n 1; }
+
+worker() { # SITE NAME [LINE...]: a worker with further lines of settings
+    local site=$1 name=$2 dir=$work/$1-$2
+
+    shift 2
+    mkdir -p "$dir"
+    {
+        printf 'name: %s\nthreads: 1\ndata_dir: %s\nstate_dir: %s\n' "$name" "$work" "$dir"
+        [[ $* = *gateway:* ]] || printf 'gateway: "%s"\n' "$(gateway_of "$site")"
+        [ $# -eq 0 ] || printf '%s\n' "$@"
+    } >"$dir/worker.yaml"
+    hdt-worker -c "$dir/worker.yaml" >>"$dir/worker.log" 2>&1 </dev/null &
+    # shellcheck disable=SC2034 # for the tests
+    worker_pid[$site/$name]=$!
+    pids+=($!)
+}
+
+# As site SITE sees it: sites up, itself among them, and workers up.
+federation_has() { # SITE N-SITES N-WORKERS
+    local status
+
+    status=$(hdt status --gateway "$(gateway_of "$1")" --json 2>/dev/null | tr -d ' \n') &&
+        [ "$(grep -o '"site":"[^"]*","up":true' <<<"$status" | wc -l)" = $(($2 - 1)) ] &&
+        [ "$(grep -o '"worker":"[^"]*","up":true' <<<"$status" | wc -l)" = "$3" ]
+}
+
+expect_federation() { # SITE N-SITES N-WORKERS
+    wait_until 30 federation_has "$@" || {
+        fail "$1 does not see $2 sites and $3 workers"
+        hdt status --gateway "$(gateway_of "$1")"
+        exit 1
+    }
+}
+
+# Text, a small model and a job that trains it: $work/{train,valid}.bin, model.json, job.yaml.
+fed_data() {
+    python3 - "$work" <<'PY'
+import random, sys
+random.seed(7)
+words = "the of and that to in he shall unto for i his a lord they be is not him them it with".split()
+for name, n in ("train", 12000), ("valid", 2500):
+    with open(f"{sys.argv[1]}/{name}.txt", "w") as f:
+        f.write(" ".join(random.choice(words) for _ in range(n)))
+PY
+    hdt tokenize -o "$work/train.bin" "$work/train.txt" >/dev/null
+    hdt tokenize -o "$work/valid.bin" "$work/valid.txt" >/dev/null
+    fed_model "$work/model.json"
+}
+
+fed_model() { # FILE [SED]
+    cat >"$1" <<'JSON'
+{
+  "architectures": ["LlamaForCausalLM"],
+  "model_type": "llama",
+  "vocab_size": 256,
+  "hidden_size": 32,
+  "intermediate_size": 96,
+  "num_hidden_layers": 4,
+  "num_attention_heads": 4,
+  "num_key_value_heads": 2,
+  "max_position_embeddings": 64,
+  "rms_norm_eps": 1e-5,
+  "rope_theta": 10000.0,
+  "hidden_act": "silu",
+  "tie_word_embeddings": false
+}
+JSON
+    [ $# -lt 2 ] || sed -i "$2" "$1"
+}
+
+# A job file; lines given as "section.key: value" go where they belong.
+job() { # FILE STEPS [LINE...]
+    python3 - "$@" "$work" <<'PY'
+import sys
+path, steps, *lines, work = sys.argv[1:]
+tree = {"name": "e2e", "model": f"{work}/model.json", "steps": steps,
+        "data": {"train": f"{work}/train.bin", "valid": f"{work}/valid.bin"},
+        "batch": {"micro_batch": 2, "n_micro_batches": 4, "seq_len": 32},
+        "optimizer": {"lr": "3e-3", "warmup_steps": 2}, "codec": {},
+        "checkpoint": {"dir": f"{path}-ckpt"}, "plan": {}, "eval": {"n_micro_batches": 8},
+        "progress_timeout": "20s"}
+for line in lines:
+    key, value = line.split(": ", 1)
+    at = tree
+    *sections, last = key.split(".")
+    for s in sections:
+        at = at[s]
+    at[last] = value
+with open(path, "w") as f:
+    for key, value in tree.items():
+        if isinstance(value, dict):
+            f.write("".join([f"{key}:\n"] + [f"  {k}: {v}\n" for k, v in value.items()]) if value else "")
+        else:
+            f.write(f"{key}: {value}\n")
+PY
+}
+
+# submit SITE NAME OPTION...: trains $work/NAME.yaml; result NAME.json, output NAME.log.
+submit() {
+    local site=$1 name=$2
+
+    shift 2
+    timeout 120 hdt submit --gateway "$(gateway_of "$site")" --json "$work/$name.json" "$@" \
+        "$work/$name.yaml" >"$work/$name.log" 2>&1 </dev/null
+}
+
+# Losses of all steps, as a number of steps and a digest, and that of the weights.
+result_of() {
+    local losses
+
+    losses=$(field "$work/$1.json" loss)
+    [ -n "$losses" ] && echo "$(tr -cd , <<<"$losses" | wc -c) $(md5sum <<<"$losses" | cut -c 1-16) $(field "$work/$1.json" weights_digest)"
+}
