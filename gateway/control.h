@@ -63,7 +63,8 @@ struct hdt_gwsite {
     int64_t since_us;
     char why_down[HDT_ERROR_MSG_CAP];
     char version[32];
-    json_t *links; /* last "links.are" of that site, or NULL */
+    int64_t progress_timeout_ms; /* its knob; 0: never heard */
+    json_t *links;               /* last "links.are" of that site, or NULL */
     struct hdt_gwsite *next;
 };
 
@@ -88,6 +89,7 @@ struct hdt_survey {
 
 struct hdt_gateway {
     struct hdt_gateway_conf conf;
+    struct hdt_deadlines deadlines; /* from conf.progress_timeout */
     uint64_t instance;
     int64_t started_us;
     struct event_base *base;
@@ -165,6 +167,8 @@ void hdt_route_request(struct hdt_gateway *gw, const char *to, const char *type,
 
 /* End the requests to an address that went down (prefix: "SITE" ends those to its workers too). */
 void hdt_route_lost(struct hdt_gateway *gw, const char *address, const struct hdt_error *why);
+/* Who is asked something is at work: the deadlines of all requests to it begin anew. */
+void hdt_route_alive(struct hdt_gateway *gw, const char *address);
 /* Deadlines; every tick. */
 void hdt_route_tick(struct hdt_gateway *gw);
 void hdt_route_free(struct hdt_gateway *gw);
@@ -198,7 +202,8 @@ void hdt_dial_back_free(struct hdt_gateway *gw);
 void hdt_coordinator_submit(struct hdt_gateway *gw, const json_t *msg);
 void hdt_coordinator_stop(struct hdt_gateway *gw, const json_t *msg);
 void hdt_coordinator_follow(struct hdt_gateway *gw, const json_t *msg);
-/* "step", "eval", "ckpt", "done", "rank.done", "failed" of workers; "job.wan" of gateways. */
+/* "task.alive", "step", "eval", "ckpt", "done", "rank.done", "failed" of workers; "job.wan" of
+ * gateways. */
 void hdt_coordinator_report(struct hdt_gateway *gw, const json_t *msg);
 void hdt_coordinator_worker_down(struct hdt_gateway *gw, const char *site, const char *name,
                                  const struct hdt_error *why);

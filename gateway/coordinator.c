@@ -16,10 +16,6 @@
 #include <string.h>
 #include <utlist.h>
 
-#define ASSIGN_TIMEOUT_MS                                                                          \
- 600000 /* loading a large checkpoint over the WAN; a lost worker ends it */
-#define COLLECT_TIMEOUT_MS 5000
-
 static const char *const state_names[] = {"preparing", "running", "stopping", "finishing",
                                           "done",      "stopped", "failed"};
 
@@ -240,8 +236,8 @@ void hdt_gwjob_finish(struct hdt_gateway *gw, struct hdt_gwjob *job)
             job->n_waiting++;
             job->n_requests++;
             hdt_route_request(gw, job->plan.ranks[rank].site, "job.wan.get",
-                              json_pack("{s:I}", "job", (json_int_t)job->job), COLLECT_TIMEOUT_MS,
-                              collect_done, job);
+                              json_pack("{s:I}", "job", (json_int_t)job->job),
+                              (int)(gw->deadlines.probe_us / HDT_US_PER_MS), collect_done, job);
         }
     }
     if (--job->n_waiting == 0 && !hdt_gwjob_is_over(job)) {
@@ -280,17 +276,20 @@ void hdt_gwjob_assign(struct hdt_gateway *gw, struct hdt_gwjob *job)
     job_tell_sites(gw, job, "job.plan");
     job->n_waiting = job->plan.n_ranks;
     for (size_t rank = 0; rank < job->plan.n_ranks && !hdt_gwjob_is_over(job); rank++) {
-        json_t *body = json_pack("{s:I, s:I, s:I, s:I, s:O, s:O, s:O, s:s, s:s}", "job",
+        json_t *body = json_pack("{s:I, s:I, s:I, s:I, s:O, s:O, s:O, s:s, s:s, s:I}", "job",
                                  (json_int_t)job->job, "epoch", (json_int_t)job->epoch, "rank",
                                  (json_int_t)rank, "number", (json_int_t)job->number, "plan",
                                  job->plan_json, "conf", job->conf_json, "model", job->model_json,
-                                 "resume", job->resume, "coordinator", gw->conf.site);
+                                 "resume", job->resume, "coordinator", gw->conf.site, "knob_ms",
+                                 (json_int_t)(job->deadlines.progress_us / HDT_US_PER_MS));
 
         hdt_federation_worker(gw, job->plan.ranks[rank].site, job->plan.ranks[rank].worker)
             ->restarted = false;
         rank_address(job, rank, address);
         job->n_requests++;
-        hdt_route_request(gw, address, "assign", body, ASSIGN_TIMEOUT_MS, assign_done, job);
+        /* As long as the rank says that it builds ("task.alive"), the deadline begins anew. */
+        hdt_route_request(gw, address, "assign", body,
+                          (int)(job->deadlines.rank_us / HDT_US_PER_MS), assign_done, job);
     }
 }
 

@@ -26,13 +26,21 @@ struct hdt_gwjob_wan {
     int64_t raw, plain, sent;
 };
 
+/* What a rank last said it was at ("task.alive"). */
+struct hdt_gwjob_alive {
+    char phase[32];
+    int64_t done, total;
+    int64_t at_us; /* 0: never */
+};
+
 struct hdt_gwjob {
     uint32_t job, epoch;
     int64_t number; /* counted at this gateway: what people type */
     char name[HDT_NAME_CAP];
     enum hdt_gwjob_state state;
     int64_t state_since_us;
-    struct hdt_job conf;
+    struct hdt_job conf; /* its progress_timeout is settled: never 0 */
+    struct hdt_deadlines deadlines;
     struct hdt_plan plan;
     json_t *conf_json, *model_json, *plan_json;
     char *resume, *run_dir;
@@ -44,8 +52,10 @@ struct hdt_gwjob {
     bool root_done, user_stopped;
     bool *rank_is_done; /* by rank */
     size_t n_ranks_done;
-    int64_t last_report_us;
-    int64_t lost_since_us; /* a worker is away since; 0: none */
+    int64_t last_report_us;        /* of any rank, signs of life among them */
+    struct hdt_gwjob_alive *alive; /* by rank */
+    int64_t alive_passed_us;       /* when one was last passed on */
+    int64_t lost_since_us;         /* a worker is away since; 0: none */
     char lost_worker[HDT_ADDRESS_CAP];
     struct hdt_error error;
     /* last report */
@@ -84,6 +94,17 @@ void hdt_gwjob_free(struct hdt_gwjob *job);
 /* Folder of the run, and metrics.jsonl in it. */
 enum hdt_status hdt_gwjob_open_run_dir(struct hdt_gateway *gw, struct hdt_gwjob *job,
                                        struct hdt_error *err);
+
+/* ---- job_deadlines.c ---- */
+
+/* Derive the job's deadlines from the knobs of its sites and its own; HDT_EINVAL with both values
+ * when its own is too short. What workers are told is settled, too. */
+enum hdt_status hdt_gwjob_settle_deadlines(struct hdt_gateway *gw, struct hdt_gwjob *job,
+                                           struct hdt_error *err);
+/* "task.alive" of a rank: it works. Passed on to followers and to the other ranks. */
+void hdt_gwjob_take_alive(struct hdt_gateway *gw, struct hdt_gwjob *job, const json_t *msg);
+/* Who is not done, and what each last said: "rank 2 (b/w0, saving 3 of 9 61 s ago)". */
+void hdt_gwjob_append_waiting(const struct hdt_gwjob *job, struct hdt_buf *text);
 
 /* The number by which people know the job with this number on the wire. */
 unsigned hdt_gwjob_number_of(uint32_t job);

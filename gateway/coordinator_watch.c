@@ -7,6 +7,7 @@
 
 #include "gateway/coordinator.h"
 #include "gateway/member.h"
+#include "src/base/buf.h"
 #include "src/base/clock.h"
 #include "src/base/log.h"
 
@@ -14,10 +15,7 @@
 #include <string.h>
 #include <utlist.h>
 
-#define FINISH_TIMEOUT_S  600      /* the last checkpoint may still be on its way */
-#define WORKER_GRACE_US   3000000  /* a worker whose connection was lost may come back */
-#define WORKER_MISSING_US 15000000 /* one that its restarted gateway has not seen yet */
-#define TICKS_PER_LOOK    16
+#define TICKS_PER_LOOK 16
 
 /* ---- workers that leave ---- */
 
@@ -95,7 +93,8 @@ static void job_check_lost(struct hdt_gateway *gw, struct hdt_gwjob *job, int64_
         hdt_log_info("job %ld: worker %s is back", (long)job->number, job->lost_worker);
         job->lost_since_us = 0;
         job_look_for_lost(gw, job, 0);
-    } else if (now_us - job->lost_since_us > WORKER_GRACE_US || (worker && worker->restarted)) {
+    } else if (now_us - job->lost_since_us > gw->deadlines.gone_us ||
+               (worker && worker->restarted)) {
         hdt_gwjob_fail(gw, job, &why);
     }
 }
@@ -111,8 +110,7 @@ static void job_check_sites(struct hdt_gateway *gw, struct hdt_gwjob *job, int64
     for (size_t rank = 0; rank < job->plan.n_ranks && !hdt_gwjob_is_over(job); rank++) {
         const struct hdt_gwsite *site = hdt_federation_site(gw, job->plan.ranks[rank].site);
 
-        if (site && !site->up &&
-            now_us - site->since_us > job->conf.progress_timeout * HDT_US_PER_MS) {
+        if (site && !site->up && now_us - site->since_us > job->deadlines.rank_us) {
             hdt_error_set(&err, HDT_EPEER, "job %ld: site %s is not connected for %.0f s: %s",
                           (long)job->number, site->name, (double)(now_us - site->since_us) / 1e6,
                           site->why_down);
@@ -124,6 +122,7 @@ static void job_check_sites(struct hdt_gateway *gw, struct hdt_gwjob *job, int64
 static void job_check_deadline(struct hdt_gateway *gw, struct hdt_gwjob *job, int64_t now_us)
 {
     int64_t silent_us = now_us - job->last_report_us;
+    struct hdt_buf waiting = {0};
     struct hdt_error err;
 
     if (job->state == HDT_GWJOB_PREPARING) {
@@ -131,20 +130,25 @@ static void job_check_deadline(struct hdt_gateway *gw, struct hdt_gwjob *job, in
         return;
     }
     if (job->state == HDT_GWJOB_FINISHING) {
-        if (now_us - job->state_since_us > FINISH_TIMEOUT_S * HDT_US_PER_S) {
+        if (silent_us > job->deadlines.rank_us &&
+            now_us - job->state_since_us > job->deadlines.rank_us) {
+            hdt_gwjob_append_waiting(job, &waiting);
             hdt_error_set(&err, HDT_ETIMEDOUT,
-                          "job %ld: %zu of %zu workers did not finish within %d s",
-                          (long)job->number, job->plan.n_ranks - job->n_ranks_done,
-                          job->plan.n_ranks, FINISH_TIMEOUT_S);
+                          "job %ld: its last step is done, but nothing was heard for %.0f s of %s",
+                          (long)job->number, (double)silent_us / 1e6, hdt_buf_str(&waiting));
+            hdt_error_hint(&err, "'hdt logs SITE/WORKER' shows what it waits for");
+            hdt_buf_release(&waiting);
             hdt_gwjob_fail(gw, job, &err);
         }
         return;
     }
     /* The workers watch progress themselves and say what they wait for; this is the back stop. */
     if ((job->state == HDT_GWJOB_RUNNING || job->state == HDT_GWJOB_STOPPING) &&
-        silent_us > 3 * job->conf.progress_timeout * HDT_US_PER_MS) {
-        hdt_error_set(&err, HDT_ETIMEDOUT, "job %ld: no report from its workers for %.0f s",
-                      (long)job->number, (double)silent_us / 1e6);
+        silent_us > job->deadlines.back_stop_us) {
+        hdt_gwjob_append_waiting(job, &waiting);
+        hdt_error_set(&err, HDT_ETIMEDOUT, "job %ld: no report from its workers for %.0f s: %s",
+                      (long)job->number, (double)silent_us / 1e6, hdt_buf_str(&waiting));
+        hdt_buf_release(&waiting);
         hdt_error_hint(&err, "'hdt logs SITE/WORKER' shows what each waits for");
         hdt_gwjob_fail(gw, job, &err);
     }
@@ -164,7 +168,7 @@ void hdt_coordinator_tick(struct hdt_gateway *gw)
             job_check_deadline(gw, job, now_us);
         }
         if (!hdt_gwjob_is_over(job) && gw->n_ticks % TICKS_PER_LOOK == 0) {
-            job_look_for_lost(gw, job, WORKER_MISSING_US);
+            job_look_for_lost(gw, job, gw->deadlines.missing_us);
         }
     }
     hdt_gwjobs_prune(gw);

@@ -233,7 +233,9 @@ static void report_take(struct hdt_gateway *gw, struct hdt_gwjob *job, const jso
     const char *type = hdt_msg_type(msg);
 
     job->last_report_us = hdt_clock_now_us();
-    if (strcmp(type, "step") == 0) {
+    if (strcmp(type, "task.alive") == 0) {
+        hdt_gwjob_take_alive(gw, job, msg);
+    } else if (strcmp(type, "step") == 0) {
         report_step(gw, job, body);
     } else if (strcmp(type, "eval") == 0) {
         report_eval(gw, job, body);

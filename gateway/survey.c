@@ -19,13 +19,10 @@
 #include <string.h>
 #include <utlist.h>
 
-#define PROBE_BYTES        (8u << 20)
-#define PROBE_TIMEOUT_MS   8000
-#define LINKS_TIMEOUT_MS   60000
-#define PROFILE_TIMEOUT_MS 120000
-#define LINKS_FRESH_US     (300 * HDT_US_PER_S) /* a measurement is used for five minutes */
-#define MAX_PEERS          256
-#define MAX_TASKS          32
+#define PROBE_BYTES    (8u << 20)
+#define LINKS_FRESH_US (300 * HDT_US_PER_S) /* a measurement is used for five minutes */
+#define MAX_PEERS      256
+#define MAX_TASKS      32
 
 /* One site's links being measured: probes of our peers, one at a time. */
 struct links_task {
@@ -145,7 +142,8 @@ static void links_next(struct hdt_gateway *gw)
             links_begin(gw, task);
         }
         if (task->next < task->n_sites) {
-            hdt_dataplane_probe(gw->dp, task->sites[task->next], PROBE_BYTES, PROBE_TIMEOUT_MS);
+            hdt_dataplane_probe(gw->dp, task->sites[task->next], PROBE_BYTES,
+                                (int)(gw->deadlines.probe_us / HDT_US_PER_MS));
             return;
         }
         links_end(gw, task);
@@ -322,7 +320,7 @@ static void survey_next_site(struct hdt_gateway *gw)
         hdt_route_request(
             gw, survey->sites[survey->next_site++], "links.measure",
             json_pack("{s:b}", "fresh_ok", !json_is_true(json_object_get(body, "remeasure"))),
-            LINKS_TIMEOUT_MS, links_answered, survey);
+            (int)(gw->deadlines.links_us / HDT_US_PER_MS), links_answered, survey);
         return;
     }
     survey->links_done = true;
@@ -375,8 +373,8 @@ static void survey_profiles(struct hdt_gateway *gw, struct survey *survey)
                  worker->info.name);
         survey->n_waiting++;
         hdt_route_request(gw, wait->address, "profile",
-                          json_pack("{s:O, s:O}", "job", job, "model", model), PROFILE_TIMEOUT_MS,
-                          profile_answered, wait);
+                          json_pack("{s:O, s:O}", "job", job, "model", model),
+                          (int)(gw->deadlines.profile_us / HDT_US_PER_MS), profile_answered, wait);
     }
 }
 
@@ -518,9 +516,9 @@ void hdt_survey_doctor(struct hdt_gateway *gw, const json_t *msg)
         doctor_peer(doctor->checks, site, peer_stats_find(stats, n, site->name));
         if (site->up && gw->conf.wan.advertise[0]) {
             doctor->n_waiting++;
-            hdt_route_request(gw, site->name, "dial.back",
-                              json_pack("{s:s}", "address", gw->conf.wan.advertise), 8000,
-                              dial_back_answered, doctor);
+            hdt_route_request(
+                gw, site->name, "dial.back", json_pack("{s:s}", "address", gw->conf.wan.advertise),
+                (int)(gw->deadlines.answer_us / HDT_US_PER_MS), dial_back_answered, doctor);
         }
     }
     doctor_refusals(gw, doctor->checks);

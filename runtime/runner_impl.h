@@ -5,6 +5,7 @@
 /* What the parts of the runner share: runner.c (life), runner_build.c (from "assign" to "ready"),
  * runner_ops.c (the op list), runner_sync.c (end of a step, reports). */
 #include "compress/codec.h"
+#include "runtime/alive.h"
 #include "runtime/ckpt.h"
 #include "runtime/data.h"
 #include "runtime/runner.h"
@@ -12,6 +13,7 @@
 #include "runtime/state.h"
 #include "runtime/sync.h"
 #include "runtime/trace.h"
+#include "src/core/deadlines.h"
 #include "src/core/job.h"
 #include "src/core/schedule.h"
 
@@ -53,6 +55,8 @@ struct hdt_runner {
     struct hdt_shard *train_shard, *valid_shard; /* data rank */
     struct hdt_sampler sampler;
     struct hdt_state *state;
+    struct hdt_deadlines deadlines;
+    struct hdt_alive *alive;
     uint64_t memory_bytes; /* that this rank takes */
     void *staging; /* host memory of one activation or tied gradient, when the device's is not
                       host's */
@@ -80,6 +84,7 @@ struct hdt_runner {
     pthread_mutex_t lock; /* guards the rest */
     pthread_cond_t changed;
     bool started, ended;
+    int64_t sign_us; /* when the coordinator was last heard of this job */
     bool tell_abort; /* the coordinator does not know of it */
     enum hdt_runner_stop stop;
     struct hdt_error why; /* of an abort */

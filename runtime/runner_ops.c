@@ -14,6 +14,8 @@
 #include <math.h>
 #include <string.h>
 
+#define SLOW_STEP_NS 5000000000 /* from then on a step tells that it moves */
+
 /* ---- waits ---- */
 
 enum hdt_status hdt_runner_recv(struct hdt_runner *r, int flow, const void **frame, size_t *len,
@@ -292,6 +294,7 @@ enum hdt_status hdt_runner_run_ops(struct hdt_runner *r, enum hdt_phase phase,
 {
     const struct hdt_schedule *schedule = phase == HDT_PHASE_TRAIN ? &r->train : &r->eval;
     struct hdt_trace_event event = {.step = r->step};
+    const int64_t begin_ns = hdt_clock_now_ns();
     int64_t waited;
     size_t i;
 
@@ -316,6 +319,10 @@ enum hdt_status hdt_runner_run_ops(struct hdt_runner *r, enum hdt_phase phase,
         event.start_ns += waited;
         r->busy_ns += event.duration_ns;
         hdt_trace_add(&r->trace, &event);
+        /* Short steps are told by their own reports. */
+        if (event.start_ns + event.duration_ns - begin_ns > SLOW_STEP_NS) {
+            hdt_alive_moved(r->alive, "step", i + 1, schedule->n_ops);
+        }
     }
     return HDT_OK;
 }

@@ -20,8 +20,9 @@
 
 struct hdt_state {
     struct hdt_state_conf conf;
-    uint8_t *snapshot; /* NULL: read from the stages */
-    uint8_t *slab;     /* LOCAL_SLAB_BYTES */
+    uint64_t moved_bytes, total_bytes; /* of the save or load in work; its thread's */
+    uint8_t *snapshot;                 /* NULL: read from the stages */
+    uint8_t *slab;                     /* LOCAL_SLAB_BYTES */
     struct hdt_ckpt_meta meta;
     int64_t keepalive_us;
 
@@ -242,6 +243,33 @@ void hdt_state_free(struct hdt_state *state)
 
 /* ---- saving ---- */
 
+/* ---- progress ---- */
+
+/* A save or a load begins: its bytes are counted from 0 to those of the whole job on the checkpoint
+ * rank, to this rank's elsewhere. */
+static void state_moves(struct hdt_state *state)
+{
+    const struct hdt_plan *plan = state->conf.plan;
+
+    state->moved_bytes = 0;
+    state->total_bytes = 0;
+    for (int rank = 0; (size_t)rank < plan->n_ranks; rank++) {
+        if (rank == state->conf.rank || state->conf.rank == plan->checkpoint_rank) {
+            state->total_bytes += hdt_state_snapshot_bytes(plan, state->conf.model, rank);
+        }
+    }
+}
+
+/* So many bytes more are there: waits of this rank begin anew, and those of the others. */
+static void state_moved(struct hdt_state *state, const char *phase, uint64_t n_bytes)
+{
+    state->moved_bytes += n_bytes;
+    if (state->conf.port) {
+        hdt_port_job_progress(state->conf.port);
+    }
+    hdt_alive_moved(state->conf.alive, phase, state->moved_bytes, state->total_bytes);
+}
+
 static enum hdt_status snapshot_take(struct hdt_state *state, struct hdt_error *err)
 {
     uint8_t *to = state->snapshot;
@@ -324,6 +352,7 @@ static enum hdt_status save_send(struct hdt_state *state, int flow, struct hdt_e
             HDT_TRY(source_read(state, &walk, at, pos, len, slot + HDT_STATE_HEADER_LEN, err));
             hdt_port_send_commit(state->conf.port, flow, HDT_STATE_HEADER_LEN + len, len,
                                  HDT_DTYPE_F32);
+            state_moved(state, "saving", len);
         }
     }
     HDT_TRY(send_mark(state, flow, HDT_STATE_LAST, err));
@@ -345,9 +374,7 @@ static enum hdt_status save_own(struct hdt_state *state, struct hdt_ckpt_writer 
             HDT_TRY(source_read(state, &walk, at, pos, len, state->slab, err));
             HDT_TRY(hdt_ckpt_writer_append(writer, walk.tensor, walk.part, state->slab, len, err));
         }
-        if (state->conf.port) {
-            hdt_port_job_progress(state->conf.port);
-        }
+        state_moved(state, "saving", walk_bytes(&walk));
     }
     return HDT_OK;
 }
@@ -373,6 +400,7 @@ static enum hdt_status save_take(struct hdt_state *state, int flow, struct hdt_c
         status = hdt_ckpt_writer_append(writer, header.tensor, header.part,
                                         (const uint8_t *)frame + HDT_STATE_HEADER_LEN,
                                         len - HDT_STATE_HEADER_LEN, err);
+        state_moved(state, "saving", len - HDT_STATE_HEADER_LEN);
     }
     *last = status == HDT_OK && (header.flags & HDT_STATE_LAST);
     hdt_port_recv_done(state->conf.port, flow);
@@ -418,6 +446,7 @@ static enum hdt_status save_write(struct hdt_state *state, struct hdt_error *err
     struct hdt_ckpt_writer *writer;
     enum hdt_status status;
 
+    state_moves(state);
     HDT_TRY(hdt_ckpt_writer_open(state->conf.dir, state->conf.model, &state->meta, &writer, err));
     status = save_gather(state, writer, err);
     if (status != HDT_OK) {
@@ -425,9 +454,7 @@ static enum hdt_status save_write(struct hdt_state *state, struct hdt_error *err
         return status;
     }
     HDT_TRY(hdt_ckpt_writer_finish(writer, state->conf.keep, &result, err));
-    if (state->conf.port) {
-        hdt_port_job_progress(state->conf.port);
-    }
+    state_moved(state, "saving", 0);
     state->conf.saved(state->conf.user, &state->meta, &result,
                       (double)(hdt_clock_now_us() - begin) / 1e6);
     return HDT_OK;
@@ -455,6 +482,7 @@ static enum hdt_status save_run(struct hdt_state *state, struct hdt_error *err)
     if (state->conf.rank == state->conf.plan->checkpoint_rank) {
         return save_write(state, err);
     }
+    state_moves(state);
     flow = own_flow(state, HDT_FLOW_STATE_OUT);
     return flow < 0 ? HDT_OK : save_send(state, flow, err);
 }
@@ -526,7 +554,7 @@ static void keepalive(void *arg)
         return;
     }
     state->keepalive_us = now;
-    hdt_port_job_progress(state->conf.port);
+    state_moved(state, "loading", 0);
     for (i = 0; i < plan->n_flows; i++) {
         if (plan->flows[i].kind == HDT_FLOW_STATE_IN) {
             send_mark(state, (int)i, HDT_STATE_KEEPALIVE, NULL); /* a failure shows again later */
@@ -551,6 +579,7 @@ static enum hdt_status load_own(struct hdt_state *state, const struct hdt_ckpt_r
             HDT_TRY(hdt_stage_write(state->conf.stages[walk.stage],
                                     (uint8_t *)walk_memory(state, &walk) + pos, state->slab, len,
                                     err));
+            state_moved(state, "loading", len);
         }
         keepalive(state);
     }
@@ -583,6 +612,7 @@ static enum hdt_status load_serve(struct hdt_state *state, const struct hdt_ckpt
                                  slot + HDT_STATE_HEADER_LEN, err));
     hdt_port_send_commit(state->conf.port, peer->flow, HDT_STATE_HEADER_LEN + len, len,
                          HDT_DTYPE_F32);
+    state_moved(state, "loading", len);
     peer->pos += len;
     if (peer->pos == walk_bytes(walk)) {
         peer->pos = 0;
@@ -686,6 +716,7 @@ static enum hdt_status load_next(struct hdt_state *state, int flow, const void *
         }
         hdt_port_recv_done(state->conf.port, flow);
         HDT_TRY(status);
+        state_moved(state, "loading", 0); /* who reads is at work */
     }
 }
 
@@ -705,6 +736,7 @@ static enum hdt_status load_receive(struct hdt_state *state, int flow, struct hd
             status = load_take_slab(state, &walk, pos, frame, len, err);
             hdt_port_recv_done(state->conf.port, flow);
             HDT_TRY(status);
+            state_moved(state, "loading", len - HDT_STATE_HEADER_LEN);
         }
     }
     HDT_TRY(load_next(state, flow, &frame, &len, &header, err));
@@ -726,6 +758,7 @@ enum hdt_status hdt_state_load(struct hdt_state *state, const char *path,
     int flow;
 
     memset(&state->meta, 0, sizeof(state->meta));
+    state_moves(state);
     if (state->conf.rank == state->conf.plan->checkpoint_rank) {
         HDT_TRY(load_read(state, path, err));
     } else {

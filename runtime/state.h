@@ -19,6 +19,7 @@
  *
  * Flags: 1 = last frame, without data; 2 = keep-alive, without data: the sender is still reading.
  */
+#include "runtime/alive.h"
 #include "runtime/ckpt.h"
 #include "runtime/port.h"
 #include "runtime/stage.h"
@@ -53,7 +54,8 @@ struct hdt_state_conf {
     const char *dir;           /* of checkpoints; on the checkpoint rank */
     int64_t keep;
     const json_t *job;
-    bool background; /* make room for a snapshot */
+    bool background;         /* make room for a snapshot */
+    struct hdt_alive *alive; /* told of every slab; NULL: nobody */
 
     /* A checkpoint is complete (on the checkpoint rank). Called on the saving thread. */
     void (*saved)(void *user, const struct hdt_ckpt_meta *meta,

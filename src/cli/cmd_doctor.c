@@ -10,9 +10,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#define STATUS_TIMEOUT_MS 15000
-#define DOCTOR_TIMEOUT_MS 120000 /* the gateway dials every peer and has itself dialled back */
-
 enum doctor_option { OPT_JSON = 256, OPT_CONFIG };
 
 static const struct argp_option options[] = {
@@ -70,10 +67,9 @@ static void error_add(json_t *checks, const char *name, const struct hdt_error *
 static enum hdt_status remote_ask(struct hdt_gwclient *client, json_t *checks,
                                   struct hdt_error *err)
 {
-    struct hdt_gwclient_request status = {
-        .type = "status", .expect = "status.is", .timeout_ms = STATUS_TIMEOUT_MS};
+    struct hdt_gwclient_request status = {.type = "status", .expect = "status.is"};
     struct hdt_gwclient_request doctor = {
-        .type = "doctor", .expect = "doctor.is", .timeout_ms = DOCTOR_TIMEOUT_MS};
+        .type = "doctor", .expect = "doctor.is", .patience = HDT_GWCLIENT_RELAY};
     json_t *body;
 
     HDT_TRY(hdt_gwclient_ask(client, &status, &body, err));

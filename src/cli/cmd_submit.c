@@ -17,8 +17,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#define SUBMIT_TIMEOUT_MS 60000
-
 enum submit_option { OPT_RESUME = 256, OPT_DETACH, OPT_JSON, OPT_STEPS, OPT_CODEC };
 
 static const struct argp_option options[] = {
@@ -258,7 +256,7 @@ static enum hdt_status job_submit(const struct hdt_planned *p, const struct subm
                                   struct hdt_error *err)
 {
     struct hdt_gwclient_request request = {
-        .type = "submit", .expect = "submitted", .timeout_ms = SUBMIT_TIMEOUT_MS};
+        .type = "submit", .expect = "submitted", .patience = HDT_GWCLIENT_RELAY};
     json_t *body, *number;
 
     request.body =
@@ -306,7 +304,7 @@ static int submit_planned(struct hdt_planned *p, const struct submit_args *args,
 {
     struct hdt_follow f = {.conf = &args->client,
                            .steps = p->job.steps,
-                           .silence_ms = 2 * p->job.progress_timeout + 60000,
+                           .job_timeout_ms = p->job.progress_timeout,
                            .predicted_step_s = p->result.plan.step_s,
                            .stops_on_interrupt = true};
     struct hdt_error err = {0};
@@ -352,6 +350,9 @@ static int submit_run(int argc, char **argv)
         return hdt_cmd_fail(&err);
     }
     status = hdt_gwclient_open(&args.client, &client, &err);
+    if (status == HDT_OK) {
+        status = hdt_planned_check_timeout(&planned, client, &err);
+    }
     if (status == HDT_OK) {
         status = hdt_planned_survey(&planned, client, &args.overrides, &err);
     }

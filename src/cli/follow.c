@@ -15,7 +15,6 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
-#define RECONNECT_MS  60000
 #define BAR_WIDTH     20
 #define BAR_WIDTH_MIN 6
 
@@ -142,19 +141,42 @@ static void state_take(struct hdt_follow *f, const json_t *body)
 /* After a reconnect, or when two of our requests made us a follower, an event may come twice. */
 static bool event_is_new(struct hdt_follow *f, const char *event, const json_t *body)
 {
+    const char *state = json_string_value(json_object_get(body, "state"));
     json_int_t step = json_integer_value(json_object_get(body, "step"));
     json_int_t *last = strcmp(event, "step") == 0         ? &f->last_step
                        : strcmp(event, "eval") == 0       ? &f->last_eval
                        : strcmp(event, "checkpoint") == 0 ? &f->last_checkpoint
                                                           : NULL;
 
-    if (last && step > 0 && step <= *last) {
+    if ((last && step > 0 && step <= *last) ||
+        (strcmp(event, "state") == 0 && state && strcmp(state, f->state) == 0)) {
         return false;
     }
     if (last) {
         *last = step;
     }
     return true;
+}
+
+/* What a rank is at that takes long: on the live line, or, elsewhere, once for each phase. */
+static void alive_show(struct hdt_follow *f, const json_t *body)
+{
+    const char *phase = json_string_value(json_object_get(body, "phase"));
+    const char *site = json_string_value(json_object_get(body, "site"));
+    const char *worker = json_string_value(json_object_get(body, "worker"));
+    const double total = real_of(body, "total"), done = real_of(body, "done");
+    struct hdt_buf text = {0};
+
+    if (!phase || !site || !worker || (!f->on_tty && strcmp(phase, f->phase) == 0)) {
+        return;
+    }
+    snprintf(f->phase, sizeof(f->phase), "%s", phase);
+    hdt_buf_appendf(&text, "%s/%s: %s", site, worker, phase);
+    if (total > 0) {
+        hdt_buf_appendf(&text, " %.0f %%", 100 * done / total);
+    }
+    line_show(f, hdt_buf_str(&text));
+    hdt_buf_release(&text);
 }
 
 static void event_take(struct hdt_follow *f, const json_t *body)
@@ -165,6 +187,8 @@ static void event_take(struct hdt_follow *f, const json_t *body)
     if (!event || !event_is_new(f, event, body)) {
         return;
     }
+    f->event_us = hdt_clock_now_us();
+    f->asked = false;
     if (strcmp(event, "state") == 0) {
         state_take(f, body);
     } else if (strcmp(event, "step") == 0) {
@@ -181,6 +205,8 @@ static void event_take(struct hdt_follow *f, const json_t *body)
         printf("step %lld: checkpoint %s (%.1f s)\n",
                (long long)json_integer_value(json_object_get(body, "step")), path,
                real_of(body, "seconds"));
+    } else if (strcmp(event, "alive") == 0) {
+        alive_show(f, body);
     } else if (strcmp(event, "done") == 0) {
         json_decref(f->done);
         f->done = json_incref((json_t *)(uintptr_t)body);
@@ -211,19 +237,26 @@ static enum hdt_status interrupt_take(struct hdt_follow *f, struct hdt_error *er
     return hdt_gwclient_send(f->client, "stop", json_pack("{s:I}", "job", f->job), err);
 }
 
+static int64_t follow_patience_us(const struct hdt_follow *f, int64_t deadline_us)
+{
+    return f->conf->timeout_ms > 0 ? f->conf->timeout_ms * HDT_US_PER_MS : deadline_us;
+}
+
 /* The gateway keeps the job; when it restarts or the connection broke, follow it again. */
 static enum hdt_status follow_again(struct hdt_follow *f, struct hdt_error *err)
 {
-    struct hdt_gwclient_request request = {
-        .type = "follow", .expect = "following", .timeout_ms = 10000};
-    int64_t deadline_us = hdt_clock_now_us() + RECONNECT_MS * HDT_US_PER_MS;
+    const struct hdt_deadlines *deadlines = hdt_gwclient_deadlines(f->client);
+    struct hdt_gwclient_request request = {.type = "follow", .expect = "following"};
+    const int64_t lost_us = hdt_clock_now_us();
+    const int64_t deadline_us = lost_us + follow_patience_us(f, deadlines->progress_us);
     int n_interrupts = hdt_interrupts_count();
     struct hdt_gwclient *client;
     enum hdt_status status;
     json_t *body;
 
     line_clear(f);
-    printf("gateway lost, connecting again\n");
+    printf("gateway %s lost, connecting again for %.0f s\n", hdt_gwclient_address(f->client),
+           (double)(deadline_us - lost_us) / 1e6);
     fflush(stdout);
     do {
         status = hdt_gwclient_open(f->conf, &client, err);
@@ -241,17 +274,55 @@ static enum hdt_status follow_again(struct hdt_follow *f, struct hdt_error *err)
         }
         usleep(500000);
     } while (hdt_clock_now_us() < deadline_us && hdt_interrupts_count() == n_interrupts);
-    hdt_error_hint(err, "the job may go on without it: hdt status, once it is back");
+    hdt_error_prefix(err, "the gateway is lost for %.0f s",
+                     (double)(hdt_clock_now_us() - lost_us) / 1e6);
+    hdt_error_hint(err, "job %lld may go on without it: hdt status, once it is back",
+                   (long long)f->number);
     return status;
 }
 
-static enum hdt_status follow_silence(const struct hdt_follow *f, struct hdt_error *err)
+/* Nothing came for a while. Is the gateway there? A "follow" asks it and costs little; it bears
+ * what a session between sites bears, so that one that was stopped for half a minute is not given
+ * up. A gateway that answers, for a job that says nothing for longer than its coordinator bears, is
+ * told of in another way. */
+static enum hdt_status follow_silence(struct hdt_follow *f, struct hdt_error *err)
 {
-    hdt_error_set(err, HDT_ETIMEDOUT, "nothing was heard of job %lld for %lld s",
-                  (long long)f->number, (long long)f->silence_ms / 1000);
-    hdt_error_hint(err, "hdt status shows whether it runs, hdt stop %lld ends it",
-                   (long long)f->number);
-    return HDT_ETIMEDOUT;
+    const int64_t silent_us = hdt_clock_now_us() - f->event_us;
+    struct hdt_gwclient_request request = {.type = "follow", .expect = "following"};
+    struct hdt_deadlines d = *hdt_gwclient_deadlines(f->client);
+    enum hdt_status status;
+    json_t *body;
+
+    hdt_deadlines_derive(&d, d.progress_us / HDT_US_PER_MS, f->job_timeout_ms);
+    if (f->asked && silent_us >= follow_patience_us(f, d.follow_us)) {
+        hdt_error_set(err, HDT_ETIMEDOUT,
+                      "nothing was heard of job %lld for %.0f s, though gateway %s answers",
+                      (long long)f->number, (double)silent_us / 1e6,
+                      hdt_gwclient_address(f->client));
+        hdt_error_hint(err, "hdt status shows whether it runs, hdt stop %lld ends it",
+                       (long long)f->number);
+        return HDT_ETIMEDOUT;
+    }
+    request.timeout_ms = (int)(follow_patience_us(f, d.session_dead_us) / HDT_US_PER_MS);
+    request.body = json_pack("{s:I, s:I}", "job", f->job, "since", f->last_step);
+    status = hdt_gwclient_ask(f->client, &request, &body, err);
+    if (status == HDT_OK) {
+        f->asked = true;
+        json_decref(body);
+    }
+    if (status == HDT_ETIMEDOUT) {
+        hdt_error_hint(err,
+                       "its process may be stopped; job %lld goes on without it if its "
+                       "workers do: hdt status, once it is back",
+                       (long long)f->number);
+    }
+    return status;
+}
+
+static int follow_wait_ms(const struct hdt_follow *f)
+{
+    return (int)(follow_patience_us(f, hdt_gwclient_deadlines(f->client)->answer_us) /
+                 HDT_US_PER_MS);
 }
 
 enum hdt_status hdt_follow_run(struct hdt_follow *f, struct hdt_error *err)
@@ -261,8 +332,9 @@ enum hdt_status hdt_follow_run(struct hdt_follow *f, struct hdt_error *err)
 
     f->on_tty = isatty(STDOUT_FILENO);
     f->val_loss = NAN;
+    f->event_us = hdt_clock_now_us();
     while (!follow_is_over(f)) {
-        status = hdt_gwclient_next(f->client, (int)f->silence_ms, &msg, err);
+        status = hdt_gwclient_next(f->client, follow_wait_ms(f), &msg, err);
         if (status == HDT_OK) {
             if (strcmp(hdt_msg_type(msg), "job.event") == 0 &&
                 json_integer_value(json_object_get(hdt_msg_body(msg), "job")) == f->job) {
@@ -277,6 +349,10 @@ enum hdt_status hdt_follow_run(struct hdt_follow *f, struct hdt_error *err)
             status = follow_again(f, err);
         } else if (status == HDT_AGAIN) {
             status = follow_silence(f, err);
+            /* Interrupted, or lost, while asking: as above. */
+            status = status == HDT_ECANCELED ? interrupt_take(f, err)
+                     : status == HDT_EPEER   ? follow_again(f, err)
+                                             : status;
         }
         if (status != HDT_OK) {
             break;

@@ -21,7 +21,7 @@ struct hdt_follow {
     json_int_t job;                       /* as the gateway named it */
     json_int_t number;                    /* as people name it */
     int64_t steps;                        /* of the whole job; 0: not known */
-    int64_t silence_ms;                   /* so long without any event is given up */
+    int64_t job_timeout_ms;               /* its own progress_timeout; 0: the gateway's */
     double predicted_step_s;              /* 0: not known */
     bool stops_on_interrupt;              /* first Ctrl-C asks the job to stop; the second leaves */
 
@@ -38,6 +38,9 @@ struct hdt_follow {
 
     /* Private. */
     json_int_t last_step, last_eval, last_checkpoint;
+    int64_t event_us; /* when one last came */
+    bool asked;       /* the gateway has answered since */
+    char phase[32];   /* last told of */
     bool on_tty;
     int line_len;
 };

@@ -22,7 +22,8 @@
  *                                              the rank's own words ("waiting for the activation
  *                                              of ...") reach the coordinator, even over a session
  *                                              opened anew, before it ends the job without words
- * answer < relay < survey                      a gateway that asks another one has its answer, or
+ * probe < answer < relay < links < profile < survey
+ *                                              a gateway that asks another one has its answer, or
  *                                              knows that none comes, before its asker gives up
  * back_stop + answer < follow                  'hdt submit' hears how the job ended
  *
@@ -36,9 +37,10 @@
 extern "C" {
 #endif
 
-#define HDT_DEADLINES_KNOB_DEFAULT "60s"
-#define HDT_DEADLINES_KNOB_MIN_MS  10000
-#define HDT_DEADLINES_KNOB_MAX_MS  86400000
+#define HDT_DEADLINES_KNOB_DEFAULT    "60s"
+#define HDT_DEADLINES_KNOB_DEFAULT_MS 60000
+#define HDT_DEADLINES_KNOB_MIN_MS     10000
+#define HDT_DEADLINES_KNOB_MAX_MS     86400000
 
 /* All in microseconds. In brackets: what follows from the default of 60 s. */
 struct hdt_deadlines {
@@ -78,16 +80,20 @@ struct hdt_deadlines {
                              the job fails. The ranks say more, and before */
 
     /* ---- questions ---- */
-    int64_t answer_us; /* [15 s] a gateway answers from its memory: the command ends, says who did
-                          not answer and since when */
-    int64_t relay_us;  /* [30 s] a gateway asks another site or a worker to answer */
-    int64_t probe_us;  /* [7.5 s] filler of a link's measurement on its way */
-    int64_t survey_us; /* [240 s] links measured one after the other, devices profiled */
-    int64_t follow_us; /* [150 s] no event of a job that runs: its coordinator is asked again */
+    int64_t answer_us;  /* [15 s] a gateway answers from its memory: the command ends, says who did
+                           not answer and since when */
+    int64_t relay_us;   /* [30 s] a gateway asks another site or a worker to answer */
+    int64_t probe_us;   /* [7.5 s] filler of a link's measurement on its way */
+    int64_t links_us;   /* [60 s] a site measures its links, one after the other */
+    int64_t profile_us; /* [120 s] a worker measures its device */
+    int64_t survey_us;  /* [240 s] both, at all sites */
+    int64_t follow_us;  /* [150 s] no event of a job that runs: its coordinator is asked again */
 
     /* ---- the end ---- */
-    int64_t stop_us; /* [2 s] a daemon that ends waits for last words so long, and for no peer
-                        longer. It does not depend on the knob: who stops one waits at a prompt */
+    /* They do not depend on the knob: who ends a daemon waits at a prompt. */
+    int64_t stop_us; /* [2 s] last words to a peer, a gateway, a worker */
+    int64_t end_us;  /* [10 s] a daemon that was told to end has ended: what still runs then (an
+                        operation of a device, a disk that hangs) is named and left */
 };
 
 /* The deadlines that follow from the knob, and from the job's own timeout in place of the site's

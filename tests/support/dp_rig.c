@@ -120,9 +120,8 @@ void hdt_rig_open(struct rig *rig, unsigned n_sites)
         .chunk_bytes = 64 << 10,
         .memory_bytes = 128 << 20,
         .congestion = "",
-        .suspect_after_ms = 2000,
-        .progress_timeout_ms = 10000,
     };
+    hdt_deadlines_derive(&rig->conf.deadlines, HDT_DEADLINES_KNOB_MIN_MS, 0);
     for (i = 0; i < n_sites; i++) {
         struct rig_site *site = &rig->sites[i];
         char *dir;

@@ -48,6 +48,8 @@ static void gateway_open(void)
     gw.conf.federation = hdt_strdup("test");
     gw.conf.state_dir = hdt_strdup(state_dir);
     gw.conf.wan.advertise = hdt_strdup("");
+    gw.conf.progress_timeout = HDT_DEADLINES_KNOB_DEFAULT_MS;
+    hdt_deadlines_derive(&gw.deadlines, gw.conf.progress_timeout, 0);
     cr_assert_eq(hdt_store_open(state_dir, &gw.store, &err), HDT_OK, "%s", err.msg);
     client_add(WORKER, HDT_CLIENT_WORKER, "w0", "a/w0");
     client_add(OPERATOR, HDT_CLIENT_OPERATOR, "hdt", "a/@2");
@@ -634,4 +636,85 @@ Test(control, a_worker_that_stays_away_ends_the_job)
     hdt_coordinator_tick(&gw);
     cr_expect_eq(job->state, HDT_GWJOB_FAILED);
     cr_expect_not_null(strstr(job->error.msg, "a/w0"));
+}
+
+/* ---- deadlines ---- */
+
+static json_t *submit_with_timeout(json_int_t timeout_ms)
+{
+    json_t *msg = submit_msg();
+    json_t *job = json_object_get(json_object_get(msg, "b"), "job");
+
+    json_object_set_new(job, "progress_timeout", json_integer(timeout_ms));
+    return msg;
+}
+
+/* What is refused names both values; what is taken reaches the workers as one settled number. */
+Test(control, a_job_and_its_gateways_agree_on_how_long_to_wait)
+{
+    json_t *hello =
+        json_pack("{s:s, s:I}", "version", "1", "progress_timeout_ms", (json_int_t)120000);
+    json_t *refusal, *assign;
+    const char *text;
+
+    from_client(OPERATOR, submit_with_timeout(20000));
+    cr_assert_not_null(refusal = fake_dataplane_take("2", "error"));
+    text = json_string_value(json_object_get(hdt_msg_body(refusal), "msg"));
+    cr_expect_not_null(strstr(text, "20 s"), "%s", text);
+    cr_expect_not_null(strstr(text, "60 s"), "%s", text);
+    cr_expect_not_null(strstr(text, "site a"), "%s", text);
+    json_decref(refusal);
+
+    hdt_federation_peer_up(&gw, "b", hello); /* a patient peer: the larger knob counts */
+    json_decref(hello);
+    from_client(OPERATOR, submit_with_timeout(60000));
+    cr_assert_not_null(refusal = fake_dataplane_take("2", "error"));
+    text = json_string_value(json_object_get(hdt_msg_body(refusal), "msg"));
+    cr_expect_not_null(strstr(text, "site b"), "%s", text);
+    cr_expect_not_null(strstr(text, "120 s"), "%s", text);
+    json_decref(refusal);
+
+    submit();
+    cr_assert_not_null(assign = fake_dataplane_take("b", "assign"));
+    cr_expect_eq(json_integer_value(json_object_get(json_object_get(hdt_msg_body(assign), "conf"),
+                                                    "progress_timeout")),
+                 120000);
+    json_decref(assign);
+}
+
+static json_t *alive_msg(uint32_t job, int rank)
+{
+    return hdt_msg_new("task.alive", "a",
+                       json_pack("{s:I, s:i, s:i, s:s, s:i, s:i}", "job", (json_int_t)job, "epoch",
+                                 1, "rank", rank, "phase", "saving", "done", 3, "total", 9));
+}
+
+Test(control, a_rank_at_work_is_told_to_all_and_waited_for)
+{
+    struct hdt_gwjob *job = run();
+    json_t *event;
+    bool is_alive;
+
+    rank_done(job->job, 1);
+    from_peer("b", "b/w0", alive_msg(job->job, 0)); /* not its rank */
+    cr_expect_eq(job->alive[0].at_us, 0);
+    from_client(WORKER, job_msg("done", job->job));
+    cr_assert_eq(job->state, HDT_GWJOB_FINISHING);
+    job->state_since_us -= 2 * job->deadlines.rank_us;
+    from_client(WORKER, alive_msg(job->job, 0));
+    do {
+        cr_assert_not_null(event = fake_dataplane_take("2", "job.event"));
+        is_alive =
+            strcmp(json_string_value(json_object_get(hdt_msg_body(event), "event")), "alive") == 0;
+        json_decref(event);
+    } while (!is_alive);
+    cr_assert_not_null(event = fake_dataplane_take("b", "task.alive"));
+    json_decref(event);
+    hdt_coordinator_tick(&gw);
+    cr_expect_eq(job->state, HDT_GWJOB_FINISHING);
+    /* And when it says nothing more, the message names it and what it was at. */
+    job->last_report_us -= 2 * job->deadlines.rank_us;
+    hdt_coordinator_tick(&gw);
+    cr_expect_eq(job->state, HDT_GWJOB_FAILED);
+    cr_expect_not_null(strstr(job->error.msg, "rank 0 (a/w0, saving 3 of 9"), "%s", job->error.msg);
 }
