@@ -290,8 +290,9 @@ struct hdt_session {
     int64_t retry_us[HDT_DP_STREAMS_MAX + 1]; /* when to dial this stream (again) */
     int64_t backoff_us[HDT_DP_STREAMS_MAX + 1];
     int64_t began_us;
-    int64_t heard_from_us;          /* silence counts from here: its begin, or when we ran again */
-    int64_t tick_us;                /* of the last tick */
+    int64_t heard_from_us; /* silence counts from here: its begin, or when we ran again */
+    int64_t cut_us;  /* until then nothing came, not even a segment; 0: all streams spoke since */
+    int64_t tick_us; /* of the last tick */
     struct hdt_deadlines deadlines; /* of the larger of both sites' knobs */
 };
 
@@ -581,6 +582,8 @@ struct hdt_session *hdt_session_ref(struct hdt_session *session);
 void hdt_session_unref(struct hdt_session *session);
 /* L: microseconds since the last byte from the peer. */
 int64_t hdt_session_silent_us(const struct hdt_session *session, int64_t now_us);
+/* L: it is heard, and no stream of it waits for the end of a cut. */
+bool hdt_session_is_sound(const struct hdt_session *session, int64_t now_us);
 /* L: it is silent, and the peer should be dialled beside it. */
 bool hdt_session_wants_another(const struct hdt_session *session, int64_t now_us);
 /* L: dial the bulk streams that are not there, when we dialled the session. */

@@ -264,7 +264,7 @@ static bool handshake_session_stands(const struct hdt_peer *peer, uint64_t insta
 
     return session != NULL && session->peer_instance == instance && session->dialled_by_us &&
            strcmp(peer->dp->conf.site, peer->site) < 0 &&
-           hdt_session_silent_us(session, hdt_clock_now_us()) < session->deadlines.suspect_us;
+           hdt_session_is_sound(session, hdt_clock_now_us());
 }
 
 static enum hdt_status handshake_accept_session(struct hdt_conn *conn, json_t *body,
@@ -336,7 +336,8 @@ static enum hdt_status handshake_on_welcome(struct hdt_conn *conn, json_t *body,
     }
     HDT_TRY(handshake_check_limits(body, err));
     if (session != NULL && session->peer_instance == instance && !session->dialled_by_us &&
-        strcmp(conn->dp->conf.site, conn->peer->site) > 0) {
+        strcmp(conn->dp->conf.site, conn->peer->site) > 0 &&
+        hdt_session_is_sound(session, hdt_clock_now_us())) {
         return hdt_error_set(err, HDT_EEXIST,
                              "cannot join site '%s': the session it dialled stands",
                              conn->peer->site);

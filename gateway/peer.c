@@ -14,9 +14,9 @@
  * first shows a valid certificate, and stays: there are as many as sites in the federation.
  */
 
-/* Beside a silent session a dial connects within two round trips and so much, or the next begins.
- */
-#define PEER_BESIDE_CONNECT_US (300 * HDT_US_PER_MS)
+/* Beside a silent session a dial connects within the round trip of an idle link and so much, or the
+ * next begins. */
+#define PEER_BESIDE_CONNECT_US (200 * HDT_US_PER_MS)
 
 struct hdt_peer *hdt_peer_find(struct hdt_dataplane *dp, const char *site)
 {
@@ -83,7 +83,7 @@ void hdt_peer_mark(struct hdt_flow_end *flow)
 static void peer_back_off(struct hdt_peer *peer)
 {
     const int64_t max_us = peer->dp->conf.deadlines.backoff_us;
-    const int64_t pause_us = peer->session == NULL ? peer->backoff_us : HDT_DP_BACKOFF_MIN_US;
+    const int64_t pause_us = peer->session == NULL ? peer->backoff_us : HDT_DP_TICK_US / 2;
     const int64_t half_us = pause_us / 2;
 
     peer->next_dial_us =
@@ -98,7 +98,7 @@ static void peer_back_off(struct hdt_peer *peer)
 static int64_t peer_connect_us(const struct hdt_peer *peer)
 {
     const int64_t max_us = peer->dp->conf.deadlines.connect_us;
-    const int64_t beside_us = 2 * peer->rtt_us + PEER_BESIDE_CONNECT_US;
+    const int64_t beside_us = peer->min_rtt_us * 5 / 4 + PEER_BESIDE_CONNECT_US;
 
     return peer->session != NULL && beside_us < max_us ? beside_us : max_us;
 }

@@ -19,9 +19,11 @@
  * (TCP_INFO: an acknowledgement will do) has come on any stream, the peer is dialled beside the
  * session that stands, again and again at short intervals, and the first SYN after the healing is
  * the start of a new session, which takes the place of the old one; frames that are not
- * acknowledged go out again. When the old one is heard first, the dial is dropped. Segments
- * without bytes mean a process that is stopped, or a middlebox that answers for it: to dial that
- * one costs a little and helps seldom, so that it is done late.
+ * acknowledged go out again. One stream of the old session that speaks first changes nothing: the
+ * others still wait for their timers. When all have spoken, the dial is dropped. Who dialled the
+ * session dials beside it; the other end would only make a second one. Segments without bytes
+ * mean a process that is stopped, or a middlebox that answers for it: to dial that one costs a
+ * little and helps seldom, so that it is done late, by either end.
  *
  * Closing the old session first was refused: a link that loses all packets for some seconds would
  * lose what is on its way. So was a cap on TCP's timer, TCP_RTO_MAX_MS: Linux has it since 6.15.
@@ -69,23 +71,52 @@ static int64_t session_segment_silent_us(const struct hdt_session *session, int6
 
 bool hdt_session_wants_another(const struct hdt_session *session, int64_t now_us)
 {
-    const struct hdt_deadlines *d = &session->deadlines;
-    const int64_t silent_us = hdt_session_silent_us(session, now_us);
-
-    return silent_us > d->suspect_us &&
-           (silent_us > d->session_dead_us / SESSION_BESIDE_PART ||
-            session_segment_silent_us(session, now_us) > d->suspect_us);
+    return (session->cut_us != 0 && session->dialled_by_us) ||
+           hdt_session_silent_us(session, now_us) >
+               session->deadlines.session_dead_us / SESSION_BESIDE_PART;
 }
 
-/* It speaks again: a dial that has not come to a hello is dropped. After the hello the peer may
- * have taken the new session for its own, and then that one carries on. */
+bool hdt_session_is_sound(const struct hdt_session *session, int64_t now_us)
+{
+    return session->cut_us == 0 &&
+           hdt_session_silent_us(session, now_us) < session->deadlines.suspect_us;
+}
+
+static bool session_all_spoke(const struct hdt_session *session, int64_t since_us)
+{
+    unsigned i;
+
+    for (i = 0; i <= session->n_streams; i++) {
+        const struct hdt_conn *conn = session->conns[i];
+
+        if (conn == NULL || conn->stats.last_recv_us <= since_us) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* A dial that has not come to a hello is dropped. After the hello the peer may have taken the new
+ * session for its own, and then that one carries on. */
 static void session_drop_beside(struct hdt_session *session)
 {
-    const struct hdt_error why = {.status = HDT_ECANCELED, .msg = "the session is heard again"};
+    const struct hdt_error why = {.status = HDT_ECANCELED, .msg = "the session is whole again"};
     struct hdt_peer *peer = session->peer;
 
     if (peer->dialling != NULL && peer->dialling->state < HDT_CONN_HELLO) {
         hdt_conn_close(peer->dialling, &why);
+    }
+}
+
+static void session_note_cut(struct hdt_session *session, int64_t silent_us, int64_t now_us)
+{
+    const int64_t suspect_us = session->deadlines.suspect_us;
+
+    if (silent_us > suspect_us && session_segment_silent_us(session, now_us) > suspect_us) {
+        session->cut_us = now_us;
+    } else if (session->cut_us != 0 && session_all_spoke(session, session->cut_us)) {
+        session->cut_us = 0;
+        session_drop_beside(session);
     }
 }
 
@@ -218,7 +249,6 @@ static void session_note_suspect(struct hdt_session *session, int64_t silent_us)
         hdt_log_info("site %s is silent for %.1f s", peer->site, (double)silent_us / 1e6);
     } else {
         hdt_log_info("site %s is heard again", peer->site);
-        session_drop_beside(session);
     }
 }
 
@@ -241,8 +271,12 @@ void hdt_session_tick(struct hdt_session *session, int64_t now_us)
         return;
     }
     session_note_suspect(session, silent_us);
+    session_note_cut(session, silent_us, now_us);
     hdt_session_dial_streams(session, now_us);
-    session_close_stalled(session, now_us);
+    /* After a cut all streams stall, and a new session is about to take their place. */
+    if (session->cut_us == 0 || now_us - session->cut_us > session->deadlines.stall_us) {
+        session_close_stalled(session, now_us);
+    }
     session_measure_goodput(peer, now_us);
 }
 

@@ -114,8 +114,9 @@ static const struct hdt_conf_row job_rows[] = {
     HDT_CONF_SECTION(struct hdt_job, plan, plan_rows, "Limits for the planner."),
     HDT_CONF_DURATION(struct hdt_job, progress_timeout, "0s", 0, HDT_DEADLINES_KNOB_MAX_MS,
                       "The job fails when nothing moved for so long; 0: as long as the gateways "
-                      "say (progress_timeout in gateway.yaml). A step of more than a minute, or a "
-                      "slow disk for checkpoints, needs more."),
+                      "say (progress_timeout in gateway.yaml). Long steps, large models and slow "
+                      "links need no more, since what counts is that something moves; a single "
+                      "operation of a device that takes longer does."),
     HDT_CONF_END};
 
 const struct hdt_conf_schema hdt_job_schema = {

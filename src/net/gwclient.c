@@ -256,6 +256,12 @@ enum hdt_status hdt_gwclient_send(struct hdt_gwclient *c, const char *type, json
     return status;
 }
 
+/* "refuse" is what gateways say to each other: this is the port for them. */
+static bool client_is_error(const json_t *msg)
+{
+    return strcmp(hdt_msg_type(msg), "error") == 0 || strcmp(hdt_msg_type(msg), "refuse") == 0;
+}
+
 /* An error that answers no request is about the connection as a whole. */
 static bool client_is_answer(const json_t *msg, json_int_t id, const char *expect)
 {
@@ -264,7 +270,7 @@ static bool client_is_answer(const json_t *msg, json_int_t id, const char *expec
     if (json_is_integer(re)) {
         return json_integer_value(re) == id;
     }
-    return strcmp(hdt_msg_type(msg), expect) == 0 || strcmp(hdt_msg_type(msg), "error") == 0;
+    return strcmp(hdt_msg_type(msg), expect) == 0 || client_is_error(msg);
 }
 
 static int64_t client_answer_us(const struct hdt_gwclient *c, const struct hdt_gwclient_request *r)
@@ -359,7 +365,7 @@ static enum hdt_status client_answer(struct hdt_gwclient *c, json_int_t id,
             json_array_append_new(c->kept, msg);
         }
     }
-    if (strcmp(hdt_msg_type(msg), "error") == 0) {
+    if (client_is_error(msg)) {
         status = hdt_msg_error_from_body(hdt_msg_body(msg), err);
     } else if (strcmp(hdt_msg_type(msg), r->expect) != 0) {
         status = hdt_error_set(err, HDT_EPROTO, "gateway %s answered '%s' by '%s'", c->address,

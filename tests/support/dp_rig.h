@@ -70,6 +70,7 @@ struct rig_site {
     char name[16];
     char sock[128], wan[64], lan[64];
     int wan_port;
+    const char *netns; /* network namespace of the site's sockets (ip netns); NULL: ours */
     struct hdt_tls_ctx *tls;
     struct hdt_dataplane *dp;
     pthread_t main_thread;
