@@ -51,7 +51,7 @@ hdt submit --gateway "$(gateway_of a)" soak.yaml >soak.log 2>&1 </dev/null &
 submit_pid=$!
 pids+=($!)
 at_step() { grep -q "^step $1/" soak.log; }
-wait_until 90 at_step 3 || { fail "no step 3: $(tail -n 3 soak.log)"; exit 1; }
+wait_until 20 test -e soak.log; wait_until 90 at_step 3 || { fail "no step 3: $(tail -n 3 soak.log)"; exit 1; }
 
 # The process under "ip netns exec" and the like, by its name.
 program_of() { # PID NAME

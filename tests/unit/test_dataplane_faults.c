@@ -84,6 +84,11 @@ Test(dataplane_faults, link_cut_beyond_the_deadline, .timeout = 60)
     hdt_rig_proxy_close(proxy);
 }
 
+Test(dataplane_faults, connections_that_a_middlebox_forgot, .timeout = 60)
+{
+    hdt_rig_scenario_forgotten(60);
+}
+
 Test(dataplane_faults, all_connections_reset, .timeout = 60)
 {
     struct rig_proxy *proxy;
