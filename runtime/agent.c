@@ -159,10 +159,13 @@ static enum hdt_status on_stop(struct hdt_agent *agent, json_t *msg, struct hdt_
 /* "release" of what is not there is no error: it may come twice. */
 static enum hdt_status on_release(struct hdt_agent *agent, json_t *msg, struct hdt_error *err)
 {
-    (void)err;
+    json_int_t job, epoch;
+
+    HDT_TRY(hdt_msg_unpack(msg, err, "{s:I,s:I}", "job", &job, "epoch", &epoch));
     if (runner_named(agent, msg, NULL) == HDT_OK) {
         runner_reap(agent);
     }
+    hdt_port_reports_end(agent->port, job, epoch); /* those of its end, too */
     return HDT_OK;
 }
 
@@ -292,7 +295,8 @@ enum hdt_status hdt_agent_new(const struct hdt_agent_conf *conf, struct hdt_agen
 {
     static const struct hdt_port_events events = {on_up, on_down, on_message};
     struct hdt_agent *agent = hdt_calloc(1, sizeof(*agent));
-    struct hdt_port_conf port_conf = {.address = conf->worker->gateway, .tls = conf->tls};
+    struct hdt_port_conf port_conf = {
+        .address = conf->worker->gateway, .tls = conf->tls, .spool_dir = conf->worker->state_dir};
     enum hdt_status status;
 
     agent->conf = *conf;
