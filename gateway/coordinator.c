@@ -8,6 +8,7 @@
 #include "config.h"
 
 #include "gateway/coordinator.h"
+#include "gateway/journal.h"
 #include "src/base/clock.h"
 #include "src/base/log.h"
 #include "src/core/msg.h"
@@ -73,39 +74,24 @@ bool hdt_gwjob_has_member(const struct hdt_gwjob *job, const char *address)
 
 /* ---- telling others ---- */
 
-void hdt_gwjob_event(struct hdt_gateway *gw, struct hdt_gwjob *job, const char *event, json_t *body)
+json_t *hdt_gwjob_state_body(const struct hdt_gwjob *job)
 {
-    struct hdt_error err = {0};
+    json_t *body = json_pack("{s:s, s:I, s:I}", "state", hdt_gwjob_state_name(job->state), "epoch",
+                             (json_int_t)job->epoch, "start_step", (json_int_t)job->start_step);
 
-    json_object_set_new(body, "job", json_integer(job->job));
-    json_object_set_new(body, "event", json_string(event));
-    for (size_t i = 0; i < job->n_followers;) {
-        json_t *msg = hdt_msg_new("job.event", job->followers[i], json_incref(body));
-
-        if (hdt_route_send(gw, msg, &err) == HDT_OK) {
-            i++;
-            continue;
-        }
-        hdt_log_debug("job %ld: follower %s left", (long)job->number, job->followers[i]);
-        memmove(job->followers[i], job->followers[i + 1],
-                (job->n_followers - i - 1) * sizeof(job->followers[0]));
-        job->n_followers--;
+    if (job->state == HDT_GWJOB_FAILED) {
+        json_object_set_new(body, "error", hdt_msg_error_body(&job->error));
     }
-    json_decref(body);
+    return body;
 }
 
 void hdt_gwjob_set_state(struct hdt_gateway *gw, struct hdt_gwjob *job, enum hdt_gwjob_state state)
 {
-    json_t *body = json_pack("{s:s}", "state", hdt_gwjob_state_name(state));
-
     job->state = state;
     job->state_since_us = hdt_clock_now_us();
     hdt_log_info("job %ld (%s): %s", (long)job->number, job->name, hdt_gwjob_state_name(state));
-    if (state == HDT_GWJOB_FAILED) {
-        json_object_set_new(body, "error", hdt_msg_error_body(&job->error));
-    }
     hdt_gwjob_save(gw, job);
-    hdt_gwjob_event(gw, job, "state", body);
+    hdt_gwjob_event(gw, job, "state", hdt_gwjob_state_body(job));
 }
 
 /* One message to every rank's worker; "rank" is filled in. */
@@ -149,10 +135,8 @@ static void job_release(struct hdt_gateway *gw, struct hdt_gwjob *job)
 {
     hdt_gwjob_tell_ranks(gw, job, "release", NULL);
     job_tell_sites(gw, job, "job.close");
-    if (job->metrics) {
-        fclose(job->metrics);
-        job->metrics = NULL;
-    }
+    hdt_journal_close(job->metrics);
+    job->metrics = NULL;
 }
 
 void hdt_gwjob_fail(struct hdt_gateway *gw, struct hdt_gwjob *job, const struct hdt_error *why)
@@ -168,16 +152,6 @@ void hdt_gwjob_fail(struct hdt_gateway *gw, struct hdt_gwjob *job, const struct 
 }
 
 /* ---- the end ---- */
-
-void hdt_gwjob_wan_totals(const struct hdt_gwjob *job, int64_t *raw, int64_t *sent)
-{
-    *raw = 0;
-    *sent = 0;
-    for (size_t i = 0; i < job->n_wan; i++) {
-        *raw += job->wan[i].raw;
-        *sent += job->wan[i].sent;
-    }
-}
 
 json_t *hdt_gwjob_done_body(struct hdt_gateway *gw, const struct hdt_gwjob *job)
 {
@@ -217,7 +191,7 @@ static void collect_done(struct hdt_gateway *gw, void *user, const json_t *reply
 
     job->n_requests--;
     if (reply) {
-        hdt_gwjob_take_wan(job, hdt_msg_from(reply), hdt_msg_body(reply));
+        hdt_gwjob_take_wan(gw, job, hdt_msg_from(reply), hdt_msg_body(reply));
     } else {
         hdt_log_warn("job %ld: WAN figures are incomplete: %s", (long)job->number, why->msg);
     }

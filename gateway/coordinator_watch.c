@@ -166,6 +166,7 @@ void hdt_coordinator_tick(struct hdt_gateway *gw)
         if (!hdt_gwjob_is_over(job) && gw->n_ticks % TICKS_PER_LOOK == 0) {
             job_look_for_lost(gw, job, WORKER_MISSING_US);
         }
+        hdt_gwjob_followers_tick(gw, job);
     }
     hdt_gwjobs_prune(gw);
 }
