@@ -224,8 +224,11 @@ void hdt_revocation_msg(struct hdt_gateway *gw, const json_t *msg);
 
 /* ---- status.c ---- */
 
-json_t *hdt_status_json(struct hdt_gateway *gw);                      /* new reference */
-void hdt_status_metrics(struct hdt_gateway *gw, struct hdt_buf *out); /* Prometheus text */
+json_t *hdt_status_json(struct hdt_gateway *gw); /* new reference */
+
+/* ---- metrics.c ---- */
+
+void hdt_metrics_text(struct hdt_gateway *gw, struct hdt_buf *out); /* for Prometheus */
 
 /* ---- http.c ---- */
 
