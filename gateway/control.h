@@ -63,7 +63,8 @@ struct hdt_gwsite {
     int64_t since_us;
     char why_down[HDT_ERROR_MSG_CAP];
     char version[32];
-    json_t *links; /* last "links.are" of that site, or NULL */
+    uint64_t n_refusals; /* reasons why there was no session, as they came */
+    json_t *links;       /* last "links.are" of that site, or NULL */
     struct hdt_gwsite *next;
 };
 

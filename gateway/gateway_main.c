@@ -102,6 +102,9 @@ static void on_peer_refused(void *user, const char *site, const char *address,
     struct hdt_gateway *gw = user;
     struct hdt_gwsite *peer = hdt_federation_site(gw, site);
 
+    if (peer) {
+        peer->n_refusals++;
+    }
     if (peer && !peer->up) {
         snprintf(peer->why_down, sizeof(peer->why_down), "%s", why->msg);
     }
