@@ -8,6 +8,7 @@
  * from another thread. Bulk data goes through gateway/dataplane.h.
  */
 #include "src/base/error.h"
+#include "src/base/notify.h"
 #include "src/core/cluster.h"
 #include "src/core/gateway_conf.h"
 #include "gateway/dataplane.h"
@@ -95,6 +96,7 @@ struct hdt_gateway {
     struct hdt_tls_ctx *tls;
     struct hdt_dataplane *dp;
     uint64_t n_ticks;
+    struct hdt_notify notify;
     bool owns_socket;      /* lan.socket is bound: to be removed at the end */
     char wan_address[160]; /* that we listen on, with the port that port 0 became; "": none */
     char http_address[160];
