@@ -30,7 +30,8 @@ static enum hdt_status replay_line(struct hdt_gateway *gw, const struct hdt_gwjo
     json_t *line = json_loads(text, 0, NULL);
     const char *event = json_object_get(line, "val_loss") ? "eval" : "step";
 
-    if (!json_is_object(line) || json_integer_value(json_object_get(line, "step")) <= since) {
+    if (!json_is_object(line) || json_object_get(line, "event") ||
+        json_integer_value(json_object_get(line, "step")) <= since) {
         json_decref(line);
         return HDT_OK;
     }
@@ -58,8 +59,6 @@ static void replay_metrics(struct hdt_gateway *gw, const struct hdt_gwjob *job, 
 void hdt_gwjob_replay(struct hdt_gateway *gw, struct hdt_gwjob *job, const char *to,
                       json_int_t since)
 {
-    json_t *state = json_pack("{s:s}", "state", hdt_gwjob_state_name(job->state));
-
     replay_metrics(gw, job, to, since);
     if (job->checkpoint && job->checkpoint[0]) {
         replay_event(gw, job, to, "checkpoint",
@@ -69,8 +68,5 @@ void hdt_gwjob_replay(struct hdt_gateway *gw, struct hdt_gwjob *job, const char 
     if (job->state == HDT_GWJOB_DONE || job->state == HDT_GWJOB_STOPPED) {
         replay_event(gw, job, to, "done", hdt_gwjob_done_body(gw, job));
     }
-    if (job->state == HDT_GWJOB_FAILED) {
-        json_object_set_new(state, "error", hdt_msg_error_body(&job->error));
-    }
-    replay_event(gw, job, to, "state", state);
+    replay_event(gw, job, to, "state", hdt_gwjob_state_body(gw, job));
 }

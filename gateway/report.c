@@ -3,7 +3,7 @@
  * those who follow. */
 #include "config.h"
 
-#include "gateway/coordinator.h"
+#include "gateway/recovery.h"
 #include "src/base/buf.h"
 #include "src/base/clock.h"
 #include "src/base/log.h"
@@ -40,19 +40,22 @@ static json_t *real_or_null(double value)
     return isfinite(value) ? json_real(value) : json_null();
 }
 
-static void metrics_write(struct hdt_gwjob *job, const json_t *line)
+void hdt_gwjob_metrics_write(struct hdt_gwjob *job, json_t *line)
 {
     char *text;
 
     if (!job->metrics) {
+        json_decref(line);
         return;
     }
+    json_object_set_new(line, "epoch", json_integer(job->epoch));
     text = json_dumps(line, JSON_COMPACT | JSON_REAL_PRECISION(17));
     if (fprintf(job->metrics, "%s\n", text) < 0 || fflush(job->metrics) != 0) {
         hdt_log_warn_limited(60, "job %ld: cannot write %s/metrics.jsonl: disk full?",
                              (long)job->number, job->run_dir);
     }
     free(text);
+    json_decref(line);
 }
 
 /* ---- WAN bytes ---- */
@@ -122,7 +125,11 @@ static void report_step(struct hdt_gateway *gw, struct hdt_gwjob *job, const jso
                      "wan_bits_per_s", job->wan_bits_per_s, "wan_ratio", wan_ratio(job), "ranks",
                      job->ranks);
     json_object_set_new(line, "time", json_real((double)hdt_clock_wall_us() / 1e6));
-    metrics_write(job, line);
+    if (job->step > job->best_step) {
+        job->best_step = job->step;
+        job->n_attempts = 0;
+    }
+    hdt_gwjob_metrics_write(job, json_incref(line));
     hdt_gwjob_event(gw, job, "step", line);
 }
 
@@ -134,17 +141,24 @@ static void report_eval(struct hdt_gateway *gw, struct hdt_gwjob *job, const jso
     job->has_val_loss = true;
     line = json_pack("{s:I, s:o}", "step", (json_int_t)body_int(body, "step"), "val_loss",
                      real_or_null(job->val_loss));
-    metrics_write(job, line);
+    hdt_gwjob_metrics_write(job, json_incref(line));
     hdt_gwjob_event(gw, job, "eval", line);
 }
 
 static void report_checkpoint(struct hdt_gateway *gw, struct hdt_gwjob *job, const json_t *body)
 {
     const char *path = json_string_value(json_object_get(body, "path"));
+    int64_t step = body_count(body, "step");
 
+    if (job->checkpoint && step < job->checkpoint_step) {
+        return; /* of an epoch that is over, and older than what we have */
+    }
+    if (step > job->checkpoint_step) {
+        job->n_attempts = 0;
+    }
     free(job->checkpoint);
     job->checkpoint = hdt_strdup(path ? path : "");
-    job->checkpoint_step = body_count(body, "step");
+    job->checkpoint_step = step;
     hdt_gwjob_save(gw, job);
     hdt_log_info("job %ld: checkpoint of step %ld complete: %s", (long)job->number,
                  (long)body_int(body, "step"), job->checkpoint);
@@ -174,7 +188,7 @@ static void report_failed(struct hdt_gateway *gw, struct hdt_gwjob *job, const j
     if (!err.where[0]) {
         hdt_error_where(&err, "%s", hdt_msg_from(msg));
     }
-    hdt_gwjob_fail(gw, job, &err);
+    hdt_recovery_rank_failed(gw, job, hdt_msg_from(msg), &err);
 }
 
 static void report_rank_done(struct hdt_gateway *gw, struct hdt_gwjob *job, const json_t *body)
@@ -182,15 +196,10 @@ static void report_rank_done(struct hdt_gateway *gw, struct hdt_gwjob *job, cons
     json_t *trace = json_object_get(body, "trace");
     int64_t rank = body_int(body, "rank");
 
-    if (job->rank_is_done[rank]) {
-        return;
-    }
-    job->rank_is_done[rank] = true;
-    job->n_ranks_done++;
-    if (json_is_string(trace)) {
+    if (!job->rank_is_done[rank] && json_is_string(trace)) {
         json_array_append(job->traces, trace);
     }
-    hdt_gwjob_save(gw, job);
+    hdt_gwjob_rank_done(gw, job, (size_t)rank);
 }
 
 /* Only who has a part in the job speaks of it, and of ranks only who runs them. */
@@ -218,12 +227,14 @@ static void report_refuse(struct hdt_gateway *gw, const json_t *msg)
     hdt_route_send(gw, hdt_msg_reply_error(msg, &err), &ignored);
 }
 
-/* A site that still has a job which is over was away when it ended: it is told again. */
+/* A site that still has a job, or an epoch, which is over was away when it ended: it is told again.
+ */
 static void report_of_none(struct hdt_gateway *gw, const json_t *msg)
 {
     if (strcmp(hdt_msg_type(msg), "job.wan") == 0) {
         hdt_route_post(gw, hdt_msg_from(msg), "job.close",
-                       json_pack("{s:I}", "job", body_int(hdt_msg_body(msg), "job")));
+                       json_pack("{s:I, s:I}", "job", body_int(hdt_msg_body(msg), "job"), "epoch",
+                                 body_int(hdt_msg_body(msg), "epoch")));
     }
 }
 
@@ -251,6 +262,18 @@ static void report_take(struct hdt_gateway *gw, struct hdt_gwjob *job, const jso
     }
 }
 
+/* Of an epoch that is over only its checkpoints count: they hold what any epoch comes to. */
+static bool epoch_counts(const struct hdt_gwjob *job, const json_t *msg)
+{
+    const json_t *epoch = json_object_get(hdt_msg_body(msg), "epoch");
+
+    if (!epoch || json_integer_value(epoch) == (int64_t)job->epoch) {
+        return job->state != HDT_GWJOB_RECOVERING;
+    }
+    return job->state == HDT_GWJOB_RECOVERING && strcmp(hdt_msg_type(msg), "ckpt") == 0 &&
+           json_integer_value(epoch) < (int64_t)job->epoch;
+}
+
 void hdt_coordinator_report(struct hdt_gateway *gw, const json_t *msg)
 {
     const json_t *body = hdt_msg_body(msg);
@@ -264,12 +287,11 @@ void hdt_coordinator_report(struct hdt_gateway *gw, const json_t *msg)
         report_refuse(gw, msg);
         return;
     }
-    if (strcmp(hdt_msg_type(msg), "job.wan") == 0) {
+    if (!epoch_counts(job, msg)) {
+        report_of_none(gw, msg);
+    } else if (strcmp(hdt_msg_type(msg), "job.wan") == 0) {
         hdt_gwjob_take_wan(job, hdt_msg_from(msg), body);
-        return;
+    } else {
+        report_take(gw, job, msg);
     }
-    if (body_int(body, "epoch") != (int64_t)job->epoch && json_object_get(body, "epoch")) {
-        return; /* of an older plan */
-    }
-    report_take(gw, job, msg);
 }

@@ -103,6 +103,7 @@ struct hdt_port {
     struct port_msg *out_head, *out_tail;
     size_t out_bytes;
     struct hdt_port_job *job;
+    uint32_t held_job, held_epoch; /* for hello; 0: none */
     uint32_t next_pool;
     struct port_report reports[HDT_PORT_REPORTS]; /* number id lies at id % HDT_PORT_REPORTS */
     uint64_t last_report;

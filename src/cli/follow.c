@@ -128,15 +128,22 @@ static void state_take(struct hdt_follow *f, const json_t *body)
     if (!state) {
         return;
     }
-    if (strcmp(state, f->state) != 0) {
-        line_clear(f);
-        printf("job %lld: %s\n", (long long)f->number, state);
-        fflush(stdout);
-    }
-    snprintf(f->state, sizeof(f->state), "%s", state);
+    memset(&f->error, 0, sizeof(f->error)); /* what a job got over is no reason for its end */
     if (json_is_object(error)) {
         hdt_msg_error_from_body(error, &f->error);
     }
+    if (strcmp(state, f->state) != 0) {
+        line_clear(f);
+        if (strcmp(state, "recovering") == 0) {
+            printf("job %lld: recovering from step %lld: %s\n", (long long)f->number,
+                   (long long)json_integer_value(json_object_get(body, "resume_step")),
+                   f->error.msg);
+        } else {
+            printf("job %lld: %s\n", (long long)f->number, state);
+        }
+        fflush(stdout);
+    }
+    snprintf(f->state, sizeof(f->state), "%s", state);
 }
 
 /* After a reconnect, or when two of our requests made us a follower, an event may come twice. */
