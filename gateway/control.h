@@ -8,6 +8,7 @@
  * from another thread. Bulk data goes through gateway/dataplane.h.
  */
 #include "src/base/error.h"
+#include "src/base/notify.h"
 #include "src/core/cluster.h"
 #include "src/core/gateway_conf.h"
 #include "gateway/dataplane.h"
@@ -65,7 +66,8 @@ struct hdt_gwsite {
     int64_t since_us;
     char why_down[HDT_ERROR_MSG_CAP];
     char version[32];
-    json_t *links; /* last "links.are" of that site, or NULL */
+    uint64_t n_refusals; /* reasons why there was no session, as they came */
+    json_t *links;       /* last "links.are" of that site, or NULL */
     struct hdt_gwsite *next;
 };
 
@@ -96,6 +98,7 @@ struct hdt_gateway {
     struct hdt_tls_ctx *tls;
     struct hdt_dataplane *dp;
     uint64_t n_ticks;
+    struct hdt_notify notify;
     bool owns_socket;      /* lan.socket is bound: to be removed at the end */
     char wan_address[160]; /* that we listen on, with the port that port 0 became; "": none */
     char http_address[160];
@@ -228,8 +231,11 @@ void hdt_revocation_msg(struct hdt_gateway *gw, const json_t *msg);
 
 /* ---- status.c ---- */
 
-json_t *hdt_status_json(struct hdt_gateway *gw);                      /* new reference */
-void hdt_status_metrics(struct hdt_gateway *gw, struct hdt_buf *out); /* Prometheus text */
+json_t *hdt_status_json(struct hdt_gateway *gw); /* new reference */
+
+/* ---- metrics.c ---- */
+
+void hdt_metrics_text(struct hdt_gateway *gw, struct hdt_buf *out); /* for Prometheus */
 
 /* ---- http.c ---- */
 

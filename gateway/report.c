@@ -139,8 +139,8 @@ static void report_eval(struct hdt_gateway *gw, struct hdt_gwjob *job, const jso
 
     job->val_loss = body_real(body, "val_loss");
     job->has_val_loss = true;
-    line = json_pack("{s:I, s:o}", "step", (json_int_t)body_int(body, "step"), "val_loss",
-                     real_or_null(job->val_loss));
+    line = json_pack("{s:I, s:o, s:f}", "step", (json_int_t)body_int(body, "step"), "val_loss",
+                     real_or_null(job->val_loss), "time", (double)hdt_clock_wall_us() / 1e6);
     hdt_gwjob_metrics_write(job, json_incref(line));
     hdt_gwjob_event(gw, job, "eval", line);
 }

@@ -257,8 +257,7 @@ static void report_rank_done(struct hdt_runner *r)
     write_trace(r, path);
     hdt_runner_report(r, "rank.done",
                       json_pack("{s:i,s:s,s:f,s:f}", "rank", r->rank, "trace", path, "busy_s",
-                                (double)(r->busy_all_ns + r->busy_ns) / 1e9, "wait_s",
-                                (double)(r->wait_all_ns + r->wait_ns) / 1e9));
+                                (double)r->busy_ns / 1e9, "wait_s", (double)r->wait_ns / 1e9));
 }
 
 /* Whoever told it to end at once wants nothing more of it. */

@@ -63,11 +63,12 @@ struct hdt_runner {
     uint64_t start_samples, start_tokens;
     int64_t step; /* 0-based, of the step that runs; steps done when none does */
     enum hdt_phase phase;
-    bool grads_finished; /* of this step */
-    bool ckpt_due;       /* root: a periodic checkpoint waits for the last one's end */
-    double loss_sum;     /* of this phase, in micro-batch order */
-    int64_t busy_ns, wait_ns, busy_all_ns, wait_all_ns;
-    struct hdt_sync_total total; /* root */
+    bool grads_finished;      /* of this step */
+    bool ckpt_due;            /* root: a periodic checkpoint waits for the last one's end */
+    double loss_sum;          /* of this phase, in micro-batch order */
+    int64_t busy_ns, wait_ns; /* of the whole run */
+    int64_t busy_told_ns, wait_told_ns; /* of these, in the last SYNC_UP */
+    struct hdt_sync_total total;        /* root */
     struct hdt_sync_item *items;
     double *sumsq;
     struct hdt_sync_up *ups; /* root: of the last sync, by rank */

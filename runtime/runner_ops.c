@@ -291,8 +291,8 @@ enum hdt_status hdt_runner_run_ops(struct hdt_runner *r, enum hdt_phase phase,
                                    struct hdt_error *err)
 {
     const struct hdt_schedule *schedule = phase == HDT_PHASE_TRAIN ? &r->train : &r->eval;
-    struct hdt_trace_event event = {.step = r->step};
-    int64_t waited;
+    struct hdt_trace_event event = {.step = r->step, .eval = phase == HDT_PHASE_EVAL};
+    int64_t waited, cpu_ns;
     size_t i;
 
     r->phase = phase;
@@ -308,12 +308,14 @@ enum hdt_status hdt_runner_run_ops(struct hdt_runner *r, enum hdt_phase phase,
         event.kind = schedule->ops[i].kind;
         event.stage = schedule->ops[i].stage;
         event.mb = schedule->ops[i].mb;
+        cpu_ns = hdt_clock_thread_cpu_ns();
         event.start_ns = hdt_clock_now_ns();
         HDT_TRY(op_run(r, &schedule->ops[i], err));
         /* An op waits before it works: in the trace, as in the planner's, that is a gap. */
         waited = r->wait_ns - waited;
         event.duration_ns = hdt_clock_now_ns() - event.start_ns - waited;
         event.start_ns += waited;
+        event.cpu_ns = hdt_clock_thread_cpu_ns() - cpu_ns;
         r->busy_ns += event.duration_ns;
         hdt_trace_add(&r->trace, &event);
     }

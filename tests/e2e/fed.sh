@@ -78,10 +78,13 @@ gateway_conf() { # NAME [PEER=ADDRESS...]
 
 answers() { hdt status --gateway "$(gateway_of "$1")" --json >"$work/$1/status.json" 2>/dev/null; }
 
+# For background jobs: becomes the command, where the processes of a site are to run. Labs have their own.
+run_at() { exec "${@:2}"; } # SITE COMMAND...
+
 # Starts the gateway of a site; its process number in ${gateway_pid[NAME]}.
 declare -A gateway_pid worker_pid
 gateway_start() { # NAME
-    hdt-gateway -c "$work/$1/gateway.yaml" >>"$work/$1/gateway.log" 2>&1 </dev/null &
+    run_at "$1" hdt-gateway -c "$work/$1/gateway.yaml" >>"$work/$1/gateway.log" 2>&1 </dev/null &
     gateway_pid[$1]=$!
     pids+=($!)
     wait_until 20 answers "$1" && return
@@ -109,7 +112,7 @@ worker() { # SITE NAME [LINE...]: a worker with further lines of settings
         [[ $* = *gateway:* ]] || printf 'gateway: "%s"\n' "$(gateway_of "$site")"
         [ $# -eq 0 ] || printf '%s\n' "$@"
     } >"$dir/worker.yaml"
-    hdt-worker -c "$dir/worker.yaml" >>"$dir/worker.log" 2>&1 </dev/null &
+    run_at "$site" hdt-worker -c "$dir/worker.yaml" >>"$dir/worker.log" 2>&1 </dev/null &
     # shellcheck disable=SC2034 # for the tests
     worker_pid[$site/$name]=$!
     pids+=($!)
