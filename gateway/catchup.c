@@ -71,7 +71,7 @@ static enum hdt_status replay_state(struct hdt_gateway *gw, struct hdt_gwjob *jo
     if (job->state == HDT_GWJOB_DONE || job->state == HDT_GWJOB_STOPPED) {
         HDT_TRY(replay_event(gw, job, to, "done", hdt_gwjob_done_body(gw, job)));
     }
-    return replay_event(gw, job, to, "state", hdt_gwjob_state_body(job));
+    return replay_event(gw, job, to, "state", hdt_gwjob_state_body(gw, job));
 }
 
 /* The next lines; *end: there are no more. */

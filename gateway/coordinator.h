@@ -3,8 +3,9 @@
 #define HDT_GATEWAY_COORDINATOR_H
 
 /* A job at the gateway that coordinates it: shared by coordinator.c (its life), job_requests.c
- * (what operators ask), job_store.c (its record), report.c (intake.c (what its workers
- * say of it), follower.c, catchup.c (who is told), job_wan.c (bytes) and coordinator_watch.c (who
+ * (what operators ask), job_store.c (its record), job_orders.c (orders to its workers), recovery.c
+ * (its way back after a loss), report.c, intake.c (what its workers say of it), follower.c,
+ * catchup.c (who is told), job_wan.c (bytes) and coordinator_watch.c (who
  * leaves, what takes too long). Main thread. */
 #include "gateway/control.h"
 #include "src/core/plan.h"
@@ -12,8 +13,9 @@
 enum hdt_gwjob_state {
     HDT_GWJOB_PREPARING, /* workers build their stages */
     HDT_GWJOB_RUNNING,
-    HDT_GWJOB_STOPPING,  /* asked to end after the current step, with a checkpoint */
-    HDT_GWJOB_FINISHING, /* the last step is done; checkpoint and traces are being written */
+    HDT_GWJOB_STOPPING,   /* asked to end after the current step, with a checkpoint */
+    HDT_GWJOB_FINISHING,  /* the last step is done; checkpoint and traces are being written */
+    HDT_GWJOB_RECOVERING, /* a worker was lost: the next epoch begins when its workers are there */
     HDT_GWJOB_DONE,
     HDT_GWJOB_STOPPED,
     HDT_GWJOB_FAILED,
@@ -42,6 +44,16 @@ struct hdt_gwfollower {
     json_int_t since_epoch, since_step; /* it has lines up to there */
 };
 
+/* Where the worker of a rank stands in this epoch (job_orders.c). */
+struct hdt_gwjob_rank {
+    bool is_asked;   /* an order to it is not answered yet */
+    bool is_free;    /* recovering: it has dropped the epoch before */
+    bool is_ready;   /* preparing: its stages are built */
+    bool is_started; /* it holds the job and was told to train */
+    uint32_t serial; /* of the last order */
+};
+
+struct hdt_gwjob_wait;
 struct hdt_journal;
 
 struct hdt_gwjob {
@@ -59,15 +71,22 @@ struct hdt_gwjob {
     struct hdt_gwintake intake;
     struct hdt_gwfollower *followers;
     size_t n_followers;
-    size_t n_waiting;  /* answers to "assign" (preparing) or "job.wan.get" (finishing) */
+    size_t n_waiting;  /* answers to "job.wan.get" (finishing) */
     size_t n_requests; /* of whose answers this job is the user: it lives until they came */
+    struct hdt_gwjob_wait *waits; /* those that are orders to workers */
+    struct hdt_gwjob_rank *by_rank;
     bool root_done, user_stopped;
     bool *rank_is_done; /* by rank */
     size_t n_ranks_done;
     int64_t last_report_us;
-    int64_t lost_since_us; /* a worker is away since; 0: none */
-    char lost_worker[HDT_ADDRESS_CAP];
+    int64_t taken_us; /* this gateway has the job since */
     struct hdt_error error;
+    /* recovering, and after it */
+    int n_attempts;                 /* epochs in a row that brought nothing new */
+    int64_t best_step;              /* most that was ever reported */
+    int64_t first_step;             /* steps done before the job's first; -1: not known yet */
+    int64_t lost_step, lost_us;     /* where the epoch before ended, and when */
+    int64_t not_before_us, said_us; /* the next one begins; followers were told last */
     /* last report */
     int64_t step, start_step;
     int64_t tokens, tokens_step; /* trained by this job, up to which step */
@@ -87,6 +106,12 @@ struct hdt_gwjob {
 
 const char *hdt_gwjob_state_name(enum hdt_gwjob_state state);
 bool hdt_gwjob_is_over(const struct hdt_gwjob *job);
+/* Its workers hold it and train, or write what is left to write. */
+bool hdt_gwjob_is_under_way(const struct hdt_gwjob *job);
+/* Where the next epoch begins: the newest complete checkpoint, else what the job was submitted to
+ * go on from, else ""; and the steps done there. */
+const char *hdt_gwjob_resume(const struct hdt_gwjob *job);
+int64_t hdt_gwjob_resume_step(const struct hdt_gwjob *job);
 struct hdt_gwjob *hdt_gwjob_find(struct hdt_gateway *gw, int64_t job);
 /* Has "SITE" or "SITE/WORKER" a part in it? */
 bool hdt_gwjob_has_member(const struct hdt_gwjob *job, const char *address);
@@ -114,15 +139,36 @@ unsigned hdt_gwjob_number_of(uint32_t job);
 void hdt_gwjob_event(struct hdt_gateway *gw, struct hdt_gwjob *job, const char *event,
                      json_t *body);
 
+/* Body of the event "state": new reference. */
+json_t *hdt_gwjob_state_body(struct hdt_gateway *gw, const struct hdt_gwjob *job);
+/* Tell followers of the state as it is. */
+void hdt_gwjob_say_state(struct hdt_gateway *gw, struct hdt_gwjob *job);
 /* Move on; writes the record, tells followers. */
 void hdt_gwjob_set_state(struct hdt_gateway *gw, struct hdt_gwjob *job, enum hdt_gwjob_state state);
 
-/* Tell the sites the plan, let the workers build their stages. */
+/* Tell the sites the plan, let the workers build their stages. Every worker is known. */
 void hdt_gwjob_assign(struct hdt_gateway *gw, struct hdt_gwjob *job);
+/* All are ready: train. */
+void hdt_gwjob_run(struct hdt_gateway *gw, struct hdt_gwjob *job);
+/* Nothing more comes of this rank; the job ends when it was the last. */
+void hdt_gwjob_rank_done(struct hdt_gateway *gw, struct hdt_gwjob *job, size_t rank);
 
+/* ---- job_orders.c ---- */
+
+void hdt_gwjob_rank_address(const struct hdt_gwjob *job, size_t rank,
+                            char address[HDT_ADDRESS_CAP]);
+/* No rank before this one is of the same site. */
+bool hdt_gwjob_site_is_first(const struct hdt_gwjob *job, size_t rank);
 /* One message to every rank's worker; "rank" is filled in; mode may be NULL. */
 void hdt_gwjob_tell_ranks(struct hdt_gateway *gw, struct hdt_gwjob *job, const char *type,
                           const char *mode);
+/* The record to every site of the plan. */
+void hdt_gwjob_tell_sites(struct hdt_gateway *gw, struct hdt_gwjob *job, const char *type);
+/* Give the orders that are due in this state to all workers that are connected. Every tick. */
+void hdt_gwjob_orders_give(struct hdt_gateway *gw, struct hdt_gwjob *job);
+/* A site, or a worker of it, is back: give its workers' orders again. */
+void hdt_gwjob_orders_again(struct hdt_gateway *gw, struct hdt_gwjob *job, const char *site);
+void hdt_gwjob_waits_free(struct hdt_gwjob *job);
 
 /* End the job for this reason: workers drop it, followers are told. Once; later calls are ignored.
  */
@@ -135,9 +181,6 @@ void hdt_gwjob_finish(struct hdt_gateway *gw, struct hdt_gwjob *job);
 
 /* Body of the event "done". */
 json_t *hdt_gwjob_done_body(struct hdt_gateway *gw, const struct hdt_gwjob *job);
-
-/* Body of the event "state", as it is. */
-json_t *hdt_gwjob_state_body(const struct hdt_gwjob *job);
 
 /* ---- follower.c, catchup.c ---- */
 

@@ -141,6 +141,24 @@ static enum hdt_status job_by_number(struct hdt_gateway *gw, json_int_t number,
     return HDT_OK;
 }
 
+/* What is left of a job that is stopped where it cannot write a checkpoint. */
+static void stopped_error(const struct hdt_gwjob *job, const char *by, struct hdt_error *err)
+{
+    const char *when = job->state == HDT_GWJOB_RECOVERING ? "while it waited for workers"
+                       : job->epoch > 1                   ? "before it ran again"
+                                                          : "before it ran";
+
+    if (job->checkpoint && job->checkpoint[0]) {
+        hdt_error_set(err, HDT_ECANCELED, "job %ld was stopped by %s %s; its last checkpoint is %s",
+                      (long)job->number, by, when, job->checkpoint);
+        hdt_error_hint(err, "'hdt submit --resume' goes on from there, after step %ld",
+                       (long)job->checkpoint_step);
+    } else {
+        hdt_error_set(err, HDT_ECANCELED, "job %ld was stopped by %s %s, without a checkpoint",
+                      (long)job->number, by, when);
+    }
+}
+
 void hdt_coordinator_stop(struct hdt_gateway *gw, const json_t *msg)
 {
     json_int_t number = json_integer_value(json_object_get(hdt_msg_body(msg), "job"));
@@ -160,10 +178,10 @@ void hdt_coordinator_stop(struct hdt_gateway *gw, const json_t *msg)
         &ignored);
     hdt_gwjob_follow(job, hdt_msg_from(msg), NULL, &ignored);
     if (hdt_gwjob_is_over(job)) {
-        hdt_gwjob_event(gw, job, "state", hdt_gwjob_state_body(job));
-    } else if (job->state == HDT_GWJOB_PREPARING) {
+        hdt_gwjob_say_state(gw, job);
+    } else if (job->state == HDT_GWJOB_PREPARING || job->state == HDT_GWJOB_RECOVERING) {
         job->user_stopped = true;
-        hdt_error_set(&err, HDT_ECANCELED, "job stopped by %s before it ran", hdt_msg_from(msg));
+        stopped_error(job, hdt_msg_from(msg), &err);
         hdt_gwjob_fail(gw, job, &err);
     } else if (job->state == HDT_GWJOB_RUNNING) {
         hdt_log_info("job %ld: stop asked by %s", (long)job->number, hdt_msg_from(msg));

@@ -4,8 +4,8 @@
  * intake.c. */
 #include "config.h"
 
-#include "gateway/coordinator.h"
 #include "gateway/journal.h"
+#include "gateway/recovery.h"
 #include "src/base/buf.h"
 #include "src/base/clock.h"
 #include "src/base/log.h"
@@ -120,12 +120,12 @@ static enum hdt_status report_line(struct hdt_gateway *gw, struct hdt_gwjob *job
 /* Tokens that this job trained up to a step: a step that is trained again counts once. */
 static int64_t tokens_at(const struct hdt_gwjob *job, int64_t step, int64_t step_tokens)
 {
-    const int64_t last = job->tokens > 0 ? job->tokens_step : step - 1;
-    const double tokens = (double)job->tokens + (double)(step - last) * (double)step_tokens;
+    const int64_t n_steps = step - job->tokens_step;
+    const double tokens = (double)job->tokens + (double)n_steps * (double)step_tokens;
 
     return tokens < 0                   ? 0
            : tokens > (double)COUNT_MAX ? COUNT_MAX
-                                        : job->tokens + (step - last) * step_tokens;
+                                        : job->tokens + n_steps * step_tokens;
 }
 
 static enum hdt_status report_step(struct hdt_gateway *gw, struct hdt_gwjob *job,
@@ -146,6 +146,10 @@ static enum hdt_status report_step(struct hdt_gateway *gw, struct hdt_gwjob *job
                      "predicted_step_s", job->plan.step_s, "wan_bits_per_s", job->wan_bits_per_s,
                      "wan_ratio", wan_ratio(job), "ranks", ranks);
     HDT_TRY(report_line(gw, job, "step", body, line));
+    if (step > job->best_step) {
+        job->best_step = step;
+        job->n_attempts = 0;
+    }
     job->step = step;
     job->tokens = tokens;
     job->tokens_step = step;
@@ -176,10 +180,17 @@ static enum hdt_status report_eval(struct hdt_gateway *gw, struct hdt_gwjob *job
 static void report_checkpoint(struct hdt_gateway *gw, struct hdt_gwjob *job, const json_t *body)
 {
     const char *path = json_string_value(json_object_get(body, "path"));
+    int64_t step = body_count(body, "step");
 
+    if (job->checkpoint && step < job->checkpoint_step) {
+        return; /* of an epoch that is over, and older than what we have */
+    }
+    if (step > job->checkpoint_step) {
+        job->n_attempts = 0;
+    }
     free(job->checkpoint);
     job->checkpoint = hdt_strdup(path ? path : "");
-    job->checkpoint_step = body_count(body, "step");
+    job->checkpoint_step = step;
     hdt_gwjob_save(gw, job);
     hdt_log_info("job %ld: checkpoint of step %ld complete: %s", (long)job->number,
                  (long)body_int(body, "step"), job->checkpoint);
@@ -226,7 +237,7 @@ static void report_failed(struct hdt_gateway *gw, struct hdt_gwjob *job, const j
     if (!err.where[0]) {
         hdt_error_where(&err, "%s", hdt_msg_from(msg));
     }
-    hdt_gwjob_fail(gw, job, &err);
+    hdt_recovery_rank_failed(gw, job, hdt_msg_from(msg), &err);
 }
 
 static void report_rank_done(struct hdt_gateway *gw, struct hdt_gwjob *job, const json_t *body)
@@ -234,15 +245,10 @@ static void report_rank_done(struct hdt_gateway *gw, struct hdt_gwjob *job, cons
     json_t *trace = json_object_get(body, "trace");
     int64_t rank = body_int(body, "rank");
 
-    if (job->rank_is_done[rank]) {
-        return;
-    }
-    job->rank_is_done[rank] = true;
-    job->n_ranks_done++;
-    if (json_is_string(trace)) {
+    if (!job->rank_is_done[rank] && json_is_string(trace)) {
         json_array_append(job->traces, trace);
     }
-    hdt_gwjob_save(gw, job);
+    hdt_gwjob_rank_done(gw, job, (size_t)rank);
 }
 
 /* Only who has a part in the job speaks of it, of ranks only who runs them, and of steps the root.
@@ -272,15 +278,16 @@ static void report_refuse(struct hdt_gateway *gw, const json_t *msg)
     hdt_route_send(gw, hdt_msg_reply_error(msg, &err), &ignored);
 }
 
-/* A site that still has a job which is over was away when it ended: it is told again. So is a
- * worker that still speaks of it, or of an epoch that is over. */
+/* A site that still has a job, or an epoch, which is over was away when it ended: it is told again.
+ * So is a worker that still speaks of it. */
 static void report_of_none(struct hdt_gateway *gw, const json_t *msg)
 {
     const json_t *body = hdt_msg_body(msg);
 
     if (strcmp(hdt_msg_type(msg), "job.wan") == 0) {
         hdt_route_post(gw, hdt_msg_from(msg), "job.close",
-                       json_pack("{s:I}", "job", body_int(body, "job")));
+                       json_pack("{s:I, s:I}", "job", body_int(body, "job"), "epoch",
+                                 body_int(body, "epoch")));
     } else if (strchr(hdt_msg_from(msg), '/')) {
         hdt_route_post(gw, hdt_msg_from(msg), "release",
                        json_pack("{s:I, s:I}", "job", body_int(body, "job"), "epoch",
@@ -355,34 +362,51 @@ static void report_take_numbered(struct hdt_gateway *gw, struct hdt_gwjob *job, 
     }
 }
 
+/* Of an epoch that is over only its checkpoints count: they hold what any epoch comes to. */
+static bool epoch_counts(const struct hdt_gwjob *job, const json_t *msg)
+{
+    const json_t *epoch = json_object_get(hdt_msg_body(msg), "epoch");
+
+    if (!epoch || json_integer_value(epoch) == (int64_t)job->epoch) {
+        return job->state != HDT_GWJOB_RECOVERING;
+    }
+    return job->state == HDT_GWJOB_RECOVERING && strcmp(hdt_msg_type(msg), "ckpt") == 0 &&
+           json_integer_value(epoch) < (int64_t)job->epoch;
+}
+
+static bool epoch_is_present(const struct hdt_gwjob *job, const json_t *body)
+{
+    const json_t *epoch = json_object_get(body, "epoch");
+
+    return !epoch || json_integer_value(epoch) == (int64_t)job->epoch;
+}
+
 void hdt_coordinator_report(struct hdt_gateway *gw, const json_t *msg)
 {
     const json_t *body = hdt_msg_body(msg);
     struct hdt_gwjob *job = hdt_gwjob_find(gw, body_int(body, "job"));
-    int64_t epoch, rank;
+    int64_t rank;
 
-    if (!job || hdt_gwjob_is_over(job)) {
+    if (!job || hdt_gwjob_is_over(job) || !epoch_counts(job, msg)) {
         report_of_none(gw, msg); /* it may have ended while the message was under way */
         return;
     }
-    if (strcmp(hdt_msg_type(msg), "job.wan") == 0 && hdt_gwjob_has_member(job, hdt_msg_from(msg))) {
-        hdt_gwjob_take_wan(gw, job, hdt_msg_from(msg), body);
-        return;
-    }
-    epoch = json_object_get(body, "epoch") ? body_int(body, "epoch") : (int64_t)job->epoch;
-    if (epoch < (int64_t)job->epoch) {
-        report_of_none(gw, msg);
-        return;
-    }
-    if (epoch > (int64_t)job->epoch || !report_is_allowed(job, msg)) {
+    if (!report_is_allowed(job, msg)) {
         report_refuse(gw, msg);
+        return;
+    }
+    if (strcmp(hdt_msg_type(msg), "job.wan") == 0) {
+        hdt_gwjob_take_wan(gw, job, hdt_msg_from(msg), body);
         return;
     }
     job->last_report_us = hdt_clock_now_us();
     rank = rank_of(job, hdt_msg_from(msg));
-    if (rank >= 0 && body_int(body, "n") > 0) {
+    if (rank >= 0 && body_int(body, "n") > 0 && epoch_is_present(job, body)) {
         report_take_numbered(gw, job, (size_t)rank, msg);
     } else {
-        report_take(gw, job, msg); /* of a gateway */
+        report_take(gw, job, msg); /* of a gateway; or a checkpoint of an epoch that is over */
+    }
+    if (!epoch_is_present(job, body)) {
+        report_of_none(gw, msg);
     }
 }

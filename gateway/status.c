@@ -106,9 +106,9 @@ static json_t *flows_json(struct hdt_gateway *gw)
     return array;
 }
 
-static json_t *job_json(const struct hdt_gwjob *job)
+static json_t *job_json(struct hdt_gateway *gw, const struct hdt_gwjob *job)
 {
-    json_t *state = hdt_gwjob_state_body(job); /* epoch; why it recovers or failed, and so on */
+    json_t *state = hdt_gwjob_state_body(gw, job); /* epoch; why it recovers or failed, and so on */
     json_t *item = json_pack(
         "{s:I, s:I, s:s, s:s, s:f, s:I, s:I, s:f, s:f, s:f, s:f, s:s, s:I, s:s, "
         "s:O, s:O}",
@@ -135,7 +135,7 @@ json_t *hdt_coordinator_status(struct hdt_gateway *gw)
 
     LL_FOREACH(gw->jobs, job)
     {
-        json_array_append_new(jobs, job_json(job));
+        json_array_append_new(jobs, job_json(gw, job));
     }
     return jobs;
 }

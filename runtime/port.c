@@ -218,9 +218,9 @@ static void port_hello(struct hdt_stream *stream, void *user)
 
     (void)stream;
     pthread_mutex_lock(&port->lock);
-    if (port->job) {
-        json_array_append_new(jobs, json_pack("{s:I,s:I}", "job", (json_int_t)port->job->conf.job,
-                                              "epoch", (json_int_t)port->job->conf.epoch));
+    if (port->held_job) {
+        json_array_append_new(jobs, json_pack("{s:I,s:I}", "job", (json_int_t)port->held_job,
+                                              "epoch", (json_int_t)port->held_epoch));
     }
     pthread_mutex_unlock(&port->lock);
     json_object_set_new(body, "jobs", jobs);
@@ -601,6 +601,14 @@ void hdt_port_close(struct hdt_port *port)
     pthread_mutex_unlock(&port->lock);
     pthread_join(port->thread, NULL);
     port_free(port);
+}
+
+void hdt_port_hold(struct hdt_port *port, uint32_t job, uint32_t epoch)
+{
+    pthread_mutex_lock(&port->lock);
+    port->held_job = job;
+    port->held_epoch = epoch;
+    pthread_mutex_unlock(&port->lock);
 }
 
 void hdt_port_break(struct hdt_port *port)

@@ -80,6 +80,8 @@ void hdt_port_report(struct hdt_port *port, json_t *msg);
 /* The epoch is over, and those before it: what was not acknowledged need not be said. Any thread.
  */
 void hdt_port_reports_end(struct hdt_port *port, json_int_t job, json_int_t epoch);
+/* The job that hello names from now on, as this worker holds it; 0: none. Any thread. */
+void hdt_port_hold(struct hdt_port *port, uint32_t job, uint32_t epoch);
 
 /* Close the connection as a fault would (tests); it is made again. Any thread. */
 void hdt_port_break(struct hdt_port *port);
@@ -114,6 +116,9 @@ const struct hdt_pool *hdt_port_job_pool(const struct hdt_port_job *job);
 
 /* End all waits, now and later, with HDT_ECANCELED and the text of `why`. Any thread. */
 void hdt_port_job_cancel(struct hdt_port_job *job, const struct hdt_error *why);
+
+/* HDT_ECANCELED once it was cancelled: for work that waits for nothing. Any thread. */
+enum hdt_status hdt_port_job_check(struct hdt_port_job *job, struct hdt_error *err);
 
 /* Something of the job moved (a step, a slab written): the progress deadline starts anew. */
 void hdt_port_job_progress(struct hdt_port_job *job);

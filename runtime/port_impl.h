@@ -111,6 +111,7 @@ struct hdt_port {
     struct port_msg *out_head, *out_tail;
     size_t out_bytes;
     struct hdt_port_job *job;
+    uint32_t held_job, held_epoch; /* for hello; 0: none */
     uint32_t next_pool;
 
     /* Touched by the port's thread only. */

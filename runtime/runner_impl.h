@@ -80,8 +80,10 @@ struct hdt_runner {
     pthread_t thread;
     pthread_mutex_t lock; /* guards the rest */
     pthread_cond_t changed;
-    bool started, ended;
-    bool tell_abort; /* the coordinator does not know of it */
+    bool started, ready, ended;
+    json_t *again;              /* the last "assign" that came again before it was ready */
+    struct hdt_error build_err; /* of one that never was */
+    bool tell_abort;            /* the coordinator does not know of it */
     enum hdt_runner_stop stop;
     struct hdt_error why; /* of an abort */
 };
@@ -92,6 +94,9 @@ enum hdt_status hdt_runner_parse(struct hdt_runner *r, struct hdt_error *err);
 /* Stages, pool, flows, data, state. On the runner's thread. */
 enum hdt_status hdt_runner_build(struct hdt_runner *r, struct hdt_error *err);
 void hdt_runner_unbuild(struct hdt_runner *r);
+
+/* HDT_ECANCELED when the end was asked for. */
+enum hdt_status hdt_runner_stop_check(struct hdt_runner *r, struct hdt_error *err);
 
 /* Run an op list once. */
 enum hdt_status hdt_runner_run_ops(struct hdt_runner *r, enum hdt_phase phase,

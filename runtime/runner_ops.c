@@ -274,7 +274,7 @@ static enum hdt_status op_run(struct hdt_runner *r, const struct hdt_op *op, str
     }
 }
 
-static enum hdt_status stop_check(struct hdt_runner *r, struct hdt_error *err)
+enum hdt_status hdt_runner_stop_check(struct hdt_runner *r, struct hdt_error *err)
 {
     bool abort;
 
@@ -303,7 +303,7 @@ enum hdt_status hdt_runner_run_ops(struct hdt_runner *r, enum hdt_phase phase,
         }
     }
     for (i = 0; i < schedule->n_ops; i++) {
-        HDT_TRY(stop_check(r, err));
+        HDT_TRY(hdt_runner_stop_check(r, err));
         waited = r->wait_ns;
         event.kind = schedule->ops[i].kind;
         event.stage = schedule->ops[i].stage;

@@ -105,6 +105,9 @@ static int stop_run(int argc, char **argv)
         client = f.client;
     }
     hdt_gwclient_close(client);
+    if (status == HDT_OK && strcmp(f.state, "stopped") == 0 && f.error.msg[0]) {
+        printf("%s\n", f.error.msg); /* where it could not write a checkpoint */
+    }
     if (status == HDT_OK && strcmp(f.state, "failed") == 0) {
         status = HDT_EJOB;
         err = f.error;

@@ -303,7 +303,8 @@ static int end_report(const struct hdt_planned *p, const struct submit_args *arg
         return hdt_cmd_fail(&err);
     }
     summary_print(p, f);
-    if (strcmp(f->state, "failed") == 0) {
+    if (strcmp(f->state, "failed") == 0 ||
+        (strcmp(f->state, "stopped") == 0 && f->error.msg[0])) { /* without a last checkpoint */
         fflush(stdout);
         hdt_error_print(&f->error, "hdt");
         return HDT_EXIT_FAILED;

@@ -187,7 +187,7 @@ for line in lines:
     at = tree
     *sections, last = key.split(".")
     for s in sections:
-        at = at[s]
+        at = at.setdefault(s, {})
     at[last] = value
 with open(path, "w") as f:
     for key, value in tree.items():

@@ -39,7 +39,7 @@ check "resume" submit a cut --resume "$work/cut-ckpt"
 same "the weights of the whole run" "$(field whole.json weights_digest)" "$(field cut.json weights_digest)"
 
 section "a job on its own"
-job long.yaml 1000000 "plan.min_stages: 2" "codec.activations: none"
+job long.yaml 1000000 "plan.min_stages: 2" "codec.activations: none" "recovery.on_loss: fail"
 check "detach" submit a long --detach
 number=$(sed -n 's/^job \([0-9]*\) .*submitted.*/\1/p' long.log)
 running() { hdt status --gateway "$(gateway_of a)" | grep -q "^job *$number .*running.*loss"; }
