@@ -5,6 +5,7 @@
 #include "config.h"
 
 #include "gateway/journal.h"
+#include "gateway/recovery.h"
 #include "src/base/buf.h"
 #include "src/core/msg.h"
 #include "tests/support/control_rig.h"
@@ -229,6 +230,35 @@ Test(reports, who_speaks_of_what_is_over_is_released)
     release = fake_dataplane_take("1", "release");
     cr_assert_not_null(release);
     cr_expect_eq(json_integer_value(json_object_get(hdt_msg_body(release), "epoch")), 1);
+    json_decref(release);
+}
+
+/* The report of a checkpoint may still be with its worker when the job is restarted: that is where
+ * it goes on. */
+Test(reports, the_last_checkpoint_comes_with_the_release)
+{
+    struct hdt_gwjob *job = hdt_ctl_run();
+    struct hdt_error why = {0};
+    json_t *release, *released;
+
+    say_step(job->job, 1, 1, 1);
+    hdt_error_set(&why, HDT_ERANK, "worker b/w0 is lost");
+    fake_dataplane_reset();
+    hdt_recovery_begin(&gw, job, &why);
+    cr_assert_eq(job->state, HDT_GWJOB_RECOVERING);
+    say_step(job->job, 2, 2, 2); /* of the epoch that is over */
+    cr_expect_eq(job->step, 1);
+    while ((release = fake_dataplane_take("1", "release")) && !json_object_get(release, "id")) {
+        json_decref(release);
+    }
+    cr_assert_not_null(release);
+    released = hdt_msg_reply(release, "released",
+                             json_pack("{s:{s:i, s:s, s:f}}", "checkpoint", "step", 2, "path",
+                                       "/c/step-2", "seconds", 0.5));
+    hdt_ctl_from_client(HDT_CTL_WORKER, released);
+    cr_assert_not_null(job->checkpoint);
+    cr_expect_str_eq(job->checkpoint, "/c/step-2");
+    cr_expect_eq(hdt_gwjob_resume_step(job), 2);
     json_decref(release);
 }
 
