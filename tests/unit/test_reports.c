@@ -5,6 +5,7 @@
 #include "config.h"
 
 #include "gateway/journal.h"
+#include "gateway/member.h"
 #include "gateway/recovery.h"
 #include "src/base/buf.h"
 #include "src/core/msg.h"
@@ -288,6 +289,36 @@ Test(reports, lines_are_whole_whatever_happens)
     }
     expect_lines(path, 500);
     free(path);
+}
+
+/* What a gateway says of a job that it has a part in is lost as easily, and is said again. */
+Test(reports, a_flow_that_cannot_go_on_is_told_until_it_is_heard)
+{
+    struct hdt_gwjob *job = hdt_ctl_run();
+    json_t *plan = fake_dataplane_take("b", "job.plan"), *msg, *body;
+    const uint32_t number = job->job + 1;
+    struct hdt_error why = {0};
+
+    body = json_deep_copy(hdt_msg_body(plan));
+    json_object_set_new(body, "coordinator", json_string("b"));
+    json_object_set_new(body, "job", json_integer(number));
+    hdt_ctl_from_peer("b", "b", hdt_msg_new("job.plan", "a", body));
+    hdt_error_set(&why, HDT_EPROTO, "cannot resume flow 0");
+    hdt_member_flow_failed(&gw, number, 1, &why);
+    for (int i = 0; i < 3; i++) {
+        msg = fake_dataplane_take("b", "failed");
+        cr_assert_not_null(msg);
+        cr_expect_eq(json_integer_value(json_object_get(hdt_msg_body(msg), "job")), number);
+        json_decref(msg);
+        hdt_member_tick(&gw);
+    }
+    hdt_ctl_from_peer("b", "b",
+                      hdt_msg_new("job.close", "a",
+                                  json_pack("{s:I, s:i}", "job", (json_int_t)number, "epoch", 1)));
+    fake_dataplane_reset();
+    hdt_member_tick(&gw);
+    cr_expect_null(fake_dataplane_take("b", "failed"));
+    json_decref(plan);
 }
 
 /* ---- bytes over the WAN ---- */
