@@ -3,7 +3,7 @@
 
 #include "runtime/runner_impl.h"
 
-#include "runtime/ckpt_files.h"
+#include "src/core/ckpt_files.h"
 #include "src/base/buf.h"
 #include "src/base/clock.h"
 #include "src/base/log.h"

@@ -4,7 +4,7 @@
 /* From "assign" to "ready": everything that can be refused is refused here, before a step is run,
  * and all memory that training will use is taken here. */
 #include "runtime/runner_impl.h"
-#include "runtime/ckpt_files.h"
+#include "src/core/ckpt_files.h"
 #include "src/base/buf.h"
 #include "src/base/log.h"
 #include "src/core/msg.h"

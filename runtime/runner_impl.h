@@ -5,7 +5,7 @@
 /* What the parts of the runner share: runner.c (life), runner_build.c (from "assign" to "ready"),
  * runner_ops.c (the op list), runner_sync.c (end of a step, reports). */
 #include "compress/codec.h"
-#include "runtime/ckpt.h"
+#include "src/core/ckpt.h"
 #include "runtime/data.h"
 #include "runtime/runner.h"
 #include "runtime/stage.h"

@@ -19,7 +19,7 @@
  *
  * Flags: 1 = last frame, without data; 2 = keep-alive, without data: the sender is still reading.
  */
-#include "runtime/ckpt.h"
+#include "src/core/ckpt.h"
 #include "runtime/port.h"
 #include "runtime/stage.h"
 

@@ -3,8 +3,8 @@
 
 #include "runtime/task.h"
 
-#include "runtime/ckpt.h"
-#include "runtime/ckpt_files.h"
+#include "src/core/ckpt.h"
+#include "src/core/ckpt_files.h"
 #include "runtime/generate.h"
 #include "src/base/buf.h"
 #include "src/core/safetensors.h"

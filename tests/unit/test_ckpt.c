@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "config.h"
 
-#include "runtime/ckpt.h"
-#include "runtime/ckpt_files.h"
+#include "src/core/ckpt.h"
+#include "src/core/ckpt_files.h"
 
 #include <criterion/criterion.h>
 #include <ftw.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef HDT_RUNTIME_CKPT_H
-#define HDT_RUNTIME_CKPT_H
+#ifndef HDT_CORE_CKPT_H
+#define HDT_CORE_CKPT_H
 
 /*
  * Checkpoints on disk. A folder DIR holds one folder a checkpoint, and the newest complete one is
@@ -90,4 +90,4 @@ uint64_t hdt_ckpt_tensor_bytes(const struct hdt_model_config *model, int64_t ten
 #ifdef __cplusplus
 }
 #endif
-#endif /* HDT_RUNTIME_CKPT_H */
+#endif /* HDT_CORE_CKPT_H */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef HDT_RUNTIME_CKPT_FILES_H
-#define HDT_RUNTIME_CKPT_FILES_H
+#ifndef HDT_CORE_CKPT_FILES_H
+#define HDT_CORE_CKPT_FILES_H
 
 /* Files and folders of checkpoints: names, digests, removal. Nothing here knows a tensor. */
 #include "src/base/error.h"
@@ -59,4 +59,4 @@ enum hdt_status hdt_ckpt_point_latest(const char *dir, const char *name, struct 
 #ifdef __cplusplus
 }
 #endif
-#endif /* HDT_RUNTIME_CKPT_FILES_H */
+#endif /* HDT_CORE_CKPT_FILES_H */

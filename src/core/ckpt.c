@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "config.h"
 
-#include "runtime/ckpt.h"
+#include "src/core/ckpt.h"
 
-#include "runtime/ckpt_files.h"
-#include "runtime/wire.h"
+#include "src/core/ckpt_files.h"
 #include "src/base/buf.h"
 #include "src/base/log.h"
 #include "src/core/msg.h"
 #include "src/core/safetensors.h"
 
+#include <endian.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -187,15 +187,14 @@ enum hdt_status hdt_ckpt_writer_append(struct hdt_ckpt_writer *writer, int64_t t
 static uint64_t writer_weights_digest(const struct hdt_ckpt_writer *writer)
 {
     XXH3_state_t *all = XXH3_createState();
-    uint64_t digest;
-    uint8_t bytes[8];
+    uint64_t digest, value;
     int64_t i;
 
     HDT_ASSERT(all);
     XXH3_64bits_reset(all);
     for (i = 0; i < writer->n_tensors; i++) {
-        hdt_wire_put_u64(bytes, XXH3_64bits_digest(writer->digests[i]));
-        XXH3_64bits_update(all, bytes, sizeof(bytes));
+        value = htole64(XXH3_64bits_digest(writer->digests[i]));
+        XXH3_64bits_update(all, &value, sizeof(value));
     }
     digest = XXH3_64bits_digest(all);
     XXH3_freeState(all);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "config.h"
 
-#include "runtime/ckpt_files.h"
+#include "src/core/ckpt_files.h"
 
 #include "src/base/buf.h"
 
