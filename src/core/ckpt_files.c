@@ -4,6 +4,7 @@
 #include "src/core/ckpt_files.h"
 
 #include "src/base/buf.h"
+#include "src/core/file_at.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -17,8 +18,8 @@
 #include <unistd.h>
 #include <xxhash.h>
 
-#define DIGEST_BUF_LEN  ((size_t)1 << 20)
-#define DIGEST_PROGRESS 64 /* buffers */
+#define SCAN_BUF_LEN  ((size_t)1 << 20)
+#define SCAN_PROGRESS 64 /* buffers */
 
 enum hdt_status hdt_ckpt_path(const char *dir, const char *name, char *path, struct hdt_error *err)
 {
@@ -104,86 +105,168 @@ enum hdt_status hdt_ckpt_sync(const char *path, struct hdt_error *err)
 
 /* ---- digests ---- */
 
-struct digest {
-    XXH3_state_t *xxh3;
+struct scanner {
+    struct hdt_ckpt_scan *scan;
     EVP_MD_CTX *sha256;
-    uint64_t bytes;
+    XXH3_state_t *xxh3;
+    size_t piece;      /* the current one */
+    int in_fd, out_fd; /* out_fd -1: no copy */
 };
 
-static json_t *digest_json(struct digest *d)
+/* The bytes [at, at + len) of the file, to the pieces that they belong to. */
+static void scan_pieces(struct scanner *s, uint64_t at, const uint8_t *data, size_t len)
 {
-    unsigned char sha[EVP_MAX_MD_SIZE];
-    char hex[2 * EVP_MAX_MD_SIZE + 1] = "", xxh3[17];
-    unsigned len = 0, i;
+    struct hdt_ckpt_piece *piece;
+    uint64_t begin, end;
 
-    EVP_DigestFinal_ex(d->sha256, sha, &len);
-    for (i = 0; i < len; i++) {
-        snprintf(hex + 2 * i, 3, "%02x", sha[i]);
+    for (; s->piece < s->scan->n_pieces; s->piece++) {
+        piece = &s->scan->pieces[s->piece];
+        begin = piece->begin > at ? piece->begin : at;
+        end = piece->end < at + len ? piece->end : at + len;
+        if (begin >= at + len && piece->begin != piece->end) {
+            return;
+        }
+        if (piece->begin >= at) {
+            XXH3_64bits_reset(s->xxh3);
+        }
+        if (begin < end) {
+            XXH3_64bits_update(s->xxh3, data + (begin - at), (size_t)(end - begin));
+        }
+        if (piece->end > at + len) {
+            return;
+        }
+        piece->xxh3 = XXH3_64bits_digest(s->xxh3);
     }
-    snprintf(xxh3, sizeof(xxh3), "%016" PRIx64, (uint64_t)XXH3_64bits_digest(d->xxh3));
-    return json_pack("{s:I,s:s,s:s}", "bytes", (json_int_t)d->bytes, "xxh3", xxh3, "sha256", hex);
 }
 
-static enum hdt_status digest_read(struct digest *d, int fd, const char *path,
-                                   void (*progress)(void *arg), void *arg, struct hdt_error *err)
+static enum hdt_status scan_copy(struct scanner *s, const uint8_t *data, size_t len,
+                                 struct hdt_error *err)
 {
-    uint8_t *buf = hdt_malloc(DIGEST_BUF_LEN);
-    enum hdt_status status = HDT_OK;
+    ssize_t n;
+
+    while (s->out_fd >= 0 && len > 0) {
+        n = write(s->out_fd, data, len);
+        if (n < 0 && errno != EINTR) {
+            return hdt_error_set_errno(err, HDT_EIO, errno, "cannot write '%s'", s->scan->copy_to);
+        }
+        data += n > 0 ? n : 0;
+        len -= n > 0 ? (size_t)n : 0;
+    }
+    return HDT_OK;
+}
+
+static enum hdt_status scan_read(struct scanner *s, uint8_t *buf, struct hdt_error *err)
+{
     unsigned n_bufs = 0;
     ssize_t n;
 
-    while ((n = read(fd, buf, DIGEST_BUF_LEN)) != 0) {
+    while ((n = read(s->in_fd, buf, SCAN_BUF_LEN)) != 0) {
         if (n < 0 && errno == EINTR) {
             continue;
         }
         if (n < 0) {
-            status = hdt_error_set_errno(err, HDT_EIO, errno, "cannot read '%s'", path);
-            break;
+            return hdt_error_set_errno(err, HDT_EIO, errno, "cannot read '%s' at byte %" PRIu64,
+                                       s->scan->path, s->scan->bytes);
         }
-        XXH3_64bits_update(d->xxh3, buf, (size_t)n);
-        EVP_DigestUpdate(d->sha256, buf, (size_t)n);
-        d->bytes += (uint64_t)n;
-        if (progress && ++n_bufs % DIGEST_PROGRESS == 0) {
-            progress(arg);
+        EVP_DigestUpdate(s->sha256, buf, (size_t)n);
+        scan_pieces(s, s->scan->bytes, buf, (size_t)n);
+        HDT_TRY(scan_copy(s, buf, (size_t)n, err));
+        s->scan->bytes += (uint64_t)n;
+        if (s->scan->progress && ++n_bufs % SCAN_PROGRESS == 0) {
+            s->scan->progress(s->scan->arg);
         }
     }
-    free(buf);
-    return status;
+    scan_pieces(s, s->scan->bytes, buf, 0); /* empty ones at the end */
+    if (s->piece < s->scan->n_pieces) {
+        return hdt_error_set(err, HDT_EIO, "cannot read '%s': it ends at byte %" PRIu64,
+                             s->scan->path, s->scan->bytes);
+    }
+    return HDT_OK;
 }
 
-enum hdt_status hdt_ckpt_digest(const char *path, void (*progress)(void *arg), void *arg,
-                                json_t **digest, struct hdt_error *err)
+static void scan_sha256(struct scanner *s)
 {
-    struct digest d = {XXH3_createState(), EVP_MD_CTX_new(), 0};
-    enum hdt_status status = HDT_OK;
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    unsigned char sha[EVP_MAX_MD_SIZE];
+    unsigned len = 0, i;
 
-    if (fd < 0) {
-        status = hdt_error_set_errno(err, errno == ENOENT ? HDT_ENOENT : HDT_EIO, errno,
-                                     "cannot open '%s'", path);
-    } else if (!d.xxh3 || !d.sha256 || EVP_DigestInit_ex(d.sha256, EVP_sha256(), NULL) != 1) {
-        status = hdt_error_set(err, HDT_ENOMEM, "cannot digest '%s': no memory", path);
-    } else {
-        XXH3_64bits_reset(d.xxh3);
-        status = digest_read(&d, fd, path, progress, arg, err);
+    EVP_DigestFinal_ex(s->sha256, sha, &len);
+    for (i = 0; i < 32; i++) {
+        snprintf(s->scan->sha256 + 2 * i, 3, "%02x", sha[i]);
+    }
+}
+
+static enum hdt_status scan_open(struct scanner *s, struct hdt_error *err)
+{
+    s->in_fd = open(s->scan->path, O_RDONLY | O_CLOEXEC);
+    if (s->in_fd < 0) {
+        return hdt_error_set_errno(err, errno == ENOENT ? HDT_ENOENT : HDT_EIO, errno,
+                                   "cannot open '%s'", s->scan->path);
+    }
+    if (s->scan->from_disk) {
+        /* A wish: a file system in memory has no disk to read from. */
+        (void)posix_fadvise(s->in_fd, 0, 0, POSIX_FADV_DONTNEED);
+    }
+    if (s->scan->copy_to) {
+        s->out_fd = open(s->scan->copy_to, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+        if (s->out_fd < 0) {
+            return hdt_error_set_errno(err, HDT_EIO, errno, "cannot create '%s'", s->scan->copy_to);
+        }
+    }
+    if (!s->xxh3 || !s->sha256 || EVP_DigestInit_ex(s->sha256, EVP_sha256(), NULL) != 1) {
+        return hdt_error_set(err, HDT_ENOMEM, "cannot digest '%s': no memory", s->scan->path);
+    }
+    return HDT_OK;
+}
+
+enum hdt_status hdt_ckpt_scan_file(struct hdt_ckpt_scan *scan, struct hdt_error *err)
+{
+    struct scanner s = {scan, EVP_MD_CTX_new(), XXH3_createState(), 0, -1, -1};
+    uint8_t *buf = hdt_malloc(SCAN_BUF_LEN);
+    enum hdt_status status = scan_open(&s, err);
+
+    scan->bytes = 0;
+    if (status == HDT_OK) {
+        status = scan_read(&s, buf, err);
     }
     if (status == HDT_OK) {
-        *digest = digest_json(&d);
+        scan_sha256(&s);
     }
-    if (fd >= 0) {
-        close(fd);
+    if (status == HDT_OK && s.out_fd >= 0 && fsync(s.out_fd) != 0) {
+        status =
+            hdt_error_set_errno(err, HDT_EIO, errno, "cannot write '%s' to disk", scan->copy_to);
     }
-    XXH3_freeState(d.xxh3);
-    EVP_MD_CTX_free(d.sha256);
+    if (s.in_fd >= 0) {
+        close(s.in_fd);
+    }
+    if (s.out_fd >= 0) {
+        close(s.out_fd);
+    }
+    XXH3_freeState(s.xxh3);
+    EVP_MD_CTX_free(s.sha256);
+    free(buf);
     return status;
 }
 
 enum hdt_status hdt_ckpt_write_json(const char *path, const json_t *json, struct hdt_error *err)
 {
-    if (json_dump_file(json, path, JSON_INDENT(2) | JSON_REAL_PRECISION(17)) != 0) {
-        return hdt_error_set_errno(err, HDT_EIO, errno, "cannot write '%s'", path);
+    char *text = json_dumps(json, JSON_INDENT(2) | JSON_REAL_PRECISION(17));
+    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    enum hdt_status status = HDT_OK;
+
+    HDT_ASSERT(text);
+    if (fd < 0) {
+        status = hdt_error_set_errno(err, HDT_EIO, errno, "cannot create '%s'", path);
+    } else {
+        status = hdt_file_write_at(fd, path, 0, text, strlen(text), err);
     }
-    return hdt_ckpt_sync(path, err);
+    if (status == HDT_OK && fsync(fd) != 0) {
+        status = hdt_error_set_errno(err, HDT_EIO, errno, "cannot write '%s' to disk", path);
+    }
+    if (fd >= 0) {
+        close(fd);
+    }
+    free(text);
+    return status;
 }
 
 /* ---- folders ---- */
@@ -205,102 +288,4 @@ enum hdt_status hdt_ckpt_remove(const char *path, struct hdt_error *err)
         return hdt_error_set_errno(err, HDT_EIO, errno, "cannot remove the folder '%s'", path);
     }
     return HDT_OK;
-}
-
-int64_t hdt_ckpt_step_of_name(const char *name)
-{
-    char again[64];
-    char *end;
-    long long step;
-
-    if (strncmp(name, "step-", 5) != 0) {
-        return -1;
-    }
-    errno = 0;
-    step = strtoll(name + 5, &end, 10);
-    if (errno != 0 || *end != '\0' || step < 0) {
-        return -1;
-    }
-    snprintf(again, sizeof(again), "step-%08lld", step);
-    return strcmp(again, name) == 0 ? (int64_t)step : -1;
-}
-
-static int step_compare(const void *a, const void *b)
-{
-    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
-
-    return (x < y) - (x > y);
-}
-
-/* Steps of complete checkpoints, highest first; *steps is the caller's. */
-static size_t ckpt_list(const char *dir, int64_t **steps)
-{
-    DIR *d = opendir(dir);
-    struct dirent *entry;
-    size_t n = 0, cap = 0;
-    int64_t step;
-
-    *steps = NULL;
-    while (d && (entry = readdir(d))) {
-        step = hdt_ckpt_step_of_name(entry->d_name);
-        if (step < 0) {
-            continue;
-        }
-        if (n == cap) {
-            cap = cap ? 2 * cap : 16;
-            *steps = hdt_realloc(*steps, cap * sizeof(**steps));
-        }
-        (*steps)[n++] = step;
-    }
-    if (d) {
-        closedir(d);
-    }
-    if (n > 0) {
-        qsort(*steps, n, sizeof(**steps), step_compare);
-    }
-    return n;
-}
-
-int64_t hdt_ckpt_newest(const char *dir)
-{
-    int64_t *steps, newest;
-    size_t n = ckpt_list(dir, &steps);
-
-    newest = n > 0 ? steps[0] : -1;
-    free(steps);
-    return newest;
-}
-
-enum hdt_status hdt_ckpt_prune(const char *dir, int64_t step, int64_t keep, struct hdt_error *err)
-{
-    enum hdt_status status = HDT_OK;
-    int64_t *steps, n_seen = 0;
-    size_t n = ckpt_list(dir, &steps), i;
-    char name[64], path[HDT_CKPT_PATH_CAP];
-
-    for (i = 0; i < n && status == HDT_OK; i++) {
-        if (steps[i] > step || n_seen++ < keep) {
-            continue;
-        }
-        snprintf(name, sizeof(name), "step-%08" PRId64, steps[i]);
-        status = hdt_ckpt_path(dir, name, path, err);
-        if (status == HDT_OK) {
-            status = hdt_ckpt_remove(path, err);
-        }
-    }
-    free(steps);
-    return status;
-}
-
-enum hdt_status hdt_ckpt_point_latest(const char *dir, const char *name, struct hdt_error *err)
-{
-    char link[HDT_CKPT_PATH_CAP], tmp[HDT_CKPT_PATH_CAP];
-
-    HDT_TRY(hdt_ckpt_path(dir, "latest", link, err));
-    HDT_TRY(hdt_ckpt_path(dir, "latest.tmp", tmp, err));
-    unlink(tmp);
-    if (symlink(name, tmp) != 0 || rename(tmp, link) != 0) {
-        return hdt_error_set_errno(err, HDT_EIO, errno, "cannot replace '%s'", link);
-    }
-    return hdt_ckpt_sync(dir, err);
 }
