@@ -193,7 +193,7 @@ void hdt_survey_free(struct hdt_gateway *gw);
 void hdt_dial_back(struct hdt_gateway *gw, const json_t *msg);
 void hdt_dial_back_free(struct hdt_gateway *gw);
 
-/* ---- coordinator.c, coordinator_watch.c, report.c: jobs ---- */
+/* ---- coordinator.c, job_requests.c, job_store.c, coordinator_watch.c, report.c: jobs ---- */
 
 void hdt_coordinator_submit(struct hdt_gateway *gw, const json_t *msg);
 void hdt_coordinator_stop(struct hdt_gateway *gw, const json_t *msg);

@@ -2,8 +2,9 @@
 #ifndef HDT_GATEWAY_COORDINATOR_H
 #define HDT_GATEWAY_COORDINATOR_H
 
-/* A job at the gateway that coordinates it: shared by coordinator.c (its life), report.c (what
- * its workers say of it) and coordinator_watch.c (who leaves, what takes too long). Main thread. */
+/* A job at the gateway that coordinates it: shared by coordinator.c (its life), job_requests.c
+ * (what operators ask), job_store.c (its record), report.c (what its workers say of it) and
+ * coordinator_watch.c (who leaves, what takes too long). Main thread. */
 #include "gateway/control.h"
 #include "src/core/plan.h"
 
@@ -70,8 +71,19 @@ bool hdt_gwjob_has_member(const struct hdt_gwjob *job, const char *address);
 /* Does this worker run this rank? */
 bool hdt_gwjob_rank_is_of(const struct hdt_gwjob *job, int64_t rank, const char *address);
 
+/* ---- job_store.c ---- */
+
+/* The record as "job.plan" has it: new reference. */
+json_t *hdt_gwjob_record(const struct hdt_gateway *gw, const struct hdt_gwjob *job);
 /* Write the record, from which a restarted gateway goes on. */
 void hdt_gwjob_save(struct hdt_gateway *gw, struct hdt_gwjob *job);
+/* Parse what an operator or the store says; on success *job is a job in no list. */
+enum hdt_status hdt_gwjob_parse(json_t *body, const char *conf_key, struct hdt_gwjob **job,
+                                struct hdt_error *err);
+void hdt_gwjob_free(struct hdt_gwjob *job);
+/* Folder of the run, and metrics.jsonl in it. */
+enum hdt_status hdt_gwjob_open_run_dir(struct hdt_gateway *gw, struct hdt_gwjob *job,
+                                       struct hdt_error *err);
 
 /* The number by which people know the job with this number on the wire. */
 unsigned hdt_gwjob_number_of(uint32_t job);
@@ -82,6 +94,13 @@ void hdt_gwjob_event(struct hdt_gateway *gw, struct hdt_gwjob *job, const char *
 
 /* Move on; writes the record, tells followers. */
 void hdt_gwjob_set_state(struct hdt_gateway *gw, struct hdt_gwjob *job, enum hdt_gwjob_state state);
+
+/* Tell the sites the plan, let the workers build their stages. */
+void hdt_gwjob_assign(struct hdt_gateway *gw, struct hdt_gwjob *job);
+
+/* One message to every rank's worker; "rank" is filled in; mode may be NULL. */
+void hdt_gwjob_tell_ranks(struct hdt_gateway *gw, struct hdt_gwjob *job, const char *type,
+                          const char *mode);
 
 /* End the job for this reason: workers drop it, followers are told. Once; later calls are ignored.
  */
