@@ -286,6 +286,7 @@ void hdt_gwjob_assign(struct hdt_gateway *gw, struct hdt_gwjob *job)
                                  job->plan_json, "conf", job->conf_json, "model", job->model_json,
                                  "resume", job->resume, "coordinator", gw->conf.site);
 
+        json_object_set_new(body, "submitted", json_string(job->submitted));
         hdt_federation_worker(gw, job->plan.ranks[rank].site, job->plan.ranks[rank].worker)
             ->restarted = false;
         rank_address(job, rank, address);

@@ -153,6 +153,20 @@ static void report_checkpoint(struct hdt_gateway *gw, struct hdt_gwjob *job, con
                               job->checkpoint, "seconds", body_real(body, "seconds")));
 }
 
+/* The job goes on: its last checkpoint is older than it should be, and somebody must know. */
+static void report_checkpoint_failed(struct hdt_gateway *gw, struct hdt_gwjob *job,
+                                     const json_t *body)
+{
+    struct hdt_error err = {0};
+
+    hdt_msg_error_from_body(json_object_get(body, "error"), &err);
+    hdt_log_warn("job %ld: no checkpoint of step %ld: %s", (long)job->number,
+                 (long)body_int(body, "step"), err.msg);
+    hdt_gwjob_event(gw, job, "ckpt.failed",
+                    json_pack("{s:I, s:o}", "step", (json_int_t)body_int(body, "step"), "error",
+                              hdt_msg_error_body(&err)));
+}
+
 static void report_root_done(struct hdt_gateway *gw, struct hdt_gwjob *job, const json_t *body)
 {
     const char *digest = json_string_value(json_object_get(body, "weights_digest"));
@@ -239,6 +253,8 @@ static void report_take(struct hdt_gateway *gw, struct hdt_gwjob *job, const jso
         report_eval(gw, job, body);
     } else if (strcmp(type, "ckpt") == 0) {
         report_checkpoint(gw, job, body);
+    } else if (strcmp(type, "ckpt.failed") == 0) {
+        report_checkpoint_failed(gw, job, body);
     } else if (strcmp(type, "failed") == 0) {
         report_failed(gw, job, msg);
     } else if (strcmp(type, "done") == 0) {

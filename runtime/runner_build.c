@@ -53,17 +53,17 @@ static enum hdt_status parse_job(struct hdt_runner *r, const json_t *conf, const
 
 enum hdt_status hdt_runner_parse(struct hdt_runner *r, struct hdt_error *err)
 {
-    const char *resume = "", *coordinator = "";
+    const char *resume = "", *coordinator = "", *submitted = "";
     json_t *conf, *model, *plan;
     json_int_t job, epoch, number;
     int rank;
 
     r->assign_body = (json_t *)(uintptr_t)hdt_msg_body(r->assign);
     number = -1;
-    HDT_TRY(hdt_msg_unpack(r->assign, err, "{s:I,s:I,s:i,s:o,s:o,s:o,s?:s,s:s,s?:I,s?:s}", "job", &job,
-                           "epoch", &epoch, "rank", &rank, "plan", &plan, "conf", &conf, "model",
-                           &model, "resume", &resume, "coordinator", &coordinator, "number",
-                           &number, "submitted", &submitted));
+    HDT_TRY(hdt_msg_unpack(r->assign, err, "{s:I,s:I,s:i,s:o,s:o,s:o,s?:s,s:s,s?:I,s?:s}", "job",
+                           &job, "epoch", &epoch, "rank", &rank, "plan", &plan, "conf", &conf,
+                           "model", &model, "resume", &resume, "coordinator", &coordinator,
+                           "number", &number, "submitted", &submitted));
     if (job < 0 || job > UINT32_MAX || epoch < 0 || epoch > UINT32_MAX) {
         return hdt_error_set(err, HDT_EPROTO,
                              "cannot take job %lld, epoch %lld: not numbers of one", (long long)job,

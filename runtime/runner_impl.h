@@ -33,7 +33,7 @@ struct hdt_runner {
     json_t *assign_body; /* borrowed from it */
     uint32_t job_id, epoch;
     char submitted[20]; /* instance of the gateway that took the job */
-    long long number; /* as people know the job: the coordinator's count */
+    long long number;   /* as people know the job: the coordinator's count */
     int rank;
     char *coordinator; /* site that reports go to */
     char *dir;         /* of checkpoints */
@@ -64,12 +64,12 @@ struct hdt_runner {
     uint64_t start_samples, start_tokens;
     int64_t step; /* 0-based, of the step that runs; steps done when none does */
     enum hdt_phase phase;
-    bool grads_finished; /* of this step */
-    bool save_again;     /* the last checkpoint could not be written */
+    bool grads_finished;    /* of this step */
+    bool save_again;        /* the last checkpoint could not be written */
     int64_t save_failed_us; /* since when; 0: it could */
-    int64_t saving_us;   /* when the last sign of life went out */
-    bool ckpt_due;       /* root: a periodic checkpoint waits for the last one's end */
-    double loss_sum;     /* of this phase, in micro-batch order */
+    int64_t saving_us;      /* when the last sign of life went out */
+    bool ckpt_due;          /* root: a periodic checkpoint waits for the last one's end */
+    double loss_sum;        /* of this phase, in micro-batch order */
     int64_t busy_ns, wait_ns, busy_all_ns, wait_all_ns;
     struct hdt_sync_total total; /* root */
     struct hdt_sync_item *items;
@@ -80,7 +80,7 @@ struct hdt_runner {
     bool has_val_loss;
     struct hdt_trace trace;
 
-    char ckpt_cause[160]; /* the saving thread's: why the last checkpoint could not be written */
+    char ckpt_cause[HDT_ERROR_MSG_CAP]; /* the saving thread's: why the last checkpoint could not be written */
     pthread_t thread;
     pthread_mutex_t lock; /* guards the rest */
     pthread_cond_t changed;

@@ -193,9 +193,9 @@ static enum hdt_status up_fill(struct hdt_runner *r, enum hdt_sync_phase phase,
 {
     memset(up, 0, sizeof(*up));
     up->phase = (uint8_t)phase;
-    up->flags = phase == HDT_SYNC_DIGEST         ? (r->save_again ? HDT_SYNC_AGAIN : 0)
+    up->flags = phase == HDT_SYNC_DIGEST      ? (r->save_again ? HDT_SYNC_AGAIN : 0)
                 : hdt_state_is_busy(r->state) ? HDT_SYNC_BUSY
-                                                : 0;
+                                              : 0;
     up->rank = (uint32_t)r->rank;
     up->step = r->step;
     up->loss_sum = phase == HDT_SYNC_DIGEST ? 0 : r->loss_sum;
@@ -552,7 +552,7 @@ void hdt_runner_report_ckpt_failed(void *user, const struct hdt_ckpt_meta *meta,
                      "tried when it is due",
                      r->number, (long long)meta->step);
     }
-    hdt_runner_report(r, "ckpt.failed",
-                      json_pack("{s:I,s:o}", "step", (json_int_t)meta->step, "error",
-                                hdt_msg_error_body(why)));
+    hdt_runner_report(
+        r, "ckpt.failed",
+        json_pack("{s:I,s:o}", "step", (json_int_t)meta->step, "error", hdt_msg_error_body(why)));
 }

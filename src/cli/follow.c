@@ -139,6 +139,25 @@ static void state_take(struct hdt_follow *f, const json_t *body)
     }
 }
 
+/* Once a cause: the words behind the last colon. The job goes on. */
+static void ckpt_failed_show(struct hdt_follow *f, const json_t *body)
+{
+    struct hdt_error why = {0};
+    const char *cause;
+
+    hdt_msg_error_from_body(json_object_get(body, "error"), &why);
+    cause = strrchr(why.msg, ':');
+    cause = cause ? cause : why.msg;
+    if (strcmp(cause, f->ckpt_cause) == 0) {
+        return;
+    }
+    snprintf(f->ckpt_cause, sizeof(f->ckpt_cause), "%s", cause);
+    line_clear(f);
+    printf("step %lld: no checkpoint: %s%s%s%s\n",
+           (long long)json_integer_value(json_object_get(body, "step")), why.msg,
+           why.hint[0] ? " (" : "", why.hint, why.hint[0] ? ")" : "");
+}
+
 /* After a reconnect, or when two of our requests made us a follower, an event may come twice. */
 static bool event_is_new(struct hdt_follow *f, const char *event, const json_t *body)
 {
@@ -177,10 +196,13 @@ static void event_take(struct hdt_follow *f, const json_t *body)
                (long long)json_integer_value(json_object_get(body, "step")), f->val_loss);
     } else if (strcmp(event, "checkpoint") == 0 && path) {
         snprintf(f->checkpoint, sizeof(f->checkpoint), "%s", path);
+        f->ckpt_cause[0] = '\0';
         line_clear(f);
         printf("step %lld: checkpoint %s (%.1f s)\n",
                (long long)json_integer_value(json_object_get(body, "step")), path,
                real_of(body, "seconds"));
+    } else if (strcmp(event, "ckpt.failed") == 0) {
+        ckpt_failed_show(f, body);
     } else if (strcmp(event, "done") == 0) {
         json_decref(f->done);
         f->done = json_incref((json_t *)(uintptr_t)body);

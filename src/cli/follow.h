@@ -34,6 +34,7 @@ struct hdt_follow {
     bool left;       /* by a second one: the job goes on */
     json_t *done;    /* body of the "done" event; NULL: none came */
     char checkpoint[512];
+    char ckpt_cause[HDT_ERROR_MSG_CAP];   /* why the last one could not be written, as it was printed; "": none */
     struct hdt_error error; /* of a failed job */
 
     /* Private. */

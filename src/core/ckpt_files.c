@@ -271,10 +271,40 @@ enum hdt_status hdt_ckpt_write_json(const char *path, const json_t *json, struct
 
 /* ---- folders ---- */
 
+static const char *const names[] = {HDT_CKPT_MANIFEST, HDT_CKPT_MODEL, HDT_CKPT_OPTIMIZER,
+                                    HDT_CKPT_CONFIG};
+
+static bool name_is_ours(const char *name)
+{
+    size_t i;
+
+    for (i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+        if (strcmp(name, names[i]) == 0) {
+            return true;
+        }
+    }
+    return strcmp(name, ".") == 0 || strcmp(name, "..") == 0;
+}
+
+bool hdt_ckpt_has_other(const char *path, char name[256])
+{
+    DIR *d = opendir(path);
+    struct dirent *entry = NULL;
+
+    name[0] = '\0';
+    while (d && !name[0] && (entry = readdir(d))) {
+        if (!name_is_ours(entry->d_name)) {
+            snprintf(name, 256, "%s", entry->d_name);
+        }
+    }
+    if (d) {
+        closedir(d);
+    }
+    return name[0] != '\0';
+}
+
 enum hdt_status hdt_ckpt_remove(const char *path, struct hdt_error *err)
 {
-    static const char *const names[] = {HDT_CKPT_MANIFEST, HDT_CKPT_MODEL, HDT_CKPT_OPTIMIZER,
-                                        HDT_CKPT_CONFIG};
     char file[HDT_CKPT_PATH_CAP];
     size_t i;
 

@@ -56,6 +56,9 @@ enum hdt_status hdt_ckpt_scan_file(struct hdt_ckpt_scan *scan, struct hdt_error 
 /* Write JSON to a file and sync it. */
 enum hdt_status hdt_ckpt_write_json(const char *path, const json_t *json, struct hdt_error *err);
 
+/* Name of a file in the folder that is none of a checkpoint's: to be kept. false: there is none. */
+bool hdt_ckpt_has_other(const char *path, char name[256]);
+
 /* Remove the files of a checkpoint that HDT writes, then the folder; other files make it stay. A
  * missing folder is no error. */
 enum hdt_status hdt_ckpt_remove(const char *path, struct hdt_error *err);

@@ -166,8 +166,16 @@ enum hdt_status hdt_ckpt_temp_make(const char *dir, int64_t step, char path[HDT_
 static enum hdt_status folder_remove(const char *dir, const char *path, int64_t step,
                                      struct hdt_error *err)
 {
-    char temp[HDT_CKPT_PATH_CAP];
+    char temp[HDT_CKPT_PATH_CAP], other[256];
 
+    if (hdt_ckpt_has_other(path, other)) {
+        hdt_error_set(err, HDT_EEXIST,
+                      "cannot remove '%s': it holds '%s', which is none of a "
+                      "checkpoint's files",
+                      path, other);
+        hdt_error_hint(err, "move it away, or remove the folder by hand");
+        return HDT_EEXIST;
+    }
     HDT_TRY(temp_new(dir, step, temp, err));
     if (rename(path, temp) != 0) {
         hdt_error_set_errno(err, HDT_EIO, errno, "cannot remove '%s'", path);

@@ -130,14 +130,13 @@ enum hdt_status hdt_ckpt_check_room(const char *dir, const struct hdt_model_conf
     struct statvfs fs;
 
     if (statvfs(dir, &fs) != 0) {
-        return hdt_error_set_errno(err, HDT_EIO, errno, "cannot look for room in '%s'",
-                                   dir);
+        return hdt_error_set_errno(err, HDT_EIO, errno, "cannot look for room in '%s'", dir);
     }
     room = (uint64_t)(geteuid() == 0 ? fs.f_bfree : fs.f_bavail) * fs.f_frsize;
     if (room < need) {
         hdt_error_set_errno(err, HDT_EIO, ENOSPC,
-                            "cannot save to '%s': %.1f MB are needed, %.1f MB are free",
-                            dir, (double)need / 1e6, (double)room / 1e6);
+                            "cannot save to '%s': %.1f MB are needed, %.1f MB are free", dir,
+                            (double)need / 1e6, (double)room / 1e6);
         hdt_error_hint(err, "free some space there, or move checkpoint.dir to a larger disk");
         return HDT_EIO;
     }

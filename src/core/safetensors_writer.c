@@ -22,8 +22,8 @@
 #include <string.h>
 #include <unistd.h>
 
-/* What is written goes to the disk in portions: one sync of all at the end would take as long as the
- * disk needs, without a sign of life. */
+/* What is written goes to the disk in portions: one sync of all at the end would take as long as
+ * the disk needs, without a sign of life. */
 #define SYNC_BYTES ((uint64_t)256 << 20)
 
 struct slot {

@@ -34,6 +34,10 @@ bool hdt_fake_gateway_wait_workers(struct fake_gateway *gateway, int n, int time
  * the coordinator's site. */
 void hdt_fake_gateway_refuse(struct fake_gateway *gateway, int n);
 
+/* Flip a bit of the tensor in the next n STATE frames: memory that fails behind every checksum of a
+ * wire. */
+void hdt_fake_gateway_flip(struct fake_gateway *gateway, int n);
+
 /* DATA records taken from workers so far. */
 unsigned long hdt_fake_gateway_n_frames(struct fake_gateway *gateway);
 

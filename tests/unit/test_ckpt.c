@@ -4,15 +4,21 @@
 #include "src/core/ckpt.h"
 #include "src/core/ckpt_files.h"
 
+#include "src/core/ckpt_folder.h"
+
 #include <criterion/criterion.h>
+#include <dirent.h>
+#include <fcntl.h>
 #include <ftw.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include <xxhash.h>
 
 static char dir[64];
 static struct hdt_model_config model = {.V = 11,
@@ -58,32 +64,84 @@ static float value(int64_t step, int64_t i, int part, size_t j)
 
 static struct hdt_ckpt_meta meta_of(int64_t step)
 {
-    return (struct hdt_ckpt_meta){
-        .step = step, .samples = 40 + (uint64_t)step, .tokens = 1000, .seed = 0xfedcba9876543210u};
+    return (struct hdt_ckpt_meta){.step = step,
+                                  .samples = 40 + (uint64_t)step,
+                                  .tokens = 1000,
+                                  .seed = 0xfedcba9876543210u,
+                                  .owner = {.job = 77,
+                                            .epoch = 1,
+                                            .number = 5,
+                                            .name = "mine",
+                                            .coordinator = "site-a",
+                                            .submitted = "0123456789abcdef"}};
+}
+
+static struct hdt_ckpt_meta meta_of_other(int64_t step)
+{
+    struct hdt_ckpt_meta meta = meta_of(step);
+
+    meta.owner.job = 78;
+    meta.owner.number = 6;
+    snprintf(meta.owner.name, sizeof(meta.owner.name), "theirs");
+    return meta;
+}
+
+/* All tensors of a checkpoint, in two pieces each, any order of tensors. */
+static enum hdt_status save_try(const char *to, const struct hdt_ckpt_meta *meta, int64_t keep,
+                                struct hdt_ckpt_result *result, struct hdt_error *err)
+{
+    struct hdt_ckpt_writer_conf conf = {.dir = to, .model = &model, .meta = *meta, .keep = keep};
+    struct hdt_ckpt_writer *writer;
+    enum hdt_status status = hdt_ckpt_writer_open(&conf, &writer, err);
+    float part_values[256];
+
+    if (status != HDT_OK) {
+        return status;
+    }
+    for (int64_t i = hdt_ckpt_n_tensors(&model) - 1; i >= 0; i--) {
+        size_t n = hdt_ckpt_tensor_bytes(&model, i) / sizeof(float);
+
+        for (int part = 0; part < HDT_CKPT_PART_COUNT && status == HDT_OK; part++) {
+            for (size_t j = 0; j < n; j++) {
+                part_values[j] = value(meta->step, i, part, j);
+            }
+            status = hdt_ckpt_writer_append(writer, i, part, part_values, 4, err);
+            if (status == HDT_OK) {
+                status = hdt_ckpt_writer_append(writer, i, part, part_values + 1, 4 * (n - 1), err);
+            }
+            if (status == HDT_OK) {
+                status =
+                    hdt_ckpt_writer_seal(writer, i, part, XXH3_64bits(part_values, 4 * n), err);
+            }
+        }
+    }
+    if (status != HDT_OK) {
+        hdt_ckpt_writer_abort(writer);
+        return status;
+    }
+    return hdt_ckpt_writer_finish(writer, result, err);
 }
 
 static void save(const char *to, int64_t step, int64_t keep, struct hdt_ckpt_result *result)
 {
     struct hdt_ckpt_meta meta = meta_of(step);
-    struct hdt_ckpt_writer *writer;
     struct hdt_error err = {0};
-    float part_values[256];
 
-    cr_assert_eq(hdt_ckpt_writer_open(to, &model, &meta, &writer, &err), HDT_OK, "%s", err.msg);
-    for (int64_t i = hdt_ckpt_n_tensors(&model) - 1; i >= 0; i--) { /* any order of tensors */
-        size_t n = hdt_ckpt_tensor_bytes(&model, i) / sizeof(float);
+    cr_assert_eq(save_try(to, &meta, keep, result, &err), HDT_OK, "%s", err.msg);
+}
 
-        for (int part = 0; part < HDT_CKPT_PART_COUNT; part++) {
-            for (size_t j = 0; j < n; j++) {
-                part_values[j] = value(step, i, part, j);
-            }
-            cr_assert_eq(hdt_ckpt_writer_append(writer, i, part, part_values, 4, &err), HDT_OK);
-            cr_assert_eq(
-                hdt_ckpt_writer_append(writer, i, part, part_values + 1, 4 * (n - 1), &err), HDT_OK,
-                "%s", err.msg);
-        }
+/* Names in the folder that begin so. */
+static int n_there(const char *beginning)
+{
+    DIR *d = opendir(dir);
+    struct dirent *entry;
+    int n = 0;
+
+    while ((entry = readdir(d))) {
+        n += strncmp(entry->d_name, beginning, strlen(beginning)) == 0;
     }
-    cr_assert_eq(hdt_ckpt_writer_finish(writer, keep, result, &err), HDT_OK, "%s", err.msg);
+    closedir(d);
+    return n;
 }
 
 static bool there(const char *name)
@@ -126,7 +184,8 @@ Test(ckpt, what_was_saved_loads)
     cr_expect(there("step-00000007/optimizer.safetensors"));
     cr_expect(there("step-00000007/config.json"));
     cr_expect(there("step-00000007/hdt.json"));
-    cr_expect(!there("step-00000007.tmp"));
+    cr_expect_eq(n_there("step-"), 1);
+    cr_expect(there("latest"));
     expect_loads(dir, 7);
     expect_loads(result.path, 7);
 }
@@ -136,7 +195,7 @@ Test(ckpt, a_full_disk_is_told_and_leaves_the_last_one)
 {
     struct rlimit limit, low;
     struct hdt_ckpt_result result;
-    struct hdt_ckpt_meta meta = meta_of(2);
+    struct hdt_ckpt_writer_conf conf = {.dir = dir, .model = &model, .meta = meta_of(2)};
     struct hdt_ckpt_writer *writer;
     struct hdt_error err = {0};
     enum hdt_status status;
@@ -147,7 +206,7 @@ Test(ckpt, a_full_disk_is_told_and_leaves_the_last_one)
     cr_assert_eq(getrlimit(RLIMIT_FSIZE, &limit), 0);
     low = limit;
     low.rlim_cur = 6000; /* the header fits, all tensors do not */
-    cr_assert_eq(hdt_ckpt_writer_open(dir, &model, &meta, &writer, &err), HDT_OK, "%s", err.msg);
+    cr_assert_eq(hdt_ckpt_writer_open(&conf, &writer, &err), HDT_OK, "%s", err.msg);
     cr_assert_eq(setrlimit(RLIMIT_FSIZE, &low), 0);
     status = HDT_OK;
     for (int64_t i = 0; i < hdt_ckpt_n_tensors(&model) && status == HDT_OK; i++) {
@@ -158,7 +217,7 @@ Test(ckpt, a_full_disk_is_told_and_leaves_the_last_one)
     cr_expect_eq(status, HDT_EIO);
     cr_expect(strstr(err.msg, "model.safetensors") && strstr(err.msg, "too large"), "%s", err.msg);
     hdt_ckpt_writer_abort(writer);
-    cr_expect(!there("step-00000002.tmp"));
+    cr_expect_eq(n_there("step-"), 1);
     expect_loads(dir, 1);
 }
 
@@ -179,19 +238,47 @@ Test(ckpt, the_newest_are_kept)
     cr_expect(there("step-00000003"));
 }
 
-Test(ckpt, what_another_run_left_costs_nothing)
+Test(ckpt, what_another_run_left_is_neither_taken_nor_touched)
 {
+    struct hdt_ckpt_meta other = meta_of_other(250);
     struct hdt_ckpt_result result;
+    struct hdt_error err = {0};
 
-    save(dir, 250, 2, &result);
-    save(dir, 300, 2, &result);
-    for (int64_t step = 50; step <= 150; step += 50) { /* a new run in the same folder */
+    cr_assert_eq(save_try(dir, &other, 2, &result, &err), HDT_OK, "%s", err.msg);
+    other.step = 300;
+    cr_assert_eq(save_try(dir, &other, 2, &result, &err), HDT_OK, "%s", err.msg);
+    for (int64_t step = 50; step <= 150; step += 50) {
         save(dir, step, 2, &result);
         expect_loads(dir, step);
     }
     cr_expect(!there("step-00000050"));
     cr_expect(there("step-00000100"));
-    cr_expect(there("step-00000300"));
+    cr_expect(there("step-00000250"));
+    save(dir, 400, 1, &result);
+    cr_expect(there("step-00000250") && there("step-00000300"), "pruned what is another job's");
+    cr_expect(!there("step-00000150"));
+}
+
+Test(ckpt, a_checkpoint_of_another_job_is_not_overwritten)
+{
+    struct hdt_ckpt_meta ours = meta_of(7), theirs = meta_of_other(7);
+    struct hdt_ckpt_result result;
+    struct hdt_error err = {0};
+
+    save(dir, 7, 2, &result);
+    cr_expect_eq(save_try(dir, &theirs, 2, &result, &err), HDT_EEXIST);
+    cr_expect(strstr(err.msg, "job 5 ('mine'") && strstr(err.msg, "job 6 ('theirs'"), "%s",
+              err.msg);
+    cr_expect(strstr(err.hint, "checkpoint.dir"));
+    cr_expect_eq(n_there("step-"), 1);
+    expect_loads(dir, 7);
+    cr_expect_eq(hdt_ckpt_check_owner(dir, &theirs.owner, 6, &err), HDT_EEXIST);
+    cr_expect_eq(hdt_ckpt_check_owner(dir, &theirs.owner, 7, &err), HDT_OK);
+    cr_expect_eq(hdt_ckpt_check_owner(dir, &ours.owner, 0, &err), HDT_OK);
+
+    ours.owner.epoch = 2; /* the same job, after a restart */
+    cr_expect_eq(save_try(dir, &ours, 2, &result, &err), HDT_OK, "%s", err.msg);
+    expect_loads(dir, 7);
 }
 
 Test(ckpt, what_cannot_be_removed_does_not_fail_the_next_one)
@@ -209,14 +296,17 @@ Test(ckpt, what_cannot_be_removed_does_not_fail_the_next_one)
 
 Test(ckpt, a_folder_with_other_files_is_not_removed)
 {
+    struct hdt_ckpt_meta meta;
     struct hdt_ckpt_result result;
     char path[HDT_CKPT_PATH_CAP + 64];
 
     save(dir, 1, 1, &result);
     snprintf(path, sizeof(path), "%s/my-notes.txt", result.path);
     fclose(fopen(path, "w"));
-    cr_expect_eq(hdt_ckpt_prune(dir, 1, 0, NULL), HDT_EIO);
+    meta = meta_of(1);
+    cr_expect_eq(hdt_ckpt_prune(dir, &meta, 0, NULL), HDT_EEXIST);
     cr_expect(there("step-00000001/my-notes.txt"));
+    expect_loads(dir, 1);
 }
 
 static void expect_refused(const char *word)
@@ -244,7 +334,7 @@ Test(ckpt, truncated_and_altered_files_are_refused)
         fputc(0x7f, file);
         fclose(file);
         expect_refused("altered");
-        cr_assert_eq(truncate(path, 100), 0);
+        cr_assert_eq(truncate(path, 40), 0);
         expect_refused("truncated");
         unlink(path);
         expect_refused("missing");
@@ -270,18 +360,18 @@ Test(ckpt, another_model_is_refused_by_what_differs)
 
 Test(ckpt, nothing_is_left_of_an_incomplete_one)
 {
-    struct hdt_ckpt_meta meta = {.step = 5};
+    struct hdt_ckpt_writer_conf conf = {.dir = dir, .model = &model, .meta = meta_of(5)};
     struct hdt_ckpt_writer *writer;
     struct hdt_ckpt_result result;
     struct hdt_error err = {0};
     float x[2] = {1, 2};
 
     save(dir, 4, 2, &result);
-    cr_assert_eq(hdt_ckpt_writer_open(dir, &model, &meta, &writer, &err), HDT_OK);
+    cr_assert_eq(hdt_ckpt_writer_open(&conf, &writer, &err), HDT_OK);
     cr_assert_eq(hdt_ckpt_writer_append(writer, 0, HDT_CKPT_WEIGHT, x, sizeof(x), &err), HDT_OK);
-    cr_expect_neq(hdt_ckpt_writer_finish(writer, 2, &result, &err), HDT_OK);
+    cr_expect_neq(hdt_ckpt_writer_finish(writer, &result, &err), HDT_OK);
     cr_expect(!there("step-00000005"));
-    cr_expect(!there("step-00000005.tmp"));
+    cr_expect_eq(n_there("step-"), 1);
     expect_loads(dir, 4);
 }
 
