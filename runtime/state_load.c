@@ -168,13 +168,15 @@ static enum hdt_status load_flush(struct hdt_state *state, struct hdt_error *err
 
 static enum hdt_status load_read(struct hdt_state *state, const char *path, struct hdt_error *err)
 {
+    const struct hdt_ckpt_open how = {
+        .model = state->conf.model, .progress = keepalive, .arg = state};
     struct hdt_ckpt_reader *reader;
     enum hdt_status status;
     struct state_peer *peers;
     size_t n_peers;
 
     state->keepalive_us = hdt_clock_now_us();
-    HDT_TRY(hdt_ckpt_reader_open(path, state->conf.model, keepalive, state, &reader, err));
+    HDT_TRY(hdt_ckpt_reader_open(path, &how, &reader, err));
     state->meta = *hdt_ckpt_reader_meta(reader);
     state->meta.job = NULL;
     n_peers = hdt_state_peers(state, HDT_FLOW_STATE_IN, &peers);

@@ -149,11 +149,15 @@ struct hdt_ckpt_reader;
 /* Open the checkpoint `path`: a step's folder, or a DIR with `latest` (or, without that link, the
  * highest complete step). Checks the manifest, sizes and digests of every byte. A `latest` that is
  * damaged is an error, which names the newest complete one: nothing else is taken instead.
- * `progress` (may be NULL) is called now and then while files are read. HDT_ENOENT: none there;
- * HDT_EINVAL: truncated, altered (file, tensor, bytes, both digests), or not of this model (`model`
- * NULL: any). */
-enum hdt_status hdt_ckpt_reader_open(const char *path, const struct hdt_model_config *model,
-                                     void (*progress)(void *arg), void *progress_arg,
+ * HDT_ENOENT: none there; HDT_EINVAL: truncated, altered (file, tensor, bytes, both digests), or
+ * not of this model. */
+struct hdt_ckpt_open {
+    const struct hdt_model_config *model; /* that it must be of; NULL: any */
+    bool weights_only;           /* the optimizer's state is not wanted: its bytes are not read */
+    void (*progress)(void *arg); /* called now and then while files are read; may be NULL */
+    void *arg;
+};
+enum hdt_status hdt_ckpt_reader_open(const char *path, const struct hdt_ckpt_open *how,
                                      struct hdt_ckpt_reader **reader, struct hdt_error *err);
 void hdt_ckpt_reader_close(struct hdt_ckpt_reader *reader); /* NULL is allowed */
 

@@ -46,6 +46,7 @@ void hdt_ckpt_manifest_release(struct hdt_ckpt_manifest *manifest);
 struct hdt_ckpt_verify {
     const char *copy_to;         /* NULL: only verify */
     bool from_disk;              /* see struct hdt_ckpt_scan */
+    bool weights_only;           /* leave the optimizer's file out */
     void (*progress)(void *arg); /* may be NULL */
     void *arg;
 };

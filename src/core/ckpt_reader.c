@@ -17,7 +17,8 @@ struct hdt_ckpt_reader {
     char path[HDT_CKPT_PATH_CAP];
     struct hdt_model_config model;
     struct hdt_ckpt_manifest manifest;
-    struct hdt_safetensors *files[2];
+    struct hdt_safetensors *files[2]; /* the optimizer's is NULL with weights_only */
+    bool weights_only;
 };
 
 static const char *const file_names[2] = {HDT_CKPT_MODEL, HDT_CKPT_OPTIMIZER};
@@ -76,14 +77,16 @@ static enum hdt_status reader_open_files(struct hdt_ckpt_reader *reader, struct 
     const struct hdt_safetensors_entry *entry;
     char path[HDT_CKPT_PATH_CAP];
     int64_t i;
+    const int n_files = reader->weights_only ? 1 : 2;
+    const int n_parts = reader->weights_only ? 1 : HDT_CKPT_PART_COUNT;
     int f, part;
 
-    for (f = 0; f < 2; f++) {
+    for (f = 0; f < n_files; f++) {
         HDT_TRY(hdt_ckpt_path(reader->path, file_names[f], path, err));
         HDT_TRY(hdt_safetensors_open(path, &reader->files[f], err));
     }
     for (i = 0; i < hdt_ckpt_n_tensors(&reader->model); i++) {
-        for (part = 0; part < HDT_CKPT_PART_COUNT; part++) {
+        for (part = 0; part < n_parts; part++) {
             HDT_TRY(reader_find(reader, i, part, &entry, err));
         }
     }
@@ -91,37 +94,36 @@ static enum hdt_status reader_open_files(struct hdt_ckpt_reader *reader, struct 
 }
 
 /* `other` says whether another checkpoint would be a remedy. */
-static enum hdt_status reader_check(struct hdt_ckpt_reader *reader,
-                                    const struct hdt_model_config *model,
-                                    const struct hdt_ckpt_verify *how, bool *other,
-                                    struct hdt_error *err)
+static enum hdt_status reader_check(struct hdt_ckpt_reader *reader, const struct hdt_ckpt_open *how,
+                                    bool *other, struct hdt_error *err)
 {
+    const struct hdt_ckpt_verify verify = {
+        .weights_only = how->weights_only, .progress = how->progress, .arg = how->arg};
     char path[HDT_CKPT_PATH_CAP];
 
     *other = true;
     HDT_TRY(hdt_ckpt_manifest_read(reader->path, &reader->manifest, err));
     HDT_TRY(hdt_ckpt_path(reader->path, HDT_CKPT_CONFIG, path, err));
-    HDT_TRY(hdt_ckpt_manifest_verify(&reader->manifest, how, err));
+    HDT_TRY(hdt_ckpt_manifest_verify(&reader->manifest, &verify, err));
     HDT_TRY(hdt_model_load(path, &reader->model, err));
-    if (model) {
+    if (how->model) {
         *other = false;
-        HDT_TRY(reader_check_model(reader, model, err));
+        HDT_TRY(reader_check_model(reader, how->model, err));
     }
     *other = true;
     return reader_open_files(reader, err);
 }
 
-enum hdt_status hdt_ckpt_reader_open(const char *path, const struct hdt_model_config *model,
-                                     void (*progress)(void *arg), void *progress_arg,
+enum hdt_status hdt_ckpt_reader_open(const char *path, const struct hdt_ckpt_open *how,
                                      struct hdt_ckpt_reader **out, struct hdt_error *err)
 {
-    const struct hdt_ckpt_verify how = {.progress = progress, .arg = progress_arg};
     struct hdt_ckpt_reader *reader = hdt_calloc(1, sizeof(*reader));
     enum hdt_status status = hdt_ckpt_resolve(path, reader->path, err);
     bool other = false;
 
+    reader->weights_only = how->weights_only;
     if (status == HDT_OK) {
-        status = reader_check(reader, model, &how, &other, err);
+        status = reader_check(reader, how, &other, err);
     }
     if (status != HDT_OK) {
         if (other) {
@@ -176,6 +178,7 @@ enum hdt_status hdt_ckpt_reader_read(const struct hdt_ckpt_reader *reader, int64
 {
     const struct hdt_safetensors_entry *entry;
 
+    HDT_ASSERT(part == HDT_CKPT_WEIGHT || !reader->weights_only);
     HDT_TRY(reader_find(reader, tensor_in_file(reader, tensor), part, &entry, err));
     return hdt_safetensors_read_part(reader->files[part != HDT_CKPT_WEIGHT], entry, pos, len, dst,
                                      err);

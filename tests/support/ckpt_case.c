@@ -110,10 +110,11 @@ static void part_check(const struct hdt_ckpt_reader *reader, int64_t i, int part
 
 int64_t hdt_ckpt_case_load(const char *path, struct hdt_error *err)
 {
+    const struct hdt_ckpt_open how = {.model = &hdt_ckpt_case_model};
     struct hdt_ckpt_reader *reader;
     int64_t step;
 
-    if (hdt_ckpt_reader_open(path, &hdt_ckpt_case_model, NULL, NULL, &reader, err) != HDT_OK) {
+    if (hdt_ckpt_reader_open(path, &how, &reader, err) != HDT_OK) {
         return -1;
     }
     step = hdt_ckpt_reader_meta(reader)->step;

@@ -210,7 +210,8 @@ static void expect_refused(const char *word)
     struct hdt_ckpt_reader *reader;
     struct hdt_error err = {0};
 
-    cr_expect_eq(hdt_ckpt_reader_open(dir, &hdt_ckpt_case_model, NULL, NULL, &reader, &err),
+    cr_expect_eq(hdt_ckpt_reader_open(dir, &(struct hdt_ckpt_open){.model = &hdt_ckpt_case_model},
+                                      &reader, &err),
                  HDT_EINVAL);
     cr_expect(strstr(err.msg, word), "'%s' is not in '%s'", word, err.msg);
     cr_expect(err.hint[0]);
@@ -248,7 +249,8 @@ Test(ckpt, another_model_is_refused_by_what_differs)
 
     save(3, 1);
     other.NKV = 2;
-    cr_expect_eq(hdt_ckpt_reader_open(dir, &other, NULL, NULL, &reader, &err), HDT_EINVAL);
+    cr_expect_eq(hdt_ckpt_reader_open(dir, &(struct hdt_ckpt_open){.model = &other}, &reader, &err),
+                 HDT_EINVAL);
     cr_expect(strstr(err.msg, "num_key_value_heads"), "%s", err.msg);
 }
 
@@ -381,7 +383,7 @@ Test(ckpt, a_damaged_tensor_is_named_with_its_bytes_and_digests)
     file_read(file_of(3, HDT_CKPT_MODEL), &bytes);
     bytes.data[bytes.len - 1] ^= 1; /* the last value of the last tensor */
     file_write(file_of(3, HDT_CKPT_MODEL), bytes.data, bytes.len);
-    cr_expect_eq(hdt_ckpt_reader_open(dir, NULL, NULL, NULL, &reader, &err), HDT_EINVAL);
+    cr_expect_eq(hdt_ckpt_reader_open(dir, &(struct hdt_ckpt_open){0}, &reader, &err), HDT_EINVAL);
     at = strstr(err.msg, "tensor 'lm_head.weight', bytes ");
     cr_assert(at && strstr(err.msg, "step-00000003") && strstr(err.msg, HDT_CKPT_MODEL), "%s",
               err.msg);
