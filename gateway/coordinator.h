@@ -29,7 +29,7 @@ struct hdt_gwjob_wan {
 struct hdt_gwjob {
     uint32_t job, epoch;
     char submitted[20]; /* instance of the gateway that took it, 16 hexadecimal digits */
-    int64_t number; /* counted at this gateway: what people type */
+    int64_t number;     /* counted at this gateway: what people type */
     char name[HDT_NAME_CAP];
     enum hdt_gwjob_state state;
     int64_t state_since_us;
