@@ -255,6 +255,11 @@ void hdt_state_free(struct hdt_state *state)
     free(state);
 }
 
+enum hdt_status hdt_state_check(const struct hdt_state *state, struct hdt_error *err)
+{
+    return state->conf.port ? hdt_port_job_check(state->conf.port, err) : HDT_OK;
+}
+
 void hdt_state_moved(void *arg)
 {
     struct hdt_state *state = arg;

@@ -91,6 +91,9 @@ enum hdt_status hdt_state_send_mark(struct hdt_state *state, int flow, uint8_t f
 /* Data bytes of a slab that fit a slot: whole floats. */
 size_t hdt_state_slab_len(size_t cap, uint64_t left);
 
+/* A job that was told to end does not write or read gigabytes first: HDT_ECANCELED. */
+enum hdt_status hdt_state_check(const struct hdt_state *state, struct hdt_error *err);
+
 /* Something moved: neither this rank's waits nor those of others need end. */
 void hdt_state_moved(void *state);
 

@@ -81,6 +81,7 @@ static enum hdt_status load_own(struct hdt_state *state, const struct hdt_ckpt_r
         for (pos = 0; pos < hdt_state_walk_bytes(&walk); pos += len) {
             left = hdt_state_walk_bytes(&walk) - pos;
             len = left < STATE_SLAB_BYTES ? (size_t)left : STATE_SLAB_BYTES;
+            HDT_TRY(hdt_state_check(state, err));
             HDT_TRY(
                 hdt_ckpt_reader_read(reader, walk.tensor, walk.part, pos, len, state->slab, err));
             HDT_TRY(load_take(state, &walk, pos, state->slab, len, err));

@@ -183,6 +183,7 @@ static enum hdt_status save_own(struct hdt_state *state, struct sink *sink, stru
         len = left < STATE_SLAB_BYTES ? (size_t)left : STATE_SLAB_BYTES;
         header.tensor = (uint32_t)source.walk.tensor;
         header.part = (uint8_t)source.walk.part;
+        HDT_TRY(hdt_state_check(state, err));
         HDT_TRY(source_read(state, &source, state->slab, len, err));
         header.flags = source_at_end(&source) ? HDT_STATE_SEALED : 0;
         header.xxh3 = header.flags ? source_digest(state, &source) : 0;

@@ -53,7 +53,8 @@ struct rig_result {
     int n_ckpts, n_ckpts_failed, n_cuts;
     char ckpt_error[512]; /* of the last one that failed */
     bool stopped;
-    json_t *error; /* body of "failed" or "error"; NULL when all went well */
+    char traces[RIG_RANKS_MAX][4096]; /* by rank */
+    json_t *error;                    /* body of "failed" or "error"; NULL when all went well */
 };
 
 /* Make a folder with token shards; kept until free. */
