@@ -58,7 +58,8 @@ struct hdt_journal;
 
 struct hdt_gwjob {
     uint32_t job, epoch;
-    int64_t number; /* counted at this gateway: what people type */
+    char submitted[20]; /* instance of the gateway that took it, 16 hexadecimal digits */
+    int64_t number;     /* counted at this gateway: what people type */
     char name[HDT_NAME_CAP];
     enum hdt_gwjob_state state;
     int64_t state_since_us;

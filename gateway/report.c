@@ -211,6 +211,10 @@ static void report_checkpoint_failed(struct hdt_gateway *gw, struct hdt_gwjob *j
     hdt_msg_error_from_body(error, &err);
     hdt_log_warn("job %ld: no checkpoint of step %ld: %s", (long)job->number,
                  (long)body_int(body, "step"), err.msg);
+    /* A disk that is full here as well must not keep the news back. */
+    (void)hdt_gwjob_metrics_add(job, json_pack("{s:s, s:I, s:o}", "event", "ckpt.failed", "step",
+                                               (json_int_t)body_int(body, "step"), "error",
+                                               hdt_msg_error_body(&err)));
     hdt_gwjob_event(gw, job, "ckpt.failed",
                     json_pack("{s:I, s:I, s:o}", "epoch", (json_int_t)job->epoch, "step",
                               (json_int_t)body_int(body, "step"), "error",

@@ -135,6 +135,9 @@ void hdt_port_job_progress(struct hdt_port_job *job);
 enum hdt_status hdt_port_send_get(struct hdt_port_job *job, int flow, void **slot, size_t *cap,
                                   struct hdt_error *err);
 
+/* As hdt_port_send_get without waiting; false: no slot is free. */
+bool hdt_port_send_try(struct hdt_port_job *job, int flow, void **slot, size_t *cap);
+
 /* Hand over the slot of the last get: `len` bytes of `dtype`, made from raw_len bytes of tensor. It
  * goes out when the receiver gives credit. Does not block. */
 void hdt_port_send_commit(struct hdt_port_job *job, int flow, size_t len, size_t raw_len,
