@@ -47,10 +47,11 @@ struct hdt_gwworker {
     struct hdt_cluster_worker info;
     uint64_t client;
     bool up;
-    bool named;        /* in the "site.info" that is being read */
-    bool restarted;    /* came back as a new process: what it ran is gone */
-    char instance[20]; /* of its process, 16 hexadecimal digits */
-    int64_t since_us;  /* of the last change of `up` */
+    bool named;                 /* in the "site.info" that is being read */
+    bool restarted;             /* came back as a new process: what it ran is gone */
+    char instance[20];          /* of its process, 16 hexadecimal digits */
+    char busy_by[HDT_NAME_CAP]; /* as its gateway says: coordinator of its job; "": free */
+    int64_t since_us;           /* of the last change of `up` */
     struct hdt_gwworker *next;
 };
 
@@ -125,6 +126,8 @@ void hdt_federation_worker_up(struct hdt_gateway *gw, const struct hdt_gwclient 
                               const json_t *hello);
 void hdt_federation_worker_down(struct hdt_gateway *gw, const struct hdt_gwclient *client,
                                 const struct hdt_error *why);
+/* Send "site.info" to all peers: something of ours has changed. */
+void hdt_federation_tell(struct hdt_gateway *gw);
 /* "site.info" of a peer: its workers and the sites it knows. */
 void hdt_federation_site_info(struct hdt_gateway *gw, const char *site, const json_t *msg);
 

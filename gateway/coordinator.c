@@ -9,10 +9,12 @@
 
 #include "gateway/coordinator.h"
 #include "gateway/member.h"
+#include "gateway/rank_state.h"
 #include "gateway/store.h"
 #include "src/base/buf.h"
 #include "src/base/clock.h"
 #include "src/base/log.h"
+#include "src/base/recorder.h"
 #include "src/core/msg.h"
 
 #include <errno.h>
@@ -146,6 +148,7 @@ void hdt_gwjob_set_state(struct hdt_gateway *gw, struct hdt_gwjob *job, enum hdt
 {
     json_t *body = json_pack("{s:s}", "state", hdt_gwjob_state_name(state));
 
+    HDT_RECORD(HDT_REC_STATE, .n = {job->job}, .text = {hdt_gwjob_state_name(state)});
     job->state = state;
     job->state_since_us = hdt_clock_now_us();
     hdt_log_info("job %ld (%s): %s", (long)job->number, job->name, hdt_gwjob_state_name(state));
@@ -209,6 +212,7 @@ void hdt_gwjob_fail(struct hdt_gateway *gw, struct hdt_gwjob *job, const struct 
         return;
     }
     job->error = *why;
+    hdt_recorder_dump("job-failed");
     hdt_log_failure(HDT_LOG_ERROR, why);
     job_tell_ranks(gw, job, "stop", "abort");
     job_release(gw, job);
@@ -381,6 +385,7 @@ static void job_free(struct hdt_gwjob *job)
     free(job->checkpoint);
     free(job->wan);
     free(job->rank_is_done);
+    hdt_rank_waits_free(job);
     free(job);
 }
 

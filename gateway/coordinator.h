@@ -59,6 +59,8 @@ struct hdt_gwjob {
     size_t n_wan;
     int64_t wan_rate_us, wan_rate_sent; /* where the last rate was taken */
     double wan_bits_per_s;
+    struct hdt_rank_wait *waits; /* rank_state.c */
+    int64_t waits_told_us;
     struct hdt_gwjob *next;
 };
 

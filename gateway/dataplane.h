@@ -164,12 +164,19 @@ struct hdt_flow_stats {
     char peer_site[64];
     uint64_t next_seq, acked_seq, credit_seq;
     uint64_t n_frames, plain_bytes, coded_bytes, raw_bytes;
-    int64_t idle_us; /* since the flow last moved */
+    int64_t idle_us;                     /* since the flow last moved */
+    bool attached;                       /* its client is connected */
+    bool asks;                           /* src: waits to hear where the other end is */
+    uint64_t partial_bytes, partial_len; /* dst: of the frame next_seq, what is there; 0: nothing */
 };
 
 /* Snapshots into arrays of the caller; return how many there are (may be more than cap). */
 size_t hdt_dataplane_peer_stats(struct hdt_dataplane *dp, struct hdt_peer_stats *stats, size_t cap);
 size_t hdt_dataplane_flow_stats(struct hdt_dataplane *dp, struct hdt_flow_stats *stats, size_t cap);
+
+/* One end of a flow; false: it is not open. */
+bool hdt_dataplane_flow_find(struct hdt_dataplane *dp, uint32_t job, uint32_t flow, bool is_src,
+                             struct hdt_flow_stats *stats);
 
 struct hdt_dataplane_stats {
     uint64_t strangers; /* connections dropped before a valid hello */

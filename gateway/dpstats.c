@@ -85,6 +85,36 @@ size_t hdt_dataplane_peer_stats(struct hdt_dataplane *dp, struct hdt_peer_stats 
     return n;
 }
 
+/* L */
+static void dpstats_fill_flow(const struct hdt_flow_end *flow, int64_t now_us,
+                              struct hdt_flow_stats *to)
+{
+    memset(to, 0, sizeof(*to));
+    to->job = flow->key.job;
+    to->epoch = flow->conf.epoch;
+    to->flow = flow->key.flow;
+    to->is_src = flow->key.is_src != 0;
+    memcpy(to->peer_site, flow->conf.peer_site, sizeof(to->peer_site));
+    to->next_seq = flow->next_seq;
+    to->acked_seq = flow->acked;
+    to->credit_seq = flow->credit;
+    to->n_frames = flow->n_frames;
+    to->plain_bytes = flow->plain_bytes;
+    to->coded_bytes = flow->coded_bytes;
+    to->raw_bytes = flow->raw_bytes;
+    to->idle_us = now_us - flow->moved_us;
+    to->attached = flow->attached;
+    to->asks = flow->key.is_src && flow->awaiting_state;
+    if (!flow->key.is_src && flow->slots != NULL) {
+        const struct hdt_dst_slot *slot = &flow->slots[flow->next_seq % flow->conf.depth];
+
+        if (slot->begun && !slot->complete && slot->seq == flow->next_seq) {
+            to->partial_bytes = slot->done_bytes;
+            to->partial_len = slot->frame.frame_len;
+        }
+    }
+}
+
 size_t hdt_dataplane_flow_stats(struct hdt_dataplane *dp, struct hdt_flow_stats *stats, size_t cap)
 {
     const int64_t now_us = hdt_clock_now_us();
@@ -94,27 +124,26 @@ size_t hdt_dataplane_flow_stats(struct hdt_dataplane *dp, struct hdt_flow_stats 
     hdt_dp_lock(dp);
     for (flow = dp->flows; flow != NULL; flow = flow->hh.next) {
         if (n < cap) {
-            struct hdt_flow_stats *to = &stats[n];
-
-            memset(to, 0, sizeof(*to));
-            to->job = flow->key.job;
-            to->epoch = flow->conf.epoch;
-            to->flow = flow->key.flow;
-            to->is_src = flow->key.is_src != 0;
-            memcpy(to->peer_site, flow->conf.peer_site, sizeof(to->peer_site));
-            to->next_seq = flow->next_seq;
-            to->acked_seq = flow->acked;
-            to->credit_seq = flow->credit;
-            to->n_frames = flow->n_frames;
-            to->plain_bytes = flow->plain_bytes;
-            to->coded_bytes = flow->coded_bytes;
-            to->raw_bytes = flow->raw_bytes;
-            to->idle_us = now_us - flow->moved_us;
+            dpstats_fill_flow(flow, now_us, &stats[n]);
         }
         n++;
     }
     hdt_dp_unlock(dp);
     return n;
+}
+
+bool hdt_dataplane_flow_find(struct hdt_dataplane *dp, uint32_t job, uint32_t flow, bool is_src,
+                             struct hdt_flow_stats *stats)
+{
+    const struct hdt_flow_end *end;
+
+    hdt_dp_lock(dp);
+    end = hdt_flow_end_find(dp, job, flow, is_src);
+    if (end != NULL) {
+        dpstats_fill_flow(end, hdt_clock_now_us(), stats);
+    }
+    hdt_dp_unlock(dp);
+    return end != NULL;
 }
 
 void hdt_dataplane_stats(struct hdt_dataplane *dp, struct hdt_dataplane_stats *stats)

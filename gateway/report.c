@@ -7,6 +7,7 @@
 #include "src/base/buf.h"
 #include "src/base/clock.h"
 #include "src/base/log.h"
+#include "src/base/recorder.h"
 #include "src/core/msg.h"
 
 #include <math.h>
@@ -145,6 +146,8 @@ static void report_checkpoint(struct hdt_gateway *gw, struct hdt_gwjob *job, con
     free(job->checkpoint);
     job->checkpoint = hdt_strdup(path ? path : "");
     job->checkpoint_step = body_count(body, "step");
+    HDT_RECORD(HDT_REC_CHECKPOINT, .n = {job->job, job->checkpoint_step},
+               .text = {"reported complete"});
     hdt_gwjob_save(gw, job);
     hdt_log_info("job %ld: checkpoint of step %ld complete: %s", (long)job->number,
                  (long)body_int(body, "step"), job->checkpoint);

@@ -12,9 +12,11 @@
 #include "gateway/audit.h"
 #include "gateway/control.h"
 #include "gateway/member.h"
+#include "gateway/rank_state.h"
 #include "src/base/buf.h"
 #include "src/base/clock.h"
 #include "src/base/log.h"
+#include "src/base/recorder.h"
 #include "src/core/msg.h"
 
 #include <stdio.h>
@@ -55,6 +57,7 @@ static const struct {
     {"rank.done", FROM_WORKER, hdt_coordinator_report},
     {"failed", FROM_WORKER | FROM_SITE, hdt_coordinator_report},
     {"job.wan", FROM_SITE, hdt_coordinator_report},
+    {"rank.state", FROM_WORKER | FROM_SITE, hdt_rank_state},
     {"status", FROM_OPERATOR, route_status},
     {"logs", FROM_OPERATOR, route_logs},
     {"cluster", FROM_OPERATOR, hdt_survey_cluster},
@@ -147,6 +150,7 @@ static enum hdt_status route_deliver(struct hdt_gateway *gw, json_t *msg, struct
     char site[HDT_NAME_CAP], rest[HDT_NAME_CAP];
     struct hdt_gwclient *client;
 
+    HDT_RECORD(HDT_REC_MESSAGE, .text = {hdt_msg_type(msg), hdt_msg_from(msg), to});
     if (to[0] == '\0' || strcmp(to, gw->conf.site) == 0) {
         route_local(gw, msg);
         return HDT_OK;

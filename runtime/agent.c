@@ -8,6 +8,7 @@
 #include "runtime/runner.h"
 #include "src/base/buf.h"
 #include "src/base/log.h"
+#include "src/base/recorder.h"
 #include "src/core/job.h"
 #include "src/core/msg.h"
 
@@ -45,12 +46,14 @@ static void on_up(void *user, const json_t *welcome)
     const char *site = json_string_value(json_object_get(welcome, "site"));
 
     (void)user;
+    HDT_RECORD(HDT_REC_CONNECTION, .text = {"up", site});
     hdt_log_info("joined the gateway of site %s", site ? site : "?");
 }
 
 static void on_down(void *user, const struct hdt_error *why)
 {
     (void)user;
+    HDT_RECORD(HDT_REC_CONNECTION, .text = {"down", "gateway", why->msg});
     hdt_log_failure(HDT_LOG_WARN, why);
 }
 
@@ -59,6 +62,7 @@ static void on_message(void *user, json_t *msg)
     struct hdt_agent *agent = user;
     struct inbox_msg *item = hdt_calloc(1, sizeof(*item));
 
+    HDT_RECORD(HDT_REC_MESSAGE, .text = {hdt_msg_type(msg), hdt_msg_from(msg), hdt_msg_to(msg)});
     item->msg = msg; /* from now on this thread's: jansson's counts are no fence */
     pthread_mutex_lock(&agent->lock);
     if (agent->inbox_tail) {

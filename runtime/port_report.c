@@ -12,6 +12,7 @@
 
 #include "src/base/clock.h"
 #include "src/base/log.h"
+#include "src/base/recorder.h"
 #include "src/core/msg.h"
 
 #include <string.h>
@@ -27,6 +28,7 @@ void hdt_port_report(struct hdt_port *port, json_t *msg)
     id = ++port->last_report;
     report = &port->reports[id % HDT_PORT_REPORTS];
     json_object_set_new(msg, "id", json_integer((json_int_t)id));
+    HDT_RECORD(HDT_REC_MESSAGE, .text = {hdt_msg_type(msg), "self", hdt_msg_to(msg)});
     report->id = id;
     report->due = false;
     hdt_buf_clear(&report->bytes);

@@ -7,6 +7,7 @@
 #include "src/base/buf.h"
 #include "src/base/clock.h"
 #include "src/base/log.h"
+#include "src/base/recorder.h"
 #include "src/core/msg.h"
 
 #include <errno.h>
@@ -58,7 +59,10 @@ static enum hdt_status run_step(struct hdt_runner *r, bool *stop, struct hdt_err
     struct hdt_ckpt_meta meta;
     uint8_t flags;
 
+    HDT_RECORD(HDT_REC_STEP_BEGIN, .n = {r->job_id, r->rank, r->step + 1});
     HDT_TRY(hdt_runner_run_ops(r, HDT_PHASE_TRAIN, err));
+    HDT_RECORD(HDT_REC_STEP_END,
+               .n = {r->job_id, r->rank, r->step + 1, hdt_clock_now_us() - begin});
     hdt_port_job_progress(r->port);
     if (hdt_runner_is_root(r)) {
         hdt_runner_report_step(r, hdt_job_lr(&r->job, r->step),
@@ -132,6 +136,7 @@ static void send_ready(struct hdt_runner *r)
                              (json_int_t)rank_params(r), "memory_bytes",
                              (json_int_t)r->memory_bytes, "start_step", (json_int_t)r->start_step);
 
+    HDT_RECORD(HDT_REC_STATE, .n = {r->job_id}, .text = {"ready"});
     hdt_log_info("job %lld epoch %u rank %d: ready", r->number, r->epoch, r->rank);
     hdt_port_send(r->conf.port, hdt_msg_reply(r->assign, "ready", body));
 }
@@ -142,6 +147,7 @@ static void report_failed(struct hdt_runner *r, const struct hdt_error *err)
         hdt_log_info("job %lld rank %d: ended: %s", r->number, r->rank, err->msg);
     } else {
         hdt_log_failure(HDT_LOG_ERROR, err);
+        hdt_recorder_dump(err->status == HDT_ETIMEDOUT ? "stall" : "job-failed");
     }
     if (err->status != HDT_ECANCELED || r->tell_abort) {
         hdt_runner_report(
@@ -229,6 +235,7 @@ static void runner_train(struct hdt_runner *r)
     if (!wait_start(r)) {
         return;
     }
+    HDT_RECORD(HDT_REC_STATE, .n = {r->job_id}, .text = {"started"});
     if (run_steps(r, &err) != HDT_OK) {
         report_failed(r, &err);
         /* Nothing of this rank may go on waiting: the checkpoint's thread ends, too. */
@@ -243,7 +250,11 @@ static void *runner_thread(void *arg)
 {
     struct hdt_runner *r = arg;
     struct hdt_error err = {0};
+    char part[32];
 
+    snprintf(part, sizeof(part), "rank %d", r->rank);
+    hdt_log_set_part(part);
+    HDT_RECORD(HDT_REC_STATE, .n = {r->job_id}, .text = {"assigned"});
     if (hdt_runner_build(r, &err) == HDT_OK) {
         send_ready(r);
         runner_train(r);
@@ -253,6 +264,7 @@ static void *runner_thread(void *arg)
     }
     pthread_mutex_lock(&r->lock);
     r->ended = true;
+    HDT_RECORD(HDT_REC_STATE, .n = {r->job_id}, .text = {"ended"});
     pthread_mutex_unlock(&r->lock);
     return NULL;
 }
@@ -261,6 +273,7 @@ static void *runner_thread(void *arg)
 
 static void runner_release(struct hdt_runner *r)
 {
+    hdt_log_set_part("");
     hdt_runner_unbuild(r);
     json_decref(r->assign);
     free(r->coordinator);

@@ -7,6 +7,7 @@
 #include "src/base/buf.h"
 #include "src/base/clock.h"
 #include "src/base/log.h"
+#include "src/base/recorder.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -411,6 +412,12 @@ static enum hdt_status save_gather(struct hdt_state *state, struct hdt_ckpt_writ
     return status;
 }
 
+/* For the flight recorder. */
+static void phase_record(const struct hdt_state *state, const char *phase)
+{
+    HDT_RECORD(HDT_REC_CHECKPOINT, .n = {0, state->meta.step}, .text = {phase});
+}
+
 static enum hdt_status save_write(struct hdt_state *state, struct hdt_error *err)
 {
     int64_t begin = hdt_clock_now_us();
@@ -418,13 +425,16 @@ static enum hdt_status save_write(struct hdt_state *state, struct hdt_error *err
     struct hdt_ckpt_writer *writer;
     enum hdt_status status;
 
+    phase_record(state, "begin");
     HDT_TRY(hdt_ckpt_writer_open(state->conf.dir, state->conf.model, &state->meta, &writer, err));
     status = save_gather(state, writer, err);
     if (status != HDT_OK) {
         hdt_ckpt_writer_abort(writer);
         return status;
     }
+    phase_record(state, "gathered");
     HDT_TRY(hdt_ckpt_writer_finish(writer, state->conf.keep, &result, err));
+    phase_record(state, "complete");
     if (state->conf.port) {
         hdt_port_job_progress(state->conf.port);
     }
@@ -464,6 +474,10 @@ static void *save_thread(void *arg)
     struct hdt_state *state = arg;
 
     state->status = save_run(state, &state->err);
+    if (state->status != HDT_OK) {
+        HDT_RECORD(HDT_REC_CHECKPOINT, .n = {0, state->meta.step},
+                   .text = {"failed", state->err.msg});
+    }
     pthread_mutex_lock(&state->lock);
     state->busy = false;
     pthread_mutex_unlock(&state->lock);

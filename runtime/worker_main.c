@@ -9,6 +9,7 @@
 #include "src/base/buf.h"
 #include "src/base/clock.h"
 #include "src/base/log.h"
+#include "src/base/recorder.h"
 #include "src/core/cluster.h"
 #include "src/core/worker_conf.h"
 #include "src/net/link.h"
@@ -36,7 +37,7 @@ static const char help_text[] =
     "Without --task the program is a daemon in the foreground: it joins the gateway that the "
     "configuration names, joins again when that restarts, and runs what jobs assign to it. SIGTERM "
     "or SIGINT ends it cleanly (the job is told), a second one at once; SIGHUP reads its "
-    "certificates again.\n\n"
+    "certificates again, SIGUSR1 writes the flight recorder to state_dir.\n\n"
     "With --task it needs no gateway: `generate` continues a prompt with a trained model, `eval` "
     "measures one on a token shard. `hdt generate` and `hdt eval` run it so.";
 
@@ -353,6 +354,7 @@ static enum hdt_status daemon_run(const struct hdt_worker_conf *conf, struct hdt
     struct hdt_device_info info;
     struct hdt_tls_ctx *tls;
     enum hdt_status status;
+    char *recorder_name;
 
     if (hdt_ckpt_probe(conf->state_dir, err) != HDT_OK) {
         hdt_error_prefix(err, "cannot use state_dir");
@@ -361,6 +363,13 @@ static enum hdt_status daemon_run(const struct hdt_worker_conf *conf, struct hdt
     }
     HDT_TRY(tls_open(conf, &tls, err));
     signals_block();
+    recorder_name = hdt_asprintf("worker-%s", conf->name);
+    status = hdt_recorder_open(conf->state_dir, recorder_name, err);
+    free(recorder_name);
+    if (status != HDT_OK) {
+        hdt_tls_ctx_free(tls);
+        return status;
+    }
     status = hdt_backend_open(conf->backend, &device, &agent.backend, &agent.device, err);
     if (status == HDT_OK) {
         agent.backend->device_info(agent.device, &info);
@@ -372,6 +381,8 @@ static enum hdt_status daemon_run(const struct hdt_worker_conf *conf, struct hdt
         status = daemon_serve(&agent, err);
         agent.backend->device_close(agent.device);
     }
+    hdt_recorder_close();
+    hdt_log_flush();
     hdt_tls_ctx_free(tls);
     return status;
 }

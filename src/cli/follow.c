@@ -15,9 +15,10 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
-#define RECONNECT_MS  60000
-#define BAR_WIDTH     20
-#define BAR_WIDTH_MIN 6
+#define RECONNECT_MS     60000
+#define BAR_WIDTH        20
+#define WAITING_APART_US (30 * HDT_US_PER_S)
+#define BAR_WIDTH_MIN    6
 
 /* ---- the live line ---- */
 
@@ -139,6 +140,22 @@ static void state_take(struct hdt_follow *f, const json_t *body)
     }
 }
 
+/* No step for some seconds: who waits for whom. On a terminal it is the live line; elsewhere a line
+ * in half a minute. */
+static void waiting_show(struct hdt_follow *f, const json_t *body)
+{
+    const char *text = json_string_value(json_object_get(body, "text"));
+    const int64_t now_us = hdt_clock_now_us();
+    char line[640];
+
+    if (!text || (!f->on_tty && f->waiting_us != 0 && now_us - f->waiting_us < WAITING_APART_US)) {
+        return;
+    }
+    f->waiting_us = now_us;
+    snprintf(line, sizeof(line), "no step for %.0f s: %s", real_of(body, "silent_s"), text);
+    line_show(f, line);
+}
+
 /* After a reconnect, or when two of our requests made us a follower, an event may come twice. */
 static bool event_is_new(struct hdt_follow *f, const char *event, const json_t *body)
 {
@@ -181,6 +198,8 @@ static void event_take(struct hdt_follow *f, const json_t *body)
         printf("step %lld: checkpoint %s (%.1f s)\n",
                (long long)json_integer_value(json_object_get(body, "step")), path,
                real_of(body, "seconds"));
+    } else if (strcmp(event, "waiting") == 0) {
+        waiting_show(f, body);
     } else if (strcmp(event, "done") == 0) {
         json_decref(f->done);
         f->done = json_incref((json_t *)(uintptr_t)body);

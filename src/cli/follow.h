@@ -40,6 +40,7 @@ struct hdt_follow {
     json_int_t last_step, last_eval, last_checkpoint;
     bool on_tty;
     int line_len;
+    int64_t waiting_us; /* when a wait was last shown; 0: never */
 };
 
 /* Receive events until the job is over or left. HDT_OK: the job ended or was left, see state;
