@@ -219,10 +219,14 @@ static void log_text(enum hdt_log_level level, const void *place, const char *te
 /* The text is made printable. */
 static void log_take(enum hdt_log_level level, const void *place, char *text)
 {
-    for (char *p = text; *p; p++) {
-        if ((unsigned char)*p < ' ') {
-            *p = ' '; /* one event is one line, and no terminal codes from foreign text */
+    for (char *p = text; *p;) {
+        int len = hdt_utf8_len(p);
+
+        if (len <= 1) {
+            /* One event is one line, no terminal codes from foreign text, and JSON takes it. */
+            *p = len == 0 ? '?' : (unsigned char)*p < ' ' ? ' ' : *p;
         }
+        p += len > 1 ? len : 1;
     }
     if (level <= HDT_LOG_DEBUG) {
         HDT_RECORD(HDT_REC_LOG, .text = {hdt_log_level_names[level], text});

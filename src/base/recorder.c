@@ -256,7 +256,6 @@ static void dump_write(const char *reason)
         snprintf(state.last, sizeof(state.last), "%s", path);
     }
     pthread_mutex_unlock(&state.lock);
-    atomic_fetch_add(&state.n_dumps, 1);
 }
 
 /* Woken: by hdt_recorder_dump, or, when nothing was asked for, by somebody outside. */
@@ -271,6 +270,7 @@ static void dump_asked(void)
     pthread_mutex_lock(&state.lock);
     state.asked[0] = '\0';
     pthread_mutex_unlock(&state.lock);
+    atomic_fetch_add(&state.n_dumps, 1);
 }
 
 static void *recorder_main(void *user)

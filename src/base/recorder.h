@@ -77,7 +77,7 @@ void hdt_recorder_close(void);
  * "bundle" or "sigusr1": then within 1 s. */
 void hdt_recorder_dump(const char *reason);
 
-/* Number of dumps that were written, failed ones included. Any thread. */
+/* Number of requests for a dump that were seen to: written, failed or left out. Any thread. */
 uint64_t hdt_recorder_n_dumps(void);
 
 /* Path of the newest dump of this process, into out; "" when there is none. Any thread. */

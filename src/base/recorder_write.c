@@ -115,33 +115,12 @@ static void out_number(struct out *out, int64_t value)
     out_text(out, text);
 }
 
-/* Length of the UTF-8 sequence at `text`, 0 when it is none. */
-static int utf8_len(const unsigned char *text)
-{
-    int len = text[0] < 0x80                      ? 1
-              : text[0] >= 0xc2 && text[0] < 0xe0 ? 2
-              : text[0] >= 0xe0 && text[0] < 0xf0 ? 3
-              : text[0] >= 0xf0 && text[0] < 0xf5 ? 4
-                                                  : 0;
-
-    for (int i = 1; i < len; i++) {
-        if ((text[i] & 0xc0) != 0x80) {
-            return 0;
-        }
-    }
-    if ((text[0] == 0xe0 && text[1] < 0xa0) || (text[0] == 0xed && text[1] > 0x9f) ||
-        (text[0] == 0xf0 && text[1] < 0x90) || (text[0] == 0xf4 && text[1] > 0x8f)) {
-        return 0;
-    }
-    return len;
-}
-
 /* In quotes; foreign bytes that are no UTF-8 become '?'. */
 static void out_string(struct out *out, const char *text)
 {
     out_char(out, '"');
     while (*text) {
-        int len = utf8_len((const unsigned char *)text);
+        int len = hdt_utf8_len(text);
 
         if (len <= 1) {
             char c = len == 0 ? '?' : (unsigned char)*text < ' ' ? ' ' : *text;

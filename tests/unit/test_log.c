@@ -162,6 +162,25 @@ Test(log, failures_of_unlike_causes_are_unlike_places)
     cr_expect_eq(lines_from(fd, text, sizeof(text)), n + 1);
 }
 
+/* A line is cut at its cap, maybe within a character, and holds what others sent: still UTF-8. */
+Test(log, a_line_is_text_whatever_came)
+{
+    static char text[4096];
+    char cut[1200];
+    int fd = stderr_to_file();
+
+    hdt_log_init("x", HDT_LOG_INFO);
+    hdt_log_info("%s", "a\xff"
+                       "b\033[2Jc\nd \xc3\xa9");
+    memset(cut, 'x', sizeof(cut) - 1);
+    cut[sizeof(cut) - 1] = '\0';
+    memcpy(cut + 1098, "\xc3\xa9", 2);
+    hdt_log_info("%s", cut);
+    lines_from(fd, text, sizeof(text));
+    cr_expect(strstr(text, "x info: a?b [2Jc d \xc3\xa9\n"), "%s", text);
+    cr_expect(strstr(text, "xxx?\n"), "%s", text);
+}
+
 /* Who asks for debug wants all of it. */
 Test(log, debug_is_not_thinned_out)
 {
