@@ -30,6 +30,7 @@ struct hdt_buf;
 struct survey;
 struct links_task;
 struct dial_back;
+struct doctor;
 
 /* A client connection of this gateway. */
 struct hdt_gwclient {
@@ -85,6 +86,7 @@ struct hdt_survey {
     json_t *links;            /* our own, as last measured; NULL: never */
     int64_t links_us;
     struct dial_back *dials; /* under way */
+    struct doctor *doctors;  /* being asked for */
 };
 
 struct hdt_gateway {
@@ -185,10 +187,24 @@ void hdt_survey_cluster(struct hdt_gateway *gw, const json_t *msg);
 /* Request "links.measure" of another gateway: answer "links.are". */
 void hdt_survey_links(struct hdt_gateway *gw, const json_t *msg);
 void hdt_survey_probed(struct hdt_gateway *gw, const char *site, double bytes_per_s, double rtt_s);
-/* Request "doctor" of an operator. */
-void hdt_survey_doctor(struct hdt_gateway *gw, const json_t *msg);
+/* Measure all links anew, then call: gw->survey.links has them. Not called when the gateway ends.
+ */
+typedef void hdt_survey_done(struct hdt_gateway *gw, void *user);
+void hdt_survey_measure(struct hdt_gateway *gw, hdt_survey_done *done, void *user);
 
 void hdt_survey_free(struct hdt_gateway *gw);
+
+/* ---- doctor.c ---- */
+
+/* Request "doctor" of an operator: this gateway's machine, its peers and the links to them. */
+void hdt_doctor_request(struct hdt_gateway *gw, const json_t *msg);
+void hdt_doctor_free(struct hdt_gateway *gw);
+
+/* ---- bundle_answer.c ---- */
+
+/* Requests "bundle.list" and "bundle.read" of an operator: see src/core/bundle.h. */
+void hdt_bundle_list_answer(struct hdt_gateway *gw, const json_t *msg);
+void hdt_bundle_read_answer(struct hdt_gateway *gw, const json_t *msg);
 
 /* ---- dial_back.c ---- */
 

@@ -155,7 +155,11 @@ struct hdt_peer_stats {
     uint64_t n_sessions, n_stream_losses;
     double goodput_bytes_per_s; /* sent, last measured under load or probe; 0: none */
     uint64_t queued_bytes;
-    char tls[64]; /* "TLSv1.3 TLS_AES_256_GCM_SHA384" */
+    char tls[64];           /* "TLSv1.3 TLS_AES_256_GCM_SHA384" */
+    char certificate[224];  /* the peer's, as in its SAN: "hdt://lab/site/b"; "": none yet */
+    int64_t cert_left_s;    /* until its end */
+    uint32_t path_mtu, mss; /* smallest of the bulk streams, as the kernel has them; 0: unknown */
+    uint64_t acked_bytes;   /* of the bulk streams that are up, by the peer's kernel */
 };
 
 struct hdt_flow_stats {

@@ -4,7 +4,10 @@
 #include "gateway/dp.h"
 #include "src/base/clock.h"
 
+#include <linux/tcp.h>
+#include <netinet/in.h>
 #include <string.h>
+#include <sys/socket.h>
 
 /* Snapshots of counters for the main thread. */
 
@@ -32,6 +35,25 @@ static uint64_t dpstats_queued_bytes(const struct hdt_peer *peer)
     return bytes;
 }
 
+/* What the kernel knows of a bulk stream. */
+static void dpstats_add_tcp(const struct hdt_conn *conn, struct hdt_peer_stats *stats)
+{
+    struct tcp_info info = {0};
+    socklen_t len = sizeof(info);
+
+    if (conn->stream == NULL ||
+        getsockopt(hdt_stream_fd(conn->stream), IPPROTO_TCP, TCP_INFO, &info, &len) != 0) {
+        return;
+    }
+    if (stats->path_mtu == 0 || info.tcpi_pmtu < stats->path_mtu) {
+        stats->path_mtu = info.tcpi_pmtu;
+    }
+    if (stats->mss == 0 || info.tcpi_snd_mss < stats->mss) {
+        stats->mss = info.tcpi_snd_mss;
+    }
+    stats->acked_bytes += info.tcpi_bytes_acked;
+}
+
 /* L */
 static void dpstats_fill_peer(const struct hdt_peer *peer, int64_t now_us,
                               struct hdt_peer_stats *stats)
@@ -47,6 +69,7 @@ static void dpstats_fill_peer(const struct hdt_peer *peer, int64_t now_us,
         memcpy(stats->address, session->conns[0]->address, sizeof(stats->address));
     }
     stats->up = session != NULL;
+    stats->cert_left_s = (peer->cert_end_us - now_us) / HDT_US_PER_S;
     stats->suspect = peer->suspect;
     stats->rtt_us = peer->rtt_us;
     stats->min_rtt_us = peer->min_rtt_us;
@@ -58,8 +81,11 @@ static void dpstats_fill_peer(const struct hdt_peer *peer, int64_t now_us,
         if (conn->kind == HDT_CONN_WAN && conn->peer == peer && !conn->is_gone) {
             stats->sent_bytes += conn->stats.sent_bytes;
             stats->recv_bytes += conn->stats.recv_bytes;
-            stats->n_streams += session != NULL && conn->session == session && conn->index > 0 &&
-                                conn->state == HDT_CONN_UP;
+            if (session != NULL && conn->session == session && conn->index > 0 &&
+                conn->state == HDT_CONN_UP) {
+                stats->n_streams++;
+                dpstats_add_tcp(conn, stats);
+            }
         }
     }
     if (session != NULL) {

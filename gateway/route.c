@@ -61,7 +61,9 @@ static const struct {
     {"status", FROM_OPERATOR, route_status},
     {"logs", FROM_OPERATOR, route_logs},
     {"cluster", FROM_OPERATOR, hdt_survey_cluster},
-    {"doctor", FROM_OPERATOR, hdt_survey_doctor},
+    {"doctor", FROM_OPERATOR, hdt_doctor_request},
+    {"bundle.list", FROM_OPERATOR, hdt_bundle_list_answer},
+    {"bundle.read", FROM_OPERATOR, hdt_bundle_read_answer},
     {"submit", FROM_OPERATOR, hdt_coordinator_submit},
     {"stop", FROM_OPERATOR, hdt_coordinator_stop},
     {"follow", FROM_OPERATOR, hdt_coordinator_follow},
@@ -318,7 +320,20 @@ static bool route_answer(struct hdt_gateway *gw, const json_t *msg)
 
 /* ---- receiving ---- */
 
-/* Workers are given orders by gateways only; an operator may ask one for its log. */
+/* What an operator may ask a worker for: nothing that changes anything. */
+static bool is_question(const char *type)
+{
+    static const char *const questions[] = {"logs", "doctor", "bundle.list", "bundle.read"};
+
+    for (size_t i = 0; i < sizeof(questions) / sizeof(questions[0]); i++) {
+        if (strcmp(questions[i], type) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Workers are given orders by gateways only; operators ask. */
 static bool client_may_get(const struct hdt_gateway *gw, const json_t *msg)
 {
     const char *to = strchr(hdt_msg_to(msg), '/');
@@ -329,7 +344,7 @@ static bool client_may_get(const struct hdt_gateway *gw, const json_t *msg)
         return true; /* no worker of ours */
     }
     return !strchr(hdt_msg_from(msg), '/') || json_object_get(msg, "re") ||
-           strcmp(hdt_msg_type(msg), "logs") == 0;
+           is_question(hdt_msg_type(msg));
 }
 
 static unsigned route_sender(const struct hdt_gateway *gw, const json_t *msg)

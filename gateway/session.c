@@ -104,6 +104,16 @@ static void session_note_tls(struct hdt_peer *peer, const struct hdt_conn *conn)
 {
     SSL *ssl = hdt_stream_ssl(conn->stream);
 
+    X509 *cert = SSL_get1_peer_certificate(ssl);
+    struct hdt_identity identity;
+    int days = 0, seconds = 0;
+
+    if (cert && hdt_tls_peer_identity(ssl, &identity, NULL) == HDT_OK &&
+        ASN1_TIME_diff(&days, &seconds, NULL, X509_get0_notAfter(cert)) == 1) {
+        hdt_identity_format(&identity, peer->total.certificate);
+        peer->cert_end_us = hdt_clock_now_us() + ((int64_t)days * 86400 + seconds) * HDT_US_PER_S;
+    }
+    X509_free(cert);
     snprintf(peer->total.tls, sizeof(peer->total.tls), "%s %s", SSL_get_version(ssl),
              SSL_get_cipher_name(ssl));
 }

@@ -335,6 +335,11 @@ uint32_t hdt_runner_epoch(const struct hdt_runner *r)
     return r->epoch;
 }
 
+const char *hdt_runner_checkpoint_dir(const struct hdt_runner *r)
+{
+    return r->dir;
+}
+
 int hdt_runner_rank(const struct hdt_runner *r)
 {
     return r->rank;

@@ -7,6 +7,7 @@
 #include "runtime/task.h"
 #include "runtime/ckpt_files.h"
 #include "src/base/buf.h"
+#include "src/base/cgroup.h"
 #include "src/base/clock.h"
 #include "src/base/log.h"
 #include "src/base/recorder.h"
@@ -18,7 +19,6 @@
 #include <argp.h>
 #include <errno.h>
 #include <pthread.h>
-#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -210,18 +210,17 @@ static error_t parse_option(int key, char *arg, struct argp_state *state)
 /* Cores that this process may use: a container or taskset may allow fewer than there are. */
 static int cores_allowed(void)
 {
-    cpu_set_t set;
+    struct hdt_cgroup cgroup;
 
-    if (sched_getaffinity(0, sizeof(set), &set) == 0 && CPU_COUNT(&set) > 0) {
-        return CPU_COUNT(&set);
-    }
-    return 1;
+    hdt_cgroup_read("", &cgroup);
+    return hdt_cgroup_cores(&cgroup);
 }
 
-/* Four fifths of what is free on the device. */
+/* Four fifths of what is free on the device; in a container, of what that still may have. */
 static uint64_t memory_default(const struct hdt_backend *backend, struct hdt_device *device)
 {
     struct hdt_device_info info;
+    struct hdt_cgroup cgroup;
     unsigned long long kib;
     uint64_t free_bytes = 0;
     char line[128];
@@ -240,7 +239,12 @@ static uint64_t memory_default(const struct hdt_backend *backend, struct hdt_dev
     if (meminfo) {
         fclose(meminfo);
     }
-    return (free_bytes ? free_bytes : info.memory_bytes) / 5 * 4;
+    free_bytes = free_bytes ? free_bytes : info.memory_bytes;
+    hdt_cgroup_read("", &cgroup);
+    if (cgroup.memory_bytes > 0 && cgroup.memory_free < free_bytes) {
+        free_bytes = cgroup.memory_free;
+    }
+    return free_bytes / 5 * 4;
 }
 
 /* ---- the daemon ---- */
