@@ -22,6 +22,7 @@
 
 /* As said, and when. */
 struct hdt_rank_wait {
+    uint32_t epoch; /* of another plan, it means nothing */
     int rank;
     uint32_t flow;
     int64_t step, mb, seq, at_us;
@@ -144,7 +145,7 @@ static struct hdt_rank_wait *wait_find(struct hdt_gwjob *job, int rank, uint32_t
 {
     struct hdt_rank_wait *wait;
 
-    LL_FOREACH(job->waits, wait)
+    LL_FOREACH(job->rank_waits, wait)
     {
         if (wait->rank == rank && wait->flow == flow) {
             return wait;
@@ -156,7 +157,7 @@ static struct hdt_rank_wait *wait_find(struct hdt_gwjob *job, int rank, uint32_t
 static void wait_drop(struct hdt_gwjob *job, struct hdt_rank_wait *wait)
 {
     if (wait) {
-        LL_DELETE(job->waits, wait);
+        LL_DELETE(job->rank_waits, wait);
         free(wait);
     }
 }
@@ -175,6 +176,21 @@ static void wait_fill(struct hdt_rank_wait *wait, const json_t *body)
     text_copy(wait->what, sizeof(wait->what), body, "what");
     text_copy(wait->link, sizeof(wait->link), body, "link");
     text_copy(wait->why, sizeof(wait->why), body, "why");
+}
+
+/* What is of an epoch that is over, or was not said for long, goes. */
+static void waits_prune(struct hdt_gwjob *job)
+{
+    const int64_t now_us = hdt_clock_now_us();
+    struct hdt_rank_wait *wait, *next;
+
+    LL_FOREACH_SAFE(job->rank_waits, wait, next)
+    {
+        if (wait->epoch != job->epoch || now_us - wait->at_us > STALE_US ||
+            hdt_gwjob_is_over(job)) {
+            wait_drop(job, wait);
+        }
+    }
 }
 
 /* ---- as people read it ---- */
@@ -247,21 +263,19 @@ static int wait_compare(const struct hdt_rank_wait *a, const struct hdt_rank_wai
     return (a->since_s < b->since_s) - (a->since_s > b->since_s);
 }
 
-json_t *hdt_rank_waits_json(const struct hdt_gwjob *job)
+json_t *hdt_rank_waits_json(struct hdt_gwjob *job)
 {
     json_t *waits = json_array();
     const struct hdt_rank_wait *wait;
 
-    LL_FOREACH(job->waits, wait)
+    waits_prune(job);
+    LL_FOREACH(job->rank_waits, wait)
     {
         const struct hdt_plan_flow *flow = &job->plan.flows[wait->flow];
         const struct hdt_plan_rank *rank = &job->plan.ranks[wait->rank];
         const int64_t silent_us = hdt_clock_now_us() - wait->at_us;
         struct hdt_buf text = {0};
 
-        if (silent_us > STALE_US || hdt_gwjob_is_over(job)) {
-            continue;
-        }
         wait_describe(job, wait, &text);
         json_array_append_new(
             waits,
@@ -282,21 +296,21 @@ json_t *hdt_rank_waits_json(const struct hdt_gwjob *job)
  * itself, else the longest. The list is sorted. */
 static const struct hdt_rank_wait *wait_first(struct hdt_gwjob *job)
 {
-    const struct hdt_rank_wait *wait, *best = job->waits, *other;
+    const struct hdt_rank_wait *wait, *best = job->rank_waits, *other;
 
-    LL_FOREACH(job->waits, wait)
+    LL_FOREACH(job->rank_waits, wait)
     {
         if (strcmp(wait->link, "down") == 0 || strcmp(wait->link, "suspect") == 0) {
             return wait;
         }
     }
-    LL_FOREACH(job->waits, wait)
+    LL_FOREACH(job->rank_waits, wait)
     {
         const struct hdt_plan_flow *flow = &job->plan.flows[wait->flow];
         const int holder = flow->src_rank == wait->rank ? flow->dst_rank : flow->src_rank;
         bool holder_waits = false;
 
-        LL_FOREACH(job->waits, other)
+        LL_FOREACH(job->rank_waits, other)
         {
             holder_waits = holder_waits || other->rank == holder;
         }
@@ -339,6 +353,7 @@ static void state_take(struct hdt_gateway *gw, const char *from, const json_t *b
         !other_site(&job->plan, rank, flow)) {
         return;
     }
+    waits_prune(job);
     wait = wait_find(job, (int)rank, (uint32_t)flow);
     if (seconds_of(body, "since_s") <= 0) {
         wait_drop(job, wait);
@@ -346,12 +361,13 @@ static void state_take(struct hdt_gateway *gw, const char *from, const json_t *b
     }
     if (!wait) {
         wait = hdt_calloc(1, sizeof(*wait)); /* at most one for each flow's end */
+        wait->epoch = job->epoch;
         wait->rank = (int)rank;
         wait->flow = (uint32_t)flow;
-        LL_PREPEND(job->waits, wait);
+        LL_PREPEND(job->rank_waits, wait);
     }
     wait_fill(wait, body);
-    LL_SORT(job->waits, wait_compare);
+    LL_SORT(job->rank_waits, wait_compare);
     followers_tell(gw, job);
 }
 
@@ -366,7 +382,7 @@ void hdt_rank_state(struct hdt_gateway *gw, const json_t *msg)
 
 void hdt_rank_waits_free(struct hdt_gwjob *job)
 {
-    while (job->waits) {
-        wait_drop(job, job->waits);
+    while (job->rank_waits) {
+        wait_drop(job, job->rank_waits);
     }
 }

@@ -16,7 +16,7 @@ void hdt_rank_state(struct hdt_gateway *gw, const json_t *msg);
 
 /* The job's waits that are known, longest first: array of {rank, worker, waits_s, text, ...}. New
  * reference. */
-json_t *hdt_rank_waits_json(const struct hdt_gwjob *job);
+json_t *hdt_rank_waits_json(struct hdt_gwjob *job);
 
 void hdt_rank_waits_free(struct hdt_gwjob *job);
 

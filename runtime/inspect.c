@@ -4,7 +4,7 @@
 #include "runtime/inspect.h"
 #include "src/base/clock.h"
 #include "src/base/recorder.h"
-#include "src/core/bundle.h"
+#include "src/core/evidence.h"
 #include "src/core/worker_conf.h"
 #include "src/net/doctor.h"
 
@@ -45,9 +45,9 @@ static enum hdt_status answer_list(const struct hdt_inspect_conf *conf, const js
         hdt_recorder_dump("bundle");
     }
     *body = json_pack("{s:{s:s}, s:o, s:I}", "texts", "settings.json", text ? text : "", "files",
-                      hdt_bundle_files(conf->worker->state_dir,
-                                       json_integer_value(json_object_get(request, "job")),
-                                       json_is_true(json_object_get(request, "traces"))),
+                      hdt_evidence_files(conf->worker->state_dir,
+                                         json_integer_value(json_object_get(request, "job")),
+                                         json_is_true(json_object_get(request, "traces"))),
                       "dumps", (json_int_t)n_dumps);
     free(text);
     json_decref(settings);
@@ -57,7 +57,7 @@ static enum hdt_status answer_list(const struct hdt_inspect_conf *conf, const js
 static enum hdt_status answer_read(const struct hdt_inspect_conf *conf, const json_t *request,
                                    json_t **body, struct hdt_error *err)
 {
-    return hdt_bundle_read(conf->worker->state_dir, request, body, err);
+    return hdt_evidence_read(conf->worker->state_dir, request, body, err);
 }
 
 static const struct {

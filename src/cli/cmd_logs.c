@@ -2,7 +2,7 @@
 /* hdt logs: the last lines of a gateway or worker, also of another site. */
 #include "config.h"
 
-#include "src/cli/bundle.h"
+#include "src/cli/logs_bundle.h"
 #include "src/cli/gwoptions.h"
 #include "src/cli/logs_merge.h"
 #include "src/cli/places.h"
@@ -47,7 +47,7 @@ struct logs_args {
     const char *to; /* NULL: the gateway itself */
     long n_lines;
     bool follow, all;
-    struct hdt_bundle_conf bundle; /* file NULL: none is asked for */
+    struct hdt_logs_bundle_conf bundle; /* file NULL: none is asked for */
 };
 
 static error_t option_parse(int key, char *arg, struct argp_state *state)
@@ -224,13 +224,13 @@ static enum hdt_status logs_all(struct hdt_gwclient *client, long n_lines, struc
     return HDT_OK;
 }
 
-static int bundle_run(struct hdt_gwclient *client, const struct hdt_bundle_conf *conf)
+static int bundle_run(struct hdt_gwclient *client, const struct hdt_logs_bundle_conf *conf)
 {
     struct hdt_error err = {0};
     int n_missing = 0;
 
     hdt_interrupts_catch();
-    if (hdt_bundle_make(client, conf, &n_missing, &err) != HDT_OK) {
+    if (hdt_logs_bundle_make(client, conf, &n_missing, &err) != HDT_OK) {
         return hdt_cmd_fail(&err);
     }
     if (n_missing == 0) {

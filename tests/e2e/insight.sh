@@ -86,8 +86,8 @@ assert not missing, f"no {missing} among {sorted(texts)}"
 PY
 }
 whole_names=('MANIFEST' 'here-doctor.json' 'a/status.json' 'a/metrics.txt' 'a/settings.json' 'a/log.txt' 'a/doctor.json'
-    'a/plan.json' 'a/metrics.jsonl' 'a/flight-gateway-a-[^/]*-bundle.jsonl' 'a/flight-gateway-a-[^/]*-sigusr1.jsonl'
-    'b/status.json' 'a/w0/log.txt' 'b/w0/doctor.json' 'b/w0/settings.json' 'b/w0/flight-worker-w0-[^/]*-bundle.jsonl'
+    'a/plan.json' 'a/metrics.jsonl' 'a/flight-gateway-a-[^/]*-sigusr1.jsonl' 'b/flight-gateway-b-[^/]*-bundle.jsonl'
+    'b/status.json' 'a/w0/log.txt' 'b/w0/doctor.json' 'b/w0/settings.json' 'a/w0/flight-worker-w0-[^/]*-bundle.jsonl'
     'c/status.json')
 umask 022
 hdt logs --gateway "$(gateway_of a)" --bundle whole.tar.gz --job 1 >out 2>&1
@@ -215,6 +215,8 @@ hdt stop --gateway "$(gateway_of x)" 1 >/dev/null
 "$lab" ctl link x y mtu 1000
 hdt doctor --gateway "$(gateway_of x)" --json >doctor.json
 same "doctor's exit status" 1 $?
+mtu_of() { python3 -c 'import json; [print("   ", c["where"], c["name"], c["detail"]) for c in json.load(open("doctor.json"))["checks"] if "mtu" in c["name"]]'; }
+mtu_of
 check "x names the black hole" says_check x "mtu to y" fail 'small records get through, large ones do not: a black hole'
 check "y, too" says_check y "mtu to x" fail 'small records get through, large ones do not: a black hole'
 exit $((n_failed > 0))

@@ -6,7 +6,7 @@
  */
 #include "config.h"
 
-#include "src/cli/bundle.h"
+#include "src/cli/logs_bundle.h"
 #include "src/cli/doctor_local.h"
 #include "src/cli/gwoptions.h"
 #include "src/cli/places.h"
@@ -39,7 +39,7 @@
 extern char **environ;
 
 struct bundle {
-    const struct hdt_bundle_conf *conf;
+    const struct hdt_logs_bundle_conf *conf;
     struct hdt_gwclient *client;
     char *dir; /* that is packed, removed at the end */
     struct hdt_buf manifest;
@@ -404,8 +404,9 @@ static char *dir_make(const char *file, struct hdt_error *err)
     return dir;
 }
 
-enum hdt_status hdt_bundle_make(struct hdt_gwclient *client, const struct hdt_bundle_conf *conf,
-                                int *n_missing, struct hdt_error *err)
+enum hdt_status hdt_logs_bundle_make(struct hdt_gwclient *client,
+                                     const struct hdt_logs_bundle_conf *conf, int *n_missing,
+                                     struct hdt_error *err)
 {
     struct bundle b = {.conf = conf, .client = client, .dir = dir_make(conf->file, err)};
     enum hdt_status status;

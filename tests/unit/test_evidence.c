@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "config.h"
 
-#include "src/core/bundle.h"
+#include "src/core/evidence.h"
 #include "src/base/buf.h"
 #include "src/base/clock.h"
 #include "src/base/file.h"
@@ -14,7 +14,7 @@
 #include <time.h>
 #include <unistd.h>
 
-static char dir[] = "/tmp/hdt-bundle-XXXXXX";
+static char dir[] = "/tmp/hdt-evidence-XXXXXX";
 
 static void put(const char *name, const char *bytes, size_t len)
 {
@@ -45,13 +45,13 @@ static void teardown(void)
     free(command);
 }
 
-TestSuite(bundle, .init = setup, .fini = teardown);
+TestSuite(evidence, .init = setup, .fini = teardown);
 
 static enum hdt_status piece(const char *name, json_int_t job, json_int_t offset, json_t **body)
 {
     json_t *request = json_pack("{s:s, s:I, s:I}", "name", name, "job", job, "offset", offset);
     struct hdt_error err = {0};
-    enum hdt_status status = hdt_bundle_read(dir, request, body, &err);
+    enum hdt_status status = hdt_evidence_read(dir, request, body, &err);
 
     json_decref(request);
     return status;
@@ -75,7 +75,7 @@ static void read_all(const char *name, json_int_t from, struct hdt_buf *out)
     }
 }
 
-Test(bundle, nothing_else_is_given_out)
+Test(evidence, nothing_else_is_given_out)
 {
     static const char *const names[] = {"hdt.db",
                                         "../x",
@@ -106,7 +106,7 @@ Test(bundle, nothing_else_is_given_out)
     hdt_recorder_close();
 }
 
-Test(bundle, a_link_is_not_followed)
+Test(evidence, a_link_is_not_followed)
 {
     char *link = hdt_asprintf("%s/jobs/3-a/metrics.jsonl", dir);
     json_t *body, *files;
@@ -114,13 +114,13 @@ Test(bundle, a_link_is_not_followed)
     put("jobs/3-a/other", "x", 1);
     cr_assert_eq(symlink("/etc/passwd", link), 0);
     cr_expect_eq(piece("metrics.jsonl", 3, 0, &body), HDT_ENOENT);
-    files = hdt_bundle_files(dir, 3, true);
+    files = hdt_evidence_files(dir, 3, true);
     cr_expect_eq(json_array_size(files), 0);
     json_decref(files);
     free(link);
 }
 
-Test(bundle, a_long_file_comes_in_pieces_that_are_lines)
+Test(evidence, a_long_file_comes_in_pieces_that_are_lines)
 {
     struct hdt_buf all = {0}, got = {0};
     json_t *files, *body;
@@ -133,22 +133,22 @@ Test(bundle, a_long_file_comes_in_pieces_that_are_lines)
     cr_assert_eq(piece("metrics.jsonl", 3, 0, &body), HDT_OK);
     text = json_string_value(json_object_get(body, "text"));
     cr_expect_eq(text[strlen(text) - 1], '\n');
-    cr_expect_leq(strlen(text), HDT_BUNDLE_PIECE);
+    cr_expect_leq(strlen(text), HDT_EVIDENCE_PIECE);
     json_decref(body);
     read_all("metrics.jsonl", 0, &got);
     cr_expect(got.len == all.len && memcmp(got.data, all.data, all.len) == 0);
 
-    files = hdt_bundle_files(dir, 3, false);
+    files = hdt_evidence_files(dir, 3, false);
     cr_assert_eq(json_array_size(files), 1);
     cr_expect_eq(json_integer_value(json_object_get(json_array_get(files, 0), "from")),
-                 (json_int_t)(all.len - HDT_BUNDLE_TAIL), "only the end of it is wanted");
+                 (json_int_t)(all.len - HDT_EVIDENCE_TAIL), "only the end of it is wanted");
     json_decref(files);
     hdt_buf_release(&got);
     hdt_buf_release(&all);
 }
 
 /* One line longer than a piece, of characters of three bytes, so that a cut falls into one. */
-Test(bundle, a_line_longer_than_a_piece_is_cut_between_characters)
+Test(evidence, a_line_longer_than_a_piece_is_cut_between_characters)
 {
     struct hdt_buf all = {0}, got = {0};
 
@@ -163,7 +163,7 @@ Test(bundle, a_line_longer_than_a_piece_is_cut_between_characters)
     hdt_buf_release(&all);
 }
 
-Test(bundle, bytes_that_are_no_text_do_not_stop_it)
+Test(evidence, bytes_that_are_no_text_do_not_stop_it)
 {
     struct hdt_buf got = {0};
 
@@ -176,7 +176,7 @@ Test(bundle, bytes_that_are_no_text_do_not_stop_it)
     hdt_buf_release(&got);
 }
 
-Test(bundle, the_flight_recorder_is_among_the_files)
+Test(evidence, the_flight_recorder_is_among_the_files)
 {
     const int64_t until_us = hdt_clock_now_us() + 20 * HDT_US_PER_S;
     struct hdt_error err = {0};
@@ -190,7 +190,7 @@ Test(bundle, the_flight_recorder_is_among_the_files)
     while (hdt_recorder_n_dumps() == 0 && hdt_clock_now_us() < until_us) {
         nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
     }
-    files = hdt_bundle_files(dir, 0, false);
+    files = hdt_evidence_files(dir, 0, false);
     cr_assert_eq(json_array_size(files), 1);
     name = json_string_value(json_object_get(json_array_get(files, 0), "name"));
     read_all(name, 0, &got);

@@ -6,7 +6,7 @@
 #include "gateway/coordinator.h"
 #include "src/base/buf.h"
 #include "src/base/recorder.h"
-#include "src/core/bundle.h"
+#include "src/core/evidence.h"
 #include "src/core/msg.h"
 
 #include <stdlib.h>
@@ -31,7 +31,7 @@ static json_t *texts_json(struct hdt_gateway *gw, json_int_t number)
 
     text_add(texts, "settings.json", settings);
     json_decref(settings);
-    hdt_status_metrics(gw, &metrics);
+    hdt_metrics_text(gw, &metrics);
     json_object_set_new(texts, "metrics.txt", json_string(hdt_buf_str(&metrics)));
     hdt_buf_release(&metrics);
     LL_FOREACH(gw->jobs, job)
@@ -45,7 +45,7 @@ static json_t *texts_json(struct hdt_gateway *gw, json_int_t number)
     return texts;
 }
 
-void hdt_bundle_list_answer(struct hdt_gateway *gw, const json_t *msg)
+void hdt_evidence_list_answer(struct hdt_gateway *gw, const json_t *msg)
 {
     const json_t *body = hdt_msg_body(msg);
     json_int_t job = json_integer_value(json_object_get(body, "job"));
@@ -59,18 +59,18 @@ void hdt_bundle_list_answer(struct hdt_gateway *gw, const json_t *msg)
         gw,
         hdt_msg_reply(msg, "bundle.is",
                       json_pack("{s:o, s:o, s:I}", "texts", texts_json(gw, job), "files",
-                                hdt_bundle_files(gw->conf.state_dir, job,
-                                                 json_is_true(json_object_get(body, "traces"))),
+                                hdt_evidence_files(gw->conf.state_dir, job,
+                                                   json_is_true(json_object_get(body, "traces"))),
                                 "dumps", (json_int_t)n_dumps)),
         &err);
 }
 
-void hdt_bundle_read_answer(struct hdt_gateway *gw, const json_t *msg)
+void hdt_evidence_read_answer(struct hdt_gateway *gw, const json_t *msg)
 {
     struct hdt_error err = {0}, ignored = {0};
     json_t *body;
 
-    if (hdt_bundle_read(gw->conf.state_dir, hdt_msg_body(msg), &body, &err) == HDT_OK) {
+    if (hdt_evidence_read(gw->conf.state_dir, hdt_msg_body(msg), &body, &err) == HDT_OK) {
         hdt_route_send(gw, hdt_msg_reply(msg, "bundle.piece", body), &ignored);
     } else {
         hdt_route_send(gw, hdt_msg_reply_error(msg, &err), &ignored);

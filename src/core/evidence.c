@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "config.h"
 
-#include "src/core/bundle.h"
+#include "src/core/evidence.h"
 #include "src/base/buf.h"
 #include "src/base/recorder.h"
 
@@ -77,14 +77,14 @@ static bool is_dump(const char *name)
     return hdt_recorder_is_dump(name) != 0;
 }
 
-json_t *hdt_bundle_files(const char *state_dir, json_int_t job, bool traces)
+json_t *hdt_evidence_files(const char *state_dir, json_int_t job, bool traces)
 {
     json_t *files = json_array();
     char *run = run_dir(state_dir, job);
 
     folder_add(files, state_dir, is_dump);
     if (run) {
-        file_add(files, run, "metrics.jsonl", HDT_BUNDLE_TAIL);
+        file_add(files, run, "metrics.jsonl", HDT_EVIDENCE_TAIL);
         if (traces) {
             folder_add(files, run, is_trace);
         }
@@ -140,9 +140,9 @@ static json_t *text_json(char *text, size_t len)
 
 static enum hdt_status piece_read(int fd, uint64_t offset, json_t **body, struct hdt_error *err)
 {
-    char *text = hdt_malloc(HDT_BUNDLE_PIECE);
-    ssize_t n = pread(fd, text, HDT_BUNDLE_PIECE, (off_t)offset);
-    bool end = n < (ssize_t)HDT_BUNDLE_PIECE;
+    char *text = hdt_malloc(HDT_EVIDENCE_PIECE);
+    ssize_t n = pread(fd, text, HDT_EVIDENCE_PIECE, (off_t)offset);
+    bool end = n < (ssize_t)HDT_EVIDENCE_PIECE;
     size_t len;
 
     if (n < 0) {
@@ -156,8 +156,8 @@ static enum hdt_status piece_read(int fd, uint64_t offset, json_t **body, struct
     return HDT_OK;
 }
 
-enum hdt_status hdt_bundle_read(const char *state_dir, const json_t *request, json_t **body,
-                                struct hdt_error *err)
+enum hdt_status hdt_evidence_read(const char *state_dir, const json_t *request, json_t **body,
+                                  struct hdt_error *err)
 {
     const char *name = json_string_value(json_object_get(request, "name"));
     json_int_t job = json_integer_value(json_object_get(request, "job"));
