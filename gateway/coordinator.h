@@ -58,7 +58,8 @@ struct hdt_journal;
 
 struct hdt_gwjob {
     uint32_t job, epoch;
-    int64_t number; /* counted at this gateway: what people type */
+    char submitted[20]; /* instance of the gateway that took it, 16 hexadecimal digits */
+    int64_t number;     /* counted at this gateway: what people type */
     char name[HDT_NAME_CAP];
     enum hdt_gwjob_state state;
     int64_t state_since_us;
@@ -101,6 +102,8 @@ struct hdt_gwjob {
     int64_t wan_rate_us, wan_rate_sent; /* where the last rate was taken */
     int64_t wan_saved_us;
     double wan_bits_per_s;
+    struct hdt_rank_wait *rank_waits; /* rank_state.c */
+    int64_t waits_told_us;
     struct hdt_gwjob *next;
 };
 

@@ -4,6 +4,7 @@
 #include "compress/codec.h"
 #include "gateway/dp.h"
 #include "src/base/clock.h"
+#include "src/base/recorder.h"
 
 #include <string.h>
 
@@ -134,8 +135,8 @@ enum hdt_status hdt_dst_place(struct hdt_peer *peer, struct hdt_rx_job *job, voi
         dst_begin_slot(slot, chunk);
     }
     HDT_ASSERT(slot->seq == chunk->seq);
-    if (slot->frame.frame_len != chunk->frame_len) {
-        (void)dst_bad(peer, chunk, "other chunks of its frame tell another length");
+    if (slot->frame.frame_len != chunk->frame_len || slot->frame.whole != chunk->whole) {
+        (void)dst_bad(peer, chunk, "other chunks of its frame tell another length or hash");
         return HDT_OK;
     }
     if (slot->complete || dst_claim(job, slot) == 0) {
@@ -182,6 +183,8 @@ static void dst_complete(struct hdt_flow_end *flow, struct hdt_dst_slot *slot)
     flow->plain_bytes += slot->frame.frame_len;
     flow->raw_bytes += slot->frame.raw_len;
     flow->moved_us = hdt_clock_now_us();
+    HDT_RECORD(HDT_REC_FRAME,
+               .n = {flow->key.job, flow->key.flow, (int64_t)slot->seq, slot->frame.frame_len});
     if (flow->peer != NULL) {
         slot->have_pending = true;
         flow->n_have_pending++;

@@ -182,6 +182,7 @@ static void order_assign(struct hdt_gateway *gw, struct hdt_gwjob *job, size_t r
                                            (json_int_t)job->number, "plan", job->plan_json, "conf",
                                            job->conf_json, "model", job->model_json, "resume",
                                            hdt_gwjob_resume(job), "coordinator", gw->conf.site));
+    json_object_set_new(body, "submitted", json_string(job->submitted));
     order_give(gw, job, rank, &order, body);
 }
 

@@ -9,6 +9,7 @@
 #include "src/base/buf.h"
 #include "src/base/clock.h"
 #include "src/base/log.h"
+#include "src/base/recorder.h"
 #include "src/core/msg.h"
 
 #include <math.h>
@@ -192,6 +193,7 @@ void hdt_gwjob_take_checkpoint(struct hdt_gateway *gw, struct hdt_gwjob *job, co
     free(job->checkpoint);
     job->checkpoint = hdt_strdup(path);
     job->checkpoint_step = step;
+    HDT_RECORD(HDT_REC_CHECKPOINT, .n = {job->job, step}, .text = {"reported complete"});
     hdt_gwjob_save(gw, job);
     hdt_log_info("job %ld: checkpoint of step %ld complete: %s", (long)job->number,
                  (long)body_int(body, "step"), job->checkpoint);
@@ -211,6 +213,10 @@ static void report_checkpoint_failed(struct hdt_gateway *gw, struct hdt_gwjob *j
     hdt_msg_error_from_body(error, &err);
     hdt_log_warn("job %ld: no checkpoint of step %ld: %s", (long)job->number,
                  (long)body_int(body, "step"), err.msg);
+    /* A disk that is full here as well must not keep the news back. */
+    (void)hdt_gwjob_metrics_add(job, json_pack("{s:s, s:I, s:o}", "event", "ckpt.failed", "step",
+                                               (json_int_t)body_int(body, "step"), "error",
+                                               hdt_msg_error_body(&err)));
     hdt_gwjob_event(gw, job, "ckpt.failed",
                     json_pack("{s:I, s:I, s:o}", "epoch", (json_int_t)job->epoch, "step",
                               (json_int_t)body_int(body, "step"), "error",

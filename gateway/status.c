@@ -2,8 +2,11 @@
 /* What a gateway says of itself to people and to `hdt status`: /status (JSON). */
 #include "config.h"
 
+#include "gateway/audit.h"
 #include "gateway/control.h"
 #include "gateway/coordinator.h"
+#include "gateway/rank_state.h"
+#include "gateway/store.h"
 #include "src/base/buf.h"
 #include "src/base/clock.h"
 #include "src/core/msg.h"
@@ -93,20 +96,25 @@ static json_t *flows_json(struct hdt_gateway *gw)
         const struct hdt_flow_stats *flow = &flows[i];
 
         json_array_append_new(
-            array, json_pack("{s:I, s:I, s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:f}", "job",
-                             (json_int_t)flow->job, "flow", (json_int_t)flow->flow, "end",
-                             flow->is_src ? "src" : "dst", "peer_site", flow->peer_site, "next_seq",
-                             (json_int_t)flow->next_seq, "acked_seq", (json_int_t)flow->acked_seq,
-                             "credit_seq", (json_int_t)flow->credit_seq, "frames",
-                             (json_int_t)flow->n_frames, "raw_bytes", (json_int_t)flow->raw_bytes,
-                             "plain_bytes", (json_int_t)flow->plain_bytes, "coded_bytes",
-                             (json_int_t)flow->coded_bytes, "idle_s", (double)flow->idle_us / 1e6));
+            array,
+            json_pack("{s:I, s:I, s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:b, "
+                      "s:b, s:I, s:I, s:i}",
+                      "job", (json_int_t)flow->job, "flow", (json_int_t)flow->flow, "end",
+                      flow->is_src ? "src" : "dst", "peer_site", flow->peer_site, "next_seq",
+                      (json_int_t)flow->next_seq, "acked_seq", (json_int_t)flow->acked_seq,
+                      "credit_seq", (json_int_t)flow->credit_seq, "frames",
+                      (json_int_t)flow->n_frames, "raw_bytes", (json_int_t)flow->raw_bytes,
+                      "plain_bytes", (json_int_t)flow->plain_bytes, "coded_bytes",
+                      (json_int_t)flow->coded_bytes, "idle_s", (double)flow->idle_us / 1e6,
+                      "attached", flow->attached, "asks", flow->asks, "partial_bytes",
+                      (json_int_t)flow->partial_bytes, "partial_len", (json_int_t)flow->partial_len,
+                      "number", (int)hdt_gwjob_number_of(flow->job)));
     }
     free(flows);
     return array;
 }
 
-static json_t *job_json(struct hdt_gateway *gw, const struct hdt_gwjob *job)
+static json_t *job_json(struct hdt_gateway *gw, struct hdt_gwjob *job)
 {
     json_t *state = hdt_gwjob_state_body(gw, job); /* epoch; why it recovers or failed, and so on */
     json_t *item = json_pack(
@@ -120,6 +128,7 @@ static json_t *job_json(struct hdt_gateway *gw, const struct hdt_gwjob *job)
         "checkpoint_step", (json_int_t)job->checkpoint_step, "run_dir", job->run_dir, "ranks",
         job->ranks, "plan", job->plan_json);
 
+    json_object_set_new(item, "waits", hdt_rank_waits_json(job));
     json_object_set_new(item, "loss",
                         job->step > job->start_step ? json_real(job->loss) : json_null());
     json_object_set_new(item, "restarts", json_integer(job->epoch > 1 ? job->epoch - 1 : 0));
@@ -140,12 +149,21 @@ json_t *hdt_coordinator_status(struct hdt_gateway *gw)
     return jobs;
 }
 
+/* What a full disk has cost, or holds up. */
+static json_t *disk_json(const struct hdt_gateway *gw)
+{
+    return json_pack("{s:I, s:I}", "audit_lines_lost", (json_int_t)hdt_audit_n_lost(gw->audit),
+                     "records_waiting",
+                     (json_int_t)(gw->store ? hdt_store_n_waiting(gw->store) : 0));
+}
+
 json_t *hdt_status_json(struct hdt_gateway *gw)
 {
     struct hdt_dataplane_stats dp;
+    json_t *status;
 
     hdt_dataplane_stats(gw->dp, &dp);
-    return json_pack(
+    status = json_pack(
         "{s:s, s:s, s:s, s:s, s:s, s:i, s:o, s:f, s:s, s:I, s:I, s:o, s:o, s:o, s:o, s:o}",
         "wan_listen", gw->wan_address, "http_listen", gw->http_address, "site", gw->conf.site,
         "federation", gw->conf.federation, "version", PACKAGE_VERSION, "protocol",
@@ -154,4 +172,6 @@ json_t *hdt_status_json(struct hdt_gateway *gw)
         "refused_messages", (json_int_t)gw->n_refused_messages, "sites", sites_json(gw), "refused",
         hdt_refusals_json(gw), "workers", workers_json(gw), "jobs", hdt_coordinator_status(gw),
         "flows", flows_json(gw));
+    json_object_set_new(status, "disk", disk_json(gw));
+    return status;
 }

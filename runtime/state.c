@@ -1,37 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "config.h"
 
-#include "runtime/state.h"
+#include "runtime/state_impl.h"
 
 #include "runtime/wire.h"
 #include "src/base/buf.h"
 #include "src/base/clock.h"
+<<<<<<< HEAD
+=======
 #include "src/base/log.h"
+#include "src/base/recorder.h"
+>>>>>>> insight
 
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define STATE_MAGIC  0x54534448u /* "HDST" */
-#define KEEPALIVE_US HDT_US_PER_S
-/* Slabs between the files and this rank's own stages: large enough for a disk, small beside all
- * else. */
-#define LOCAL_SLAB_BYTES ((size_t)4 << 20)
-
-struct hdt_state {
-    struct hdt_state_conf conf;
-    uint8_t *snapshot; /* NULL: read from the stages */
-    uint8_t *slab;     /* LOCAL_SLAB_BYTES */
-    struct hdt_ckpt_meta meta;
-    int64_t keepalive_us;
-
-    pthread_t thread;
-    bool has_thread;      /* to be joined; the caller's thread only */
-    pthread_mutex_t lock; /* guards busy */
-    bool busy;
-    enum hdt_status status; /* of the last save; read after join */
-    struct hdt_error err;
-};
+#define STATE_MAGIC 0x54534448u /* "HDST" */
 
 /* ---- frames ---- */
 
@@ -49,6 +33,7 @@ void hdt_state_header_pack(const struct hdt_state_header *header, void *out)
     hdt_wire_put_u64(p + 24, header->samples);
     hdt_wire_put_u64(p + 32, header->tokens);
     hdt_wire_put_u64(p + 40, header->offset);
+    hdt_wire_put_u64(p + 48, header->xxh3);
 }
 
 enum hdt_status hdt_state_header_unpack(const void *in, size_t len, struct hdt_state_header *header,
@@ -74,6 +59,7 @@ enum hdt_status hdt_state_header_unpack(const void *in, size_t len, struct hdt_s
     header->samples = hdt_wire_get_u64(p + 24);
     header->tokens = hdt_wire_get_u64(p + 32);
     header->offset = hdt_wire_get_u64(p + 40);
+    header->xxh3 = hdt_wire_get_u64(p + 48);
     if (header->part >= HDT_CKPT_PART_COUNT || header->step < 0) {
         return hdt_error_set(err, HDT_EPROTO, "cannot read a STATE frame: part %u, step %lld",
                              header->part, (long long)header->step);
@@ -83,21 +69,8 @@ enum hdt_status hdt_state_header_unpack(const void *in, size_t len, struct hdt_s
 
 /* ---- what a rank holds ---- */
 
-/* Walk over the (tensor, part) pairs of a rank: its stages in the plan's order, tensors in model
- * order. A tied head is no tensor of its own in files; one that does not share memory with the
- * embedding must be loaded all the same. */
-struct walk {
-    const struct hdt_plan *plan;
-    const struct hdt_model_config *model;
-    int rank;
-    bool with_copies; /* loading: tied heads that are copies, too */
-    size_t stage;     /* current, once `tensor` < `end` */
-    int64_t tensor, end;
-    int part;
-};
-
-static void walk_init(struct walk *walk, const struct hdt_plan *plan,
-                      const struct hdt_model_config *model, int rank, bool with_copies)
+static void walk_begin(struct state_walk *walk, const struct hdt_plan *plan,
+                       const struct hdt_model_config *model, int rank, bool with_copies)
 {
     memset(walk, 0, sizeof(*walk));
     walk->plan = plan;
@@ -108,7 +81,13 @@ static void walk_init(struct walk *walk, const struct hdt_plan *plan,
     walk->part = HDT_CKPT_PART_COUNT; /* "before the first" */
 }
 
-static bool walk_next_stage(struct walk *walk)
+void hdt_state_walk_init(struct state_walk *walk, const struct hdt_state *state, int rank,
+                         bool with_copies)
+{
+    walk_begin(walk, state->conf.plan, state->conf.model, rank, with_copies);
+}
+
+static bool walk_next_stage(struct state_walk *walk)
 {
     const struct hdt_plan_stage *stage;
     int64_t first, n;
@@ -132,8 +111,7 @@ static bool walk_next_stage(struct walk *walk)
     return false;
 }
 
-/* Next pair in walk->tensor and walk->part; false at the end. */
-static bool walk_next(struct walk *walk)
+bool hdt_state_walk_next(struct state_walk *walk)
 {
     if (++walk->part < HDT_CKPT_PART_COUNT) {
         return true;
@@ -145,49 +123,33 @@ static bool walk_next(struct walk *walk)
     return walk_next_stage(walk);
 }
 
-static uint64_t walk_bytes(const struct walk *walk)
-{
-    return hdt_ckpt_tensor_bytes(walk->model, walk->tensor);
-}
-
 uint64_t hdt_state_snapshot_bytes(const struct hdt_plan *plan, const struct hdt_model_config *model,
                                   int rank)
 {
-    struct walk walk;
+    struct state_walk walk;
     uint64_t bytes = 0;
 
-    walk_init(&walk, plan, model, rank, false);
-    while (walk_next(&walk)) {
-        bytes += walk_bytes(&walk);
+    walk_begin(&walk, plan, model, rank, false);
+    while (hdt_state_walk_next(&walk)) {
+        bytes += hdt_state_walk_bytes(&walk);
     }
     return bytes;
 }
 
-/* Device memory of the walk's current pair, on this rank. */
-static float *walk_memory(const struct hdt_state *state, const struct walk *walk)
+float *hdt_state_walk_memory(const struct hdt_state *state, const struct state_walk *walk)
 {
     struct hdt_stage *stage = state->conf.stages[walk->stage];
     struct hdt_stage_tensor view;
 
     hdt_stage_tensor(stage, (int)(walk->tensor - hdt_stage_first_tensor(stage)), &view);
-    HDT_ASSERT(view.len * sizeof(float) == walk_bytes(walk));
+    HDT_ASSERT(view.len * sizeof(float) == hdt_state_walk_bytes(walk));
     return walk->part == HDT_CKPT_WEIGHT    ? view.w
            : walk->part == HDT_CKPT_EXP_AVG ? view.m
                                             : view.v;
 }
 
-/* A rank that the checkpoint rank gathers from or serves. */
-struct peer {
-    int flow;
-    bool done;        /* the last frame went, or came */
-    struct walk walk; /* serving: the pair that goes out, */
-    uint64_t pos;     /* how much of it went, */
-    bool at_end;      /* and whether there is no pair left */
-};
-
-/* Flows of `kind` between the checkpoint rank and the others; *peers is the caller's. */
-static size_t peers_list(const struct hdt_state *state, enum hdt_flow_kind kind,
-                         struct peer **peers)
+size_t hdt_state_peers(const struct hdt_state *state, enum hdt_flow_kind kind,
+                       struct state_peer **peers)
 {
     const struct hdt_plan *plan = state->conf.plan;
     size_t i, n = 0;
@@ -201,6 +163,53 @@ static size_t peers_list(const struct hdt_state *state, enum hdt_flow_kind kind,
     return n;
 }
 
+int hdt_state_own_flow(const struct hdt_state *state, enum hdt_flow_kind kind)
+{
+    const struct hdt_plan *plan = state->conf.plan;
+    size_t i;
+
+    for (i = 0; i < plan->n_flows; i++) {
+        if (plan->flows[i].kind == kind && (plan->flows[i].src_rank == state->conf.rank ||
+                                            plan->flows[i].dst_rank == state->conf.rank)) {
+            return (int)i;
+        }
+    }
+    return -1;
+}
+
+/* ---- sending ---- */
+
+void hdt_state_header_fill(const struct hdt_state *state, struct hdt_state_header *header)
+{
+    memset(header, 0, sizeof(*header));
+    header->step = state->meta.step;
+    header->samples = state->meta.samples;
+    header->tokens = state->meta.tokens;
+}
+
+enum hdt_status hdt_state_send_mark(struct hdt_state *state, int flow, uint8_t flags,
+                                    struct hdt_error *err)
+{
+    struct hdt_state_header header;
+    size_t cap;
+    void *slot;
+
+    HDT_TRY(hdt_port_send_get(state->conf.port, flow, &slot, &cap, err));
+    hdt_state_header_fill(state, &header);
+    header.flags = flags;
+    hdt_state_header_pack(&header, slot);
+    hdt_port_send_commit(state->conf.port, flow, HDT_STATE_HEADER_LEN, HDT_STATE_HEADER_LEN,
+                         HDT_DTYPE_F32);
+    return HDT_OK;
+}
+
+size_t hdt_state_slab_len(size_t cap, uint64_t left)
+{
+    size_t room = (cap - HDT_STATE_HEADER_LEN) / sizeof(float) * sizeof(float);
+
+    return left < room ? (size_t)left : room;
+}
+
 /* ---- life ---- */
 
 enum hdt_status hdt_state_new(const struct hdt_state_conf *conf, struct hdt_state **out,
@@ -208,14 +217,22 @@ enum hdt_status hdt_state_new(const struct hdt_state_conf *conf, struct hdt_stat
 {
     struct hdt_state *state = hdt_calloc(1, sizeof(*state));
     uint64_t bytes = hdt_state_snapshot_bytes(conf->plan, conf->model, conf->rank);
+    size_t n_pairs = (size_t)hdt_model_n_tensors(conf->model) * HDT_CKPT_PART_COUNT;
+    pthread_condattr_t attr;
 
     state->conf = *conf;
     pthread_mutex_init(&state->lock, NULL);
-    state->slab = malloc(LOCAL_SLAB_BYTES);
+    pthread_condattr_init(&attr);
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    pthread_cond_init(&state->changed, &attr);
+    pthread_condattr_destroy(&attr);
+    state->slab = malloc(STATE_SLAB_BYTES);
+    state->xxh3 = XXH3_createState();
+    state->digests = hdt_calloc(n_pairs, sizeof(*state->digests));
     if (conf->background) {
         state->snapshot = malloc(bytes + 1);
     }
-    if (!state->slab || (conf->background && !state->snapshot)) {
+    if (!state->slab || !state->xxh3 || (conf->background && !state->snapshot)) {
         hdt_state_free(state);
         hdt_error_set(err, HDT_ENOMEM, "cannot make room for checkpoints: %llu MiB wanted",
                       (unsigned long long)(bytes >> 20));
@@ -234,25 +251,30 @@ void hdt_state_free(struct hdt_state *state)
     if (state->has_thread) {
         pthread_join(state->thread, NULL);
     }
+    pthread_cond_destroy(&state->changed);
     pthread_mutex_destroy(&state->lock);
+    XXH3_freeState(state->xxh3);
+    free(state->digests);
     free(state->snapshot);
     free(state->slab);
     free(state);
 }
 
-/* A job that was told to end does not write or read gigabytes first. */
-static enum hdt_status state_check(const struct hdt_state *state, struct hdt_error *err)
+enum hdt_status hdt_state_check(const struct hdt_state *state, struct hdt_error *err)
 {
     return state->conf.port ? hdt_port_job_check(state->conf.port, err) : HDT_OK;
 }
 
-/* ---- saving ---- */
-
-static enum hdt_status snapshot_take(struct hdt_state *state, struct hdt_error *err)
+void hdt_state_moved(void *arg)
 {
-    uint8_t *to = state->snapshot;
-    struct walk walk;
+    struct hdt_state *state = arg;
 
+<<<<<<< HEAD
+    atomic_fetch_add_explicit(&state->n_moved, 1, memory_order_relaxed);
+    if (state->conf.port) {
+        hdt_port_job_progress(state->conf.port);
+    }
+=======
     walk_init(&walk, state->conf.plan, state->conf.model, state->conf.rank, false);
     while (walk_next(&walk)) {
         HDT_TRY(hdt_stage_read(state->conf.stages[walk.stage], to, walk_memory(state, &walk),
@@ -418,6 +440,12 @@ static enum hdt_status save_gather(struct hdt_state *state, struct hdt_ckpt_writ
     return status;
 }
 
+/* For the flight recorder. */
+static void phase_record(const struct hdt_state *state, const char *phase)
+{
+    HDT_RECORD(HDT_REC_CHECKPOINT, .n = {0, state->meta.step}, .text = {phase});
+}
+
 static enum hdt_status save_write(struct hdt_state *state, struct hdt_error *err)
 {
     int64_t begin = hdt_clock_now_us();
@@ -425,13 +453,16 @@ static enum hdt_status save_write(struct hdt_state *state, struct hdt_error *err
     struct hdt_ckpt_writer *writer;
     enum hdt_status status;
 
+    phase_record(state, "begin");
     HDT_TRY(hdt_ckpt_writer_open(state->conf.dir, state->conf.model, &state->meta, &writer, err));
     status = save_gather(state, writer, err);
     if (status != HDT_OK) {
         hdt_ckpt_writer_abort(writer);
         return status;
     }
+    phase_record(state, "gathered");
     HDT_TRY(hdt_ckpt_writer_finish(writer, state->conf.keep, &result, err));
+    phase_record(state, "complete");
     if (state->conf.port) {
         hdt_port_job_progress(state->conf.port);
     }
@@ -471,6 +502,10 @@ static void *save_thread(void *arg)
     struct hdt_state *state = arg;
 
     state->status = save_run(state, &state->err);
+    if (state->status != HDT_OK) {
+        HDT_RECORD(HDT_REC_CHECKPOINT, .n = {0, state->meta.step},
+                   .text = {"failed", state->err.msg});
+    }
     pthread_mutex_lock(&state->lock);
     state->busy = false;
     pthread_mutex_unlock(&state->lock);
@@ -747,4 +782,5 @@ enum hdt_status hdt_state_load(struct hdt_state *state, const char *path,
     }
     *meta = state->meta;
     return HDT_OK;
+>>>>>>> insight
 }
