@@ -302,7 +302,7 @@ static void expect_no_more(void)
 Test(port, reports_are_said_again_until_they_get_through)
 {
     port_start(0, 20000);
-    hdt_fake_gateway_refuse(gateway, 30);
+    hdt_fake_gateway_refuse(gateway, 3); /* one by one, if they come so: after longer silences */
     for (int i = 1; i <= 100; i++) {
         report(i, 1);
     }
