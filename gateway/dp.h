@@ -344,6 +344,7 @@ struct hdt_peer {
 
 struct hdt_client_pool {
     uint32_t number;
+    uint32_t job, epoch; /* whose flows lie in it; job 0: not said */
     struct hdt_mem *mem;
     struct hdt_client_pool *next;
 };
@@ -525,6 +526,8 @@ void hdt_conn_on_closed(struct hdt_stream *stream, void *user, const struct hdt_
 /* L */
 struct hdt_client *hdt_client_find(struct hdt_dataplane *dp, uint64_t number);
 struct hdt_mem *hdt_client_pool_find(struct hdt_client *client, uint32_t number);
+/* L: drop the pools of a job (UINT32_MAX as epoch: of any): no flow is opened in them any more. */
+void hdt_clients_drop_pools(struct hdt_dataplane *dp, uint32_t job, uint32_t epoch);
 /* L: the flow has something for its client. */
 void hdt_client_mark(struct hdt_flow_end *flow);
 void hdt_clients_free(struct hdt_dataplane *dp);

@@ -63,7 +63,7 @@ static enum hdt_status dst_check(struct hdt_peer *peer, const struct hdt_frame *
     struct hdt_flow_end *end = hdt_flow_end_find(peer->dp, chunk->job, chunk->flow, false);
     const struct hdt_codec_ops *codec = hdt_codec_by_id(chunk->codec);
 
-    if (end == NULL || end->peer != peer) {
+    if (end == NULL || (end->peer != peer && chunk->epoch >= end->conf.epoch)) {
         return dst_bad(peer, chunk, "it has no such flow here");
     }
     if (!end->attached || end->waiting || chunk->epoch != end->conf.epoch ||

@@ -344,6 +344,7 @@ void hdt_dataplane_job_close(struct hdt_dataplane *dp, uint32_t job, uint32_t ep
             hdt_flow_end_unref(flow);
         }
     }
+    hdt_clients_drop_pools(dp, job, epoch);
     hdt_dp_unlock(dp);
 }
 

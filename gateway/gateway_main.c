@@ -160,10 +160,9 @@ static void on_probed(void *user, const char *site, double bytes_per_s, double r
     hdt_survey_probed(user, site, bytes_per_s, rtt_s);
 }
 
-static void on_flow_failed(void *user, uint32_t job, uint32_t flow, const struct hdt_error *why)
+static void on_flow_failed(void *user, uint32_t job, uint32_t epoch, const struct hdt_error *why)
 {
-    (void)flow; /* the message names it */
-    hdt_member_flow_failed(user, job, why);
+    hdt_member_flow_failed(user, job, epoch, why);
 }
 
 static const struct hdt_dataplane_events dataplane_events = {

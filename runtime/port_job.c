@@ -241,6 +241,18 @@ static enum hdt_status wait_canceled(const struct hdt_port_job *job, struct hdt_
     return HDT_ECANCELED;
 }
 
+enum hdt_status hdt_port_job_check(struct hdt_port_job *job, struct hdt_error *err)
+{
+    enum hdt_status status = HDT_OK;
+
+    pthread_mutex_lock(&job->port->lock);
+    if (job->cancelled) {
+        status = wait_canceled(job, err);
+    }
+    pthread_mutex_unlock(&job->port->lock);
+    return status;
+}
+
 static enum hdt_status wait_timed_out(const struct hdt_port_job *job, const struct port_flow *flow,
                                       const char *what, uint64_t seq, struct hdt_error *err)
 {

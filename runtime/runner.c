@@ -125,15 +125,54 @@ static uint64_t rank_params(const struct hdt_runner *r)
     return n;
 }
 
-static void send_ready(struct hdt_runner *r)
+static void send_ready(const struct hdt_runner *r, const json_t *assign)
 {
     json_t *body = json_pack("{s:I,s:I,s:i,s:I,s:I,s:I}", "job", (json_int_t)r->job_id, "epoch",
                              (json_int_t)r->epoch, "rank", r->rank, "params",
                              (json_int_t)rank_params(r), "memory_bytes",
                              (json_int_t)r->memory_bytes, "start_step", (json_int_t)r->start_step);
 
+    hdt_port_send(r->conf.port, hdt_msg_reply(assign, "ready", body));
+}
+
+/* The answer to "assign", and to one that came again meanwhile. */
+static void answer_ready(struct hdt_runner *r)
+{
     hdt_log_info("job %lld epoch %u rank %d: ready", r->number, r->epoch, r->rank);
-    hdt_port_send(r->conf.port, hdt_msg_reply(r->assign, "ready", body));
+    pthread_mutex_lock(&r->lock);
+    r->ready = true;
+    send_ready(r, r->assign);
+    if (r->again) {
+        send_ready(r, r->again);
+    }
+    pthread_mutex_unlock(&r->lock);
+}
+
+static void answer_error(struct hdt_runner *r, const struct hdt_error *err)
+{
+    hdt_log_failure(err->status == HDT_ECANCELED ? HDT_LOG_INFO : HDT_LOG_ERROR, err);
+    pthread_mutex_lock(&r->lock);
+    r->build_err = *err;
+    hdt_port_send(r->conf.port, hdt_msg_reply_error(r->assign, err));
+    if (r->again) {
+        hdt_port_send(r->conf.port, hdt_msg_reply_error(r->again, err));
+    }
+    r->ended = true;
+    pthread_mutex_unlock(&r->lock);
+}
+
+void hdt_runner_assigned_again(struct hdt_runner *r, json_t *assign)
+{
+    pthread_mutex_lock(&r->lock);
+    if (r->ready) {
+        send_ready(r, assign);
+    } else if (r->ended) {
+        hdt_port_send(r->conf.port, hdt_msg_reply_error(assign, &r->build_err));
+    } else {
+        json_decref(r->again);
+        r->again = json_incref(assign);
+    }
+    pthread_mutex_unlock(&r->lock);
 }
 
 static void report_failed(struct hdt_runner *r, const struct hdt_error *err)
@@ -218,8 +257,18 @@ static void report_rank_done(struct hdt_runner *r)
     write_trace(r, path);
     hdt_runner_report(r, "rank.done",
                       json_pack("{s:i,s:s,s:f,s:f}", "rank", r->rank, "trace", path, "busy_s",
-                                (double)(r->busy_all_ns + r->busy_ns) / 1e9, "wait_s",
-                                (double)(r->wait_all_ns + r->wait_ns) / 1e9));
+                                (double)r->busy_ns / 1e9, "wait_s", (double)r->wait_ns / 1e9));
+}
+
+/* Whoever told it to end at once wants nothing more of it. */
+static bool was_dropped(struct hdt_runner *r)
+{
+    bool dropped;
+
+    pthread_mutex_lock(&r->lock);
+    dropped = r->stop == HDT_RUNNER_ABORT && !r->tell_abort;
+    pthread_mutex_unlock(&r->lock);
+    return dropped;
 }
 
 static void runner_train(struct hdt_runner *r)
@@ -236,7 +285,9 @@ static void runner_train(struct hdt_runner *r)
         hdt_port_job_cancel(r->port, &why);
         hdt_state_wait(r->state, NULL);
     }
-    report_rank_done(r);
+    if (!was_dropped(r)) {
+        report_rank_done(r);
+    }
 }
 
 static void *runner_thread(void *arg)
@@ -245,11 +296,10 @@ static void *runner_thread(void *arg)
     struct hdt_error err = {0};
 
     if (hdt_runner_build(r, &err) == HDT_OK) {
-        send_ready(r);
+        answer_ready(r);
         runner_train(r);
     } else {
-        hdt_log_failure(err.status == HDT_ECANCELED ? HDT_LOG_INFO : HDT_LOG_ERROR, &err);
-        hdt_port_send(r->conf.port, hdt_msg_reply_error(r->assign, &err));
+        answer_error(r, &err);
     }
     pthread_mutex_lock(&r->lock);
     r->ended = true;
@@ -263,6 +313,7 @@ static void runner_release(struct hdt_runner *r)
 {
     hdt_runner_unbuild(r);
     json_decref(r->assign);
+    json_decref(r->again);
     free(r->coordinator);
     free(r->resume);
     free(r->dir);

@@ -197,6 +197,7 @@ static enum hdt_status build_stages(struct hdt_runner *r, struct hdt_error *err)
             continue;
         }
         stage_conf_fill(r, &r->plan.stages[i], &conf);
+        HDT_TRY(hdt_runner_stop_check(r, err)); /* before each, which may take seconds */
         HDT_TRY(hdt_stage_new(r->conf.backend, r->conf.device, &conf, &r->stages[i], err));
         hdt_stage_set_loss_scale(r->stages[i], (float)(1.0 / (double)tokens));
     }
@@ -304,6 +305,7 @@ enum hdt_status hdt_runner_build(struct hdt_runner *r, struct hdt_error *err)
     HDT_TRY(build_staging(r, err));
     build_sync(r);
     HDT_TRY(build_flows(r, err));
+    HDT_TRY(hdt_runner_stop_check(r, err));
     return build_state(r, err);
 }
 

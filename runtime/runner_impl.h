@@ -63,11 +63,12 @@ struct hdt_runner {
     uint64_t start_samples, start_tokens;
     int64_t step; /* 0-based, of the step that runs; steps done when none does */
     enum hdt_phase phase;
-    bool grads_finished; /* of this step */
-    bool ckpt_due;       /* root: a periodic checkpoint waits for the last one's end */
-    double loss_sum;     /* of this phase, in micro-batch order */
-    int64_t busy_ns, wait_ns, busy_all_ns, wait_all_ns;
-    struct hdt_sync_total total; /* root */
+    bool grads_finished;      /* of this step */
+    bool ckpt_due;            /* root: a periodic checkpoint waits for the last one's end */
+    double loss_sum;          /* of this phase, in micro-batch order */
+    int64_t busy_ns, wait_ns; /* of the whole run */
+    int64_t busy_told_ns, wait_told_ns; /* of these, in the last SYNC_UP */
+    struct hdt_sync_total total;        /* root */
     struct hdt_sync_item *items;
     double *sumsq;
     struct hdt_sync_up *ups; /* root: of the last sync, by rank */
@@ -79,8 +80,10 @@ struct hdt_runner {
     pthread_t thread;
     pthread_mutex_t lock; /* guards the rest */
     pthread_cond_t changed;
-    bool started, ended;
-    bool tell_abort; /* the coordinator does not know of it */
+    bool started, ready, ended;
+    json_t *again;              /* the last "assign" that came again before it was ready */
+    struct hdt_error build_err; /* of one that never was */
+    bool tell_abort;            /* the coordinator does not know of it */
     enum hdt_runner_stop stop;
     struct hdt_error why; /* of an abort */
 };
@@ -91,6 +94,9 @@ enum hdt_status hdt_runner_parse(struct hdt_runner *r, struct hdt_error *err);
 /* Stages, pool, flows, data, state. On the runner's thread. */
 enum hdt_status hdt_runner_build(struct hdt_runner *r, struct hdt_error *err);
 void hdt_runner_unbuild(struct hdt_runner *r);
+
+/* HDT_ECANCELED when the end was asked for. */
+enum hdt_status hdt_runner_stop_check(struct hdt_runner *r, struct hdt_error *err);
 
 /* Run an op list once. */
 enum hdt_status hdt_runner_run_ops(struct hdt_runner *r, enum hdt_phase phase,

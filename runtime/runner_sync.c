@@ -195,12 +195,11 @@ static enum hdt_status up_fill(struct hdt_runner *r, enum hdt_sync_phase phase,
     up->step = r->step;
     up->loss_sum = phase == HDT_SYNC_DIGEST ? 0 : r->loss_sum;
     up->n_tokens = phase_tokens(r, phase);
-    up->busy_s = (double)r->busy_ns / 1e9;
-    up->wait_s = (double)r->wait_ns / 1e9;
-    r->busy_all_ns += r->busy_ns;
-    r->wait_all_ns += r->wait_ns;
-    r->busy_ns = 0;
-    r->wait_ns = 0;
+    /* The op that this sync is part of is not over: it counts in the next record. */
+    up->busy_s = (double)(r->busy_ns - r->busy_told_ns) / 1e9;
+    up->wait_s = (double)(r->wait_ns - r->wait_told_ns) / 1e9;
+    r->busy_told_ns = r->busy_ns;
+    r->wait_told_ns = r->wait_ns;
     if (phase == HDT_SYNC_TRAIN) {
         return items_sumsq(r, &up->n_items, err);
     }

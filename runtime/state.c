@@ -240,6 +240,12 @@ void hdt_state_free(struct hdt_state *state)
     free(state);
 }
 
+/* A job that was told to end does not write or read gigabytes first. */
+static enum hdt_status state_check(const struct hdt_state *state, struct hdt_error *err)
+{
+    return state->conf.port ? hdt_port_job_check(state->conf.port, err) : HDT_OK;
+}
+
 /* ---- saving ---- */
 
 static enum hdt_status snapshot_take(struct hdt_state *state, struct hdt_error *err)
@@ -342,6 +348,7 @@ static enum hdt_status save_own(struct hdt_state *state, struct hdt_ckpt_writer 
         for (pos = 0; pos < walk_bytes(&walk); pos += len) {
             left = walk_bytes(&walk) - pos;
             len = left < LOCAL_SLAB_BYTES ? (size_t)left : LOCAL_SLAB_BYTES;
+            HDT_TRY(state_check(state, err));
             HDT_TRY(source_read(state, &walk, at, pos, len, state->slab, err));
             HDT_TRY(hdt_ckpt_writer_append(writer, walk.tensor, walk.part, state->slab, len, err));
         }
@@ -546,6 +553,7 @@ static enum hdt_status load_own(struct hdt_state *state, const struct hdt_ckpt_r
         for (pos = 0; pos < walk_bytes(&walk); pos += len) {
             left = walk_bytes(&walk) - pos;
             len = left < LOCAL_SLAB_BYTES ? (size_t)left : LOCAL_SLAB_BYTES;
+            HDT_TRY(state_check(state, err));
             HDT_TRY(
                 hdt_ckpt_reader_read(reader, walk.tensor, walk.part, pos, len, state->slab, err));
             HDT_TRY(hdt_stage_write(state->conf.stages[walk.stage],

@@ -348,6 +348,11 @@ static void on_report(struct rig *rig, const struct rig_run *run, const json_t *
     } else if (strcmp(type, "done") == 0) {
         take_text(body, "weights_digest", result->digest, sizeof(result->digest));
         result->stopped = json_is_true(json_object_get(body, "stopped"));
+    } else if (strcmp(type, "rank.done") == 0) {
+        int64_t rank = json_integer_value(json_object_get(body, "rank"));
+
+        must(rank >= 0 && rank < RIG_RANKS_MAX, "rank out of bounds", NULL);
+        take_text(body, "trace", result->traces[rank], sizeof(result->traces[rank]));
     } else if (strcmp(type, "failed") == 0) {
         take_error(json_object_get(body, "error"), result);
     }

@@ -49,7 +49,8 @@ struct rig_result {
     int64_t ckpt_step, start_step;
     int n_ckpts, n_cuts;
     bool stopped;
-    json_t *error; /* body of "failed" or "error"; NULL when all went well */
+    char traces[RIG_RANKS_MAX][4096]; /* by rank */
+    json_t *error;                    /* body of "failed" or "error"; NULL when all went well */
 };
 
 /* Make a folder with token shards; kept until free. */

@@ -91,6 +91,48 @@ Test(runner, one_two_and_three_stages_give_the_same_bits)
     expect_same(&a, &c, 1, 8);
 }
 
+/* Ops of one thread follow one another: none begins before the last one's end, waits are gaps. */
+static void expect_trace(const char *path, int64_t n_steps)
+{
+    json_t *root = json_load_file(path, 0, NULL), *events, *event;
+    double end_us[RIG_STAGES_MAX + 1] = {0};
+    int64_t n_syncs = 0;
+    size_t i;
+
+    cr_assert(root, "%s", path);
+    events = json_object_get(root, "traceEvents");
+    json_array_foreach(events, i, event)
+    {
+        double ts = json_real_value(json_object_get(event, "ts"));
+        double dur = json_real_value(json_object_get(event, "dur"));
+        int64_t tid = json_integer_value(json_object_get(event, "tid"));
+        const char *name = json_string_value(json_object_get(event, "name"));
+        const json_t *args = json_object_get(event, "args");
+
+        if (strcmp(json_string_value(json_object_get(event, "ph")), "X") != 0) {
+            continue;
+        }
+        cr_assert(tid >= 0 && tid <= RIG_STAGES_MAX);
+        /* Microseconds since 1970 have a quarter of one as their last digit in a double. */
+        cr_expect(dur >= 0 && ts + 0.5 >= end_us[tid], "%s of %s begins %.1f us too early", name,
+                  path, end_us[tid] - ts);
+        end_us[tid] = ts + dur;
+        n_syncs += strcmp(name, "NORM_SYNC") == 0 && !json_object_get(args, "eval");
+    }
+    cr_expect_eq(n_syncs, n_steps);
+    json_decref(root);
+}
+
+Test(runner, traces_tell_waiting_from_work)
+{
+    struct rig_result result;
+
+    run_well(&three, &result);
+    for (int rank = 0; rank < three.n_ranks; rank++) {
+        expect_trace(result.traces[rank], three.steps);
+    }
+}
+
 Test(runner, tied_embeddings_give_the_same_bits)
 {
     /* Apart, on one rank in two stages, and in one stage. */
