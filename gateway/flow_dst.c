@@ -142,8 +142,8 @@ enum hdt_status hdt_dst_place(struct hdt_peer *peer, struct hdt_rx_job *job, voi
         dst_begin_slot(slot, chunk);
     }
     HDT_ASSERT(slot->seq == chunk->seq);
-    if (slot->frame.frame_len != chunk->frame_len) {
-        (void)dst_bad(peer, chunk, "other chunks of its frame tell another length");
+    if (slot->frame.frame_len != chunk->frame_len || slot->frame.whole != chunk->whole) {
+        (void)dst_bad(peer, chunk, "other chunks of its frame tell another length or hash");
         return HDT_OK;
     }
     if (slot->complete || dst_claim(job, slot) == 0) {

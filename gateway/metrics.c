@@ -3,6 +3,9 @@
 #include "config.h"
 
 #include "gateway/metrics.h"
+
+#include "gateway/audit.h"
+#include "gateway/store.h"
 #include "src/base/buf.h"
 #include "src/base/clock.h"
 #include "src/base/process.h"
@@ -124,6 +127,10 @@ static void metrics_gateway(struct hdt_gateway *gw, struct hdt_buf *out,
         {"hdt_refused_revocation_lists_total", "counter",
          "Revocation lists of peers refused: older, foreign or broken.",
          (double)gw->n_refused_lists},
+        {"hdt_audit_lines_lost_total", "counter", "Lines of audit.jsonl that could not be written.",
+         (double)hdt_audit_n_lost(gw->audit)},
+        {"hdt_store_records_waiting", "gauge", "Records of jobs that wait for room on the disk.",
+         gw->store ? (double)hdt_store_n_waiting(gw->store) : 0},
         {"hdt_messages_total", "counter", "Control messages sent and passed on.",
          (double)gw->n_messages},
         {"hdt_queued_events", "gauge", "Events that wait for the control plane.",
