@@ -131,9 +131,12 @@ void hdt_gwjob_append_waiting(const struct hdt_gwjob *job, struct hdt_buf *text)
         }
         hdt_buf_appendf(text, "%srank %zu (%s/%s", n > 1 ? ", " : "", rank, r->site, r->worker);
         if (alive->at_us) {
-            hdt_buf_appendf(text, ", %s %lld of %lld %.0f s ago", alive->phase,
-                            (long long)alive->done, (long long)alive->total,
-                            (double)(now_us - alive->at_us) / 1e6);
+            hdt_buf_appendf(text, ", %s", alive->phase);
+            if (alive->total > 0) {
+                hdt_buf_appendf(text, " %lld of %lld", (long long)alive->done,
+                                (long long)alive->total);
+            }
+            hdt_buf_appendf(text, " %.0f s ago", (double)(now_us - alive->at_us) / 1e6);
         }
         hdt_buf_append_str(text, ")");
     }

@@ -3,6 +3,7 @@
 
 #include "gateway/dp.h"
 #include "src/base/clock.h"
+#include "src/base/recorder.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -268,6 +269,7 @@ void hdt_session_tick(struct hdt_session *session, int64_t now_us)
         hdt_error_hint(&why, "look at its gateway and at the link ('hdt doctor'); it is dialled "
                              "again and again");
         hdt_session_close(session, &why);
+        hdt_recorder_dump("stall");
         return;
     }
     session_note_suspect(session, silent_us);
