@@ -203,12 +203,18 @@ void hdt_dial_back_free(struct hdt_gateway *gw);
 void hdt_coordinator_submit(struct hdt_gateway *gw, const json_t *msg);
 void hdt_coordinator_stop(struct hdt_gateway *gw, const json_t *msg);
 void hdt_coordinator_follow(struct hdt_gateway *gw, const json_t *msg);
-/* "step", "eval", "ckpt", "done", "rank.done", "failed" of workers; "job.wan" of gateways. */
+void hdt_coordinator_unfollow(struct hdt_gateway *gw, const json_t *msg);
+/* "step", "eval", "ckpt", "ckpt.failed", "done", "rank.done", "failed" of workers; "failed" and
+ * "job.wan" of gateways. */
 void hdt_coordinator_report(struct hdt_gateway *gw, const json_t *msg);
 /* A worker came back as another process: what it ran is gone. */
 void hdt_coordinator_worker_restarted(struct hdt_gateway *gw, const char *site, const char *name);
 /* A site, or a worker of it, is back: what it may have missed is said again. */
 void hdt_coordinator_site_up(struct hdt_gateway *gw, const char *site);
+/* ... and what it said and we did not get is asked for: reports of its workers, and by its
+ * followers. */
+void hdt_coordinator_reports_again(struct hdt_gateway *gw, const char *site);
+void hdt_coordinator_followers_again(struct hdt_gateway *gw, const char *site);
 /* Take up the jobs of the store that were not over. */
 void hdt_coordinator_start(struct hdt_gateway *gw);
 void hdt_coordinator_tick(struct hdt_gateway *gw);

@@ -7,6 +7,7 @@
  */
 #include "config.h"
 
+#include "gateway/journal.h"
 #include "gateway/recovery.h"
 #include "src/base/clock.h"
 #include "src/base/log.h"
@@ -84,27 +85,6 @@ bool hdt_gwjob_has_member(const struct hdt_gwjob *job, const char *address)
 
 /* ---- telling others ---- */
 
-void hdt_gwjob_event(struct hdt_gateway *gw, struct hdt_gwjob *job, const char *event, json_t *body)
-{
-    struct hdt_error err = {0};
-
-    json_object_set_new(body, "job", json_integer(job->job));
-    json_object_set_new(body, "event", json_string(event));
-    for (size_t i = 0; i < job->n_followers;) {
-        json_t *msg = hdt_msg_new("job.event", job->followers[i], json_incref(body));
-
-        if (hdt_route_send(gw, msg, &err) == HDT_OK) {
-            i++;
-            continue;
-        }
-        hdt_log_debug("job %ld: follower %s left", (long)job->number, job->followers[i]);
-        memmove(job->followers[i], job->followers[i + 1],
-                (job->n_followers - i - 1) * sizeof(job->followers[0]));
-        job->n_followers--;
-    }
-    json_decref(body);
-}
-
 json_t *hdt_gwjob_state_body(struct hdt_gateway *gw, const struct hdt_gwjob *job)
 {
     json_t *body = json_pack("{s:s, s:I}", "state", hdt_gwjob_state_name(job->state), "epoch",
@@ -142,10 +122,8 @@ static void job_release(struct hdt_gateway *gw, struct hdt_gwjob *job)
 {
     hdt_gwjob_tell_ranks(gw, job, "release", NULL);
     hdt_gwjob_tell_sites(gw, job, "job.close");
-    if (job->metrics) {
-        fclose(job->metrics);
-        job->metrics = NULL;
-    }
+    hdt_journal_close(job->metrics);
+    job->metrics = NULL;
 }
 
 void hdt_gwjob_fail(struct hdt_gateway *gw, struct hdt_gwjob *job, const struct hdt_error *why)
@@ -161,16 +139,6 @@ void hdt_gwjob_fail(struct hdt_gateway *gw, struct hdt_gwjob *job, const struct 
 }
 
 /* ---- the end ---- */
-
-void hdt_gwjob_wan_totals(const struct hdt_gwjob *job, int64_t *raw, int64_t *sent)
-{
-    *raw = 0;
-    *sent = 0;
-    for (size_t i = 0; i < job->n_wan; i++) {
-        *raw += job->wan[i].raw_before + job->wan[i].raw;
-        *sent += job->wan[i].sent_before + job->wan[i].sent;
-    }
-}
 
 json_t *hdt_gwjob_done_body(struct hdt_gateway *gw, const struct hdt_gwjob *job)
 {
@@ -210,7 +178,7 @@ static void collect_done(struct hdt_gateway *gw, void *user, const json_t *reply
 
     job->n_requests--;
     if (reply) {
-        hdt_gwjob_take_wan(job, hdt_msg_from(reply), hdt_msg_body(reply));
+        hdt_gwjob_take_wan(gw, job, hdt_msg_from(reply), hdt_msg_body(reply));
     } else {
         hdt_log_warn("job %ld: WAN figures are incomplete: %s", (long)job->number, why->msg);
     }
@@ -263,6 +231,7 @@ static void tokens_set(struct hdt_gwjob *job)
 
     job->tokens = (job->start_step - job->first_step) * batch->micro_batch *
                   batch->n_micro_batches * batch->seq_len;
+    job->tokens_step = job->start_step;
 }
 
 void hdt_gwjob_run(struct hdt_gateway *gw, struct hdt_gwjob *job)
@@ -272,7 +241,7 @@ void hdt_gwjob_run(struct hdt_gateway *gw, struct hdt_gwjob *job)
     job->last_report_us = hdt_clock_now_us();
     tokens_set(job);
     if (job->epoch > 1) {
-        hdt_recovery_done(job);
+        hdt_recovery_done(gw, job);
         memset(&job->error, 0, sizeof(job->error));
     }
     hdt_gwjob_set_state(gw, job, HDT_GWJOB_RUNNING);

@@ -4,12 +4,11 @@
 
 /* A job at the gateway that coordinates it: shared by coordinator.c (its life), job_requests.c
  * (what operators ask), job_store.c (its record), job_orders.c (orders to its workers), recovery.c
- * (its way back after a loss), report.c (what its workers say of it) and coordinator_watch.c (who
+ * (its way back after a loss), report.c, intake.c (what its workers say of it), follower.c,
+ * catchup.c (who is told), job_wan.c (bytes) and coordinator_watch.c (who
  * leaves, what takes too long). Main thread. */
 #include "gateway/control.h"
 #include "src/core/plan.h"
-
-#include <stdio.h>
 
 enum hdt_gwjob_state {
     HDT_GWJOB_PREPARING, /* workers build their stages */
@@ -22,11 +21,27 @@ enum hdt_gwjob_state {
     HDT_GWJOB_FAILED,
 };
 
-/* What one site has sent over the WAN for the job: in this epoch, and in those before. */
+/* What one site has sent over the WAN for the job: by the counter that its gateway has now, and by
+ * those before it. */
+#define HDT_GWJOB_COUNTER_CAP 40
 struct hdt_gwjob_wan {
     char site[HDT_NAME_CAP];
-    int64_t raw, plain, sent;
-    int64_t raw_before, sent_before;
+    char counter[HDT_GWJOB_COUNTER_CAP]; /* instance of the gateway and epoch */
+    int64_t raw, sent, raw_before, sent_before;
+};
+
+/* The last report taken of each rank's worker in an epoch (intake.c). */
+struct hdt_gwintake {
+    uint32_t epoch;
+    size_t n_ranks;
+    int64_t *taken;
+};
+
+struct hdt_gwfollower {
+    char address[HDT_ADDRESS_CAP];
+    bool behind;  /* not all events could be sent: it catches up from metrics.jsonl */
+    uint64_t off; /* in the file: what is before was sent */
+    json_int_t since_epoch, since_step; /* it has lines up to there */
 };
 
 /* Where the worker of a rank stands in this epoch (job_orders.c). */
@@ -39,6 +54,7 @@ struct hdt_gwjob_rank {
 };
 
 struct hdt_gwjob_wait;
+struct hdt_journal;
 
 struct hdt_gwjob {
     uint32_t job, epoch;
@@ -50,8 +66,10 @@ struct hdt_gwjob {
     struct hdt_plan plan;
     json_t *conf_json, *model_json, *plan_json;
     char *resume, *run_dir;
-    FILE *metrics; /* run_dir/metrics.jsonl; NULL when it could not be opened */
-    char (*followers)[HDT_ADDRESS_CAP];
+    struct hdt_journal *metrics; /* run_dir/metrics.jsonl; NULL when it could not be opened */
+    int64_t metrics_failed_us;   /* it cannot be written since; 0: it can */
+    struct hdt_gwintake intake;
+    struct hdt_gwfollower *followers;
     size_t n_followers;
     size_t n_waiting;  /* answers to "job.wan.get" (finishing) */
     size_t n_requests; /* of whose answers this job is the user: it lives until they came */
@@ -70,7 +88,8 @@ struct hdt_gwjob {
     int64_t lost_step, lost_us;     /* where the epoch before ended, and when */
     int64_t not_before_us, said_us; /* the next one begins; followers were told last */
     /* last report */
-    int64_t step, start_step, tokens;
+    int64_t step, start_step;
+    int64_t tokens, tokens_step; /* trained by this job, up to which step */
     double loss, val_loss, grad_norm, lr, step_s, tokens_per_s;
     bool has_val_loss;
     char weights_digest[20];
@@ -80,6 +99,7 @@ struct hdt_gwjob {
     struct hdt_gwjob_wan *wan;
     size_t n_wan;
     int64_t wan_rate_us, wan_rate_sent; /* where the last rate was taken */
+    int64_t wan_saved_us;
     double wan_bits_per_s;
     struct hdt_gwjob *next;
 };
@@ -162,19 +182,53 @@ void hdt_gwjob_finish(struct hdt_gateway *gw, struct hdt_gwjob *job);
 /* Body of the event "done". */
 json_t *hdt_gwjob_done_body(struct hdt_gateway *gw, const struct hdt_gwjob *job);
 
-/* catchup.c: send the events after step `since` again, to one follower, and the state as it is. */
-void hdt_gwjob_replay(struct hdt_gateway *gw, struct hdt_gwjob *job, const char *to,
-                      json_int_t since);
+/* ---- follower.c, catchup.c ---- */
+
+/* Events of the job go to this address from now on. HDT_ENOMEM: too many follow it. *follower may
+ * be NULL; it is valid until somebody else begins or ends to follow. */
+enum hdt_status hdt_gwjob_follow(struct hdt_gwjob *job, const char *address,
+                                 struct hdt_gwfollower **follower, struct hdt_error *err);
+/* Send a follower what it has not (from `off` on, and after `since`), and the state at its end.
+ * HDT_OK: it has all. Else it is behind, and the next tick goes on; HDT_ENOENT: it is gone. */
+enum hdt_status hdt_gwjob_catch_up(struct hdt_gateway *gw, struct hdt_gwjob *job,
+                                   struct hdt_gwfollower *follower);
+void hdt_gwjob_followers_tick(struct hdt_gateway *gw, struct hdt_gwjob *job);
 
 /* Forget jobs that are over: the newest of them stay, for 'hdt status'. */
 void hdt_gwjobs_prune(struct hdt_gateway *gw);
 
+/* ---- job_wan.c ---- */
+
 /* Sums over sites. */
 void hdt_gwjob_wan_totals(const struct hdt_gwjob *job, int64_t *raw, int64_t *sent);
 
-/* report.c: write a line to metrics.jsonl; stolen. */
-void hdt_gwjob_metrics_write(struct hdt_gwjob *job, json_t *line);
-/* report.c: store one site's "job.wan". */
-void hdt_gwjob_take_wan(struct hdt_gwjob *job, const char *site, const json_t *body);
+/* Store one site's "job.wan". */
+void hdt_gwjob_take_wan(struct hdt_gateway *gw, struct hdt_gwjob *job, const char *site,
+                        const json_t *body);
+/* For the record, and back. */
+json_t *hdt_gwjob_wan_json(const struct hdt_gwjob *job);
+void hdt_gwjob_wan_load(struct hdt_gwjob *job, const json_t *record);
+
+/* ---- intake.c: reports by number ---- */
+
+enum hdt_gwintake_verdict {
+    HDT_GWINTAKE_NEXT,  /* to be taken now */
+    HDT_GWINTAKE_TAKEN, /* it was before */
+    HDT_GWINTAKE_EARLY, /* others come first */
+};
+/* Report n of the worker of a rank, which has none before `first` any more. */
+enum hdt_gwintake_verdict hdt_gwjob_judge(struct hdt_gwjob *job, size_t rank, int64_t n,
+                                          int64_t first);
+int64_t hdt_gwjob_taken(struct hdt_gwjob *job, size_t rank);
+void hdt_gwjob_set_taken(struct hdt_gwjob *job, size_t rank, int64_t n);
+/* Say up to which report all were taken; `again`: and that those after it did not come. */
+void hdt_gwjob_acknowledge(struct hdt_gateway *gw, struct hdt_gwjob *job, size_t rank, bool again);
+/* For the record; back, with what metrics.jsonl says beyond it (numbers, and the last step). */
+json_t *hdt_gwjob_intake_json(struct hdt_gwjob *job);
+void hdt_gwjob_intake_load(struct hdt_gwjob *job, const json_t *record);
+
+/* report.c: a line of metrics.jsonl (stolen): "epoch" and "time" are added. HDT_EIO: it is not
+ * there. */
+enum hdt_status hdt_gwjob_metrics_add(struct hdt_gwjob *job, json_t *line);
 
 #endif /* HDT_GATEWAY_COORDINATOR_H */

@@ -178,6 +178,7 @@ void hdt_coordinator_tick(struct hdt_gateway *gw)
         if (!hdt_gwjob_is_over(job)) {
             job_tick(gw, job);
         }
+        hdt_gwjob_followers_tick(gw, job);
     }
     hdt_gwjobs_prune(gw);
 }

@@ -196,6 +196,8 @@ void hdt_federation_peer_up(struct hdt_gateway *gw, const char *name, const json
     hdt_revocation_peer_up(gw, name);
     info_send(gw);
     hdt_coordinator_site_up(gw, name);
+    hdt_coordinator_reports_again(gw, name);
+    hdt_coordinator_followers_again(gw, name);
 }
 
 void hdt_federation_peer_down(struct hdt_gateway *gw, const char *name, const struct hdt_error *why)

@@ -3,6 +3,7 @@
  * record holds all that a coordinator needs to go on with the job after a restart. */
 #include "config.h"
 
+#include "gateway/journal.h"
 #include "gateway/member.h"
 #include "gateway/recovery.h"
 #include "gateway/store.h"
@@ -48,7 +49,7 @@ static int64_t moment_of(double wall_s)
 }
 
 /* How far it is: only the coordinator itself reads this. */
-static void record_add_progress(json_t *record, const struct hdt_gwjob *job)
+static void record_add_progress(json_t *record, struct hdt_gwjob *job)
 {
     json_t *ranks_done = json_array();
 
@@ -58,10 +59,12 @@ static void record_add_progress(json_t *record, const struct hdt_gwjob *job)
         }
     }
     json_object_update_new(
-        record, json_pack("{s:I, s:I, s:b, s:b, s:s, s:o, s:O}", "tokens", (json_int_t)job->tokens,
+        record, json_pack("{s:I, s:I, s:I, s:b, s:b, s:s, s:o, s:O, s:o, s:o}", "tokens",
+                          (json_int_t)job->tokens, "tokens_step", (json_int_t)job->tokens_step,
                           "checkpoint_step", (json_int_t)job->checkpoint_step, "user_stopped",
                           job->user_stopped, "root_done", job->root_done, "weights_digest",
-                          job->weights_digest, "ranks_done", ranks_done, "traces", job->traces));
+                          job->weights_digest, "ranks_done", ranks_done, "traces", job->traces,
+                          "reports", hdt_gwjob_intake_json(job), "wan", hdt_gwjob_wan_json(job)));
     json_object_update_new(record,
                            json_pack("{s:i, s:I, s:I, s:I, s:f, s:o}", "attempts", job->n_attempts,
                                      "best_step", (json_int_t)job->best_step, "first_step",
@@ -87,21 +90,21 @@ enum hdt_status hdt_gwjob_open_run_dir(struct hdt_gateway *gw, struct hdt_gwjob 
                                        struct hdt_error *err)
 {
     char *jobs_dir = hdt_asprintf("%s/jobs", gw->conf.state_dir);
+    enum hdt_status status;
     char *path;
 
     job->run_dir = hdt_asprintf("%s/%ld-%s", jobs_dir, (long)job->number, job->name);
     path = hdt_asprintf("%s/metrics.jsonl", job->run_dir);
     if ((mkdir(jobs_dir, 0755) == 0 || errno == EEXIST) &&
         (mkdir(job->run_dir, 0755) == 0 || errno == EEXIST)) {
-        job->metrics = fopen(path, "ae");
-    }
-    if (!job->metrics) {
-        hdt_error_set_errno(err, HDT_EIO, errno, "cannot write '%s'", path);
+        status = hdt_journal_open(path, &job->metrics, err);
+    } else {
+        status = hdt_error_set_errno(err, HDT_EIO, errno, "cannot make '%s'", job->run_dir);
         hdt_error_hint(err, "check free space and the owner of state_dir");
     }
     free(path);
     free(jobs_dir);
-    return job->metrics ? HDT_OK : HDT_EIO;
+    return status;
 }
 
 void hdt_gwjob_free(struct hdt_gwjob *job)
@@ -113,9 +116,8 @@ void hdt_gwjob_free(struct hdt_gwjob *job)
     json_decref(job->plan_json);
     json_decref(job->ranks);
     json_decref(job->traces);
-    if (job->metrics) {
-        fclose(job->metrics);
-    }
+    hdt_journal_close(job->metrics);
+    free(job->intake.taken);
     free(job->resume);
     free(job->run_dir);
     free(job->followers);
@@ -189,6 +191,7 @@ static void job_load_progress(struct hdt_gwjob *job, const json_t *record)
 
     job->step = json_integer_value(json_object_get(record, "step"));
     job->tokens = json_integer_value(json_object_get(record, "tokens"));
+    job->tokens_step = json_integer_value(json_object_get(record, "tokens_step"));
     job->checkpoint_step = json_integer_value(json_object_get(record, "checkpoint_step"));
     job->user_stopped = json_is_true(json_object_get(record, "user_stopped"));
     job->root_done = json_is_true(json_object_get(record, "root_done"));
@@ -256,6 +259,8 @@ static void job_load(void *user, uint32_t number, const char *state_name, const 
     if (hdt_gwjob_open_run_dir(gw, job, &err) != HDT_OK) {
         hdt_log_failure(HDT_LOG_WARN, &err);
     }
+    hdt_gwjob_intake_load(job, record);
+    hdt_gwjob_wan_load(job, record);
     if (state != HDT_GWJOB_RECOVERING) { /* that epoch has not begun */
         msg = hdt_msg_new("job.plan", gw->conf.site, json_incref((json_t *)record));
         json_object_set_new(msg, "from", json_string(gw->conf.site));

@@ -372,6 +372,7 @@ static json_t *job_wan(struct hdt_gateway *gw, uint32_t job)
 {
     struct hdt_flow_stats *flows = hdt_calloc(MAX_FLOW_STATS, sizeof(*flows));
     size_t n = hdt_dataplane_flow_stats(gw->dp, flows, MAX_FLOW_STATS);
+    const struct hdt_gwmember *member;
     uint64_t raw = 0, plain = 0, sent = 0;
 
     for (size_t i = 0; i < n && i < MAX_FLOW_STATS; i++) {
@@ -383,8 +384,11 @@ static json_t *job_wan(struct hdt_gateway *gw, uint32_t job)
         }
     }
     free(flows);
-    return json_pack("{s:I, s:I, s:I, s:I}", "job", (json_int_t)job, "raw", (json_int_t)raw,
-                     "plain", (json_int_t)plain, "sent", (json_int_t)sent);
+    member = member_find(gw, job);
+    return json_pack("{s:I, s:I, s:o, s:I, s:I, s:I}", "job", (json_int_t)job, "epoch",
+                     (json_int_t)(member ? member->epoch : 0), "instance",
+                     hdt_msg_u64_hex(gw->instance), "raw", (json_int_t)raw, "plain",
+                     (json_int_t)plain, "sent", (json_int_t)sent);
 }
 
 void hdt_member_job_wan(struct hdt_gateway *gw, const json_t *msg)

@@ -146,16 +146,6 @@ static int64_t backoff_us(int n_attempts)
     return us < BACKOFF_MAX_US ? us : BACKOFF_MAX_US;
 }
 
-/* Bytes that crossed the WAN are counted by flows, which end with their epoch. */
-static void wan_keep(struct hdt_gwjob *job)
-{
-    for (size_t i = 0; i < job->n_wan; i++) {
-        job->wan[i].raw_before += job->wan[i].raw;
-        job->wan[i].sent_before += job->wan[i].sent;
-        job->wan[i].raw = job->wan[i].plain = job->wan[i].sent = 0;
-    }
-}
-
 static void epoch_next(struct hdt_gwjob *job)
 {
     job->epoch++;
@@ -177,7 +167,6 @@ void hdt_recovery_begin(struct hdt_gateway *gw, struct hdt_gwjob *job, const str
     hdt_log_failure(HDT_LOG_WARN, why);
     hdt_gwjob_tell_ranks(gw, job, "stop", "abort");
     hdt_gwjob_tell_sites(gw, job, "job.close");
-    wan_keep(job);
     job->error = *why;
     job->lost_step = job->step;
     job->lost_us = hdt_clock_now_us();
@@ -261,8 +250,9 @@ void hdt_recovery_tick(struct hdt_gateway *gw, struct hdt_gwjob *job)
     }
 }
 
-void hdt_recovery_done(struct hdt_gwjob *job)
+void hdt_recovery_done(struct hdt_gateway *gw, struct hdt_gwjob *job)
 {
+    json_t *line;
     double lost_s = (double)(hdt_clock_now_us() - job->lost_us) / 1e6;
 
     if (job->lost_step > job->start_step) {
@@ -270,8 +260,10 @@ void hdt_recovery_done(struct hdt_gwjob *job)
     }
     hdt_log_info("job %ld: epoch %u goes on after step %ld, %.1f s are lost", (long)job->number,
                  job->epoch, (long)job->start_step, lost_s);
-    hdt_gwjob_metrics_write(job, json_pack("{s:s, s:I, s:s, s:f, s:f}", "event", "restart",
-                                           "from_step", (json_int_t)job->start_step, "reason",
-                                           job->error.msg, "seconds_lost", lost_s, "time",
-                                           (double)hdt_clock_wall_us() / 1e6));
+    line = json_pack("{s:s, s:I, s:I, s:s, s:f, s:f}", "event", "restart", "epoch",
+                     (json_int_t)job->epoch, "from_step", (json_int_t)job->start_step, "reason",
+                     job->error.msg, "seconds_lost", lost_s, "time",
+                     (double)hdt_clock_wall_us() / 1e6);
+    hdt_gwjob_metrics_add(job, json_incref(line));
+    hdt_gwjob_event(gw, job, "restart", line);
 }

@@ -27,7 +27,7 @@ void hdt_recovery_go(struct hdt_gateway *gw, struct hdt_gwjob *job);
 /* Deadlines of a job that recovers; every tick. */
 void hdt_recovery_tick(struct hdt_gateway *gw, struct hdt_gwjob *job);
 /* It runs in its new epoch: say so. */
-void hdt_recovery_done(struct hdt_gwjob *job);
+void hdt_recovery_done(struct hdt_gateway *gw, struct hdt_gwjob *job);
 
 /* Add to the body of an event "state" what a follower of a recovering job wants to know. */
 void hdt_recovery_describe(struct hdt_gateway *gw, const struct hdt_gwjob *job, json_t *body);

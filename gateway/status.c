@@ -106,23 +106,25 @@ static json_t *flows_json(struct hdt_gateway *gw)
     return array;
 }
 
-static json_t *job_json(const struct hdt_gwjob *job)
+static json_t *job_json(struct hdt_gateway *gw, const struct hdt_gwjob *job)
 {
+    json_t *state = hdt_gwjob_state_body(gw, job); /* epoch; why it recovers or failed, and so on */
     json_t *item = json_pack(
-        "{s:I, s:I, s:s, s:s, s:f, s:I, s:I, s:f, s:f, s:f, s:f, s:s, s:s, "
+        "{s:I, s:I, s:s, s:s, s:f, s:I, s:I, s:f, s:f, s:f, s:f, s:s, s:I, s:s, "
         "s:O, s:O}",
         "number", (json_int_t)job->number, "job", (json_int_t)job->job, "name", job->name, "state",
         hdt_gwjob_state_name(job->state), "since_s", seconds_since(job->state_since_us), "step",
         (json_int_t)job->step, "steps", (json_int_t)job->conf.steps, "tokens_per_s",
         job->tokens_per_s, "step_s", job->step_s, "predicted_step_s", job->plan.step_s,
         "wan_bits_per_s", job->wan_bits_per_s, "checkpoint", job->checkpoint ? job->checkpoint : "",
-        "run_dir", job->run_dir, "ranks", job->ranks, "plan", job->plan_json);
+        "checkpoint_step", (json_int_t)job->checkpoint_step, "run_dir", job->run_dir, "ranks",
+        job->ranks, "plan", job->plan_json);
 
     json_object_set_new(item, "loss",
                         job->step > job->start_step ? json_real(job->loss) : json_null());
-    if (job->state == HDT_GWJOB_FAILED) {
-        json_object_set_new(item, "error", hdt_msg_error_body(&job->error));
-    }
+    json_object_set_new(item, "restarts", json_integer(job->epoch > 1 ? job->epoch - 1 : 0));
+    json_object_update_missing(item, state);
+    json_decref(state);
     return item;
 }
 
@@ -133,7 +135,7 @@ json_t *hdt_coordinator_status(struct hdt_gateway *gw)
 
     LL_FOREACH(gw->jobs, job)
     {
-        json_array_append_new(jobs, job_json(job));
+        json_array_append_new(jobs, job_json(gw, job));
     }
     return jobs;
 }

@@ -214,6 +214,7 @@ static enum hdt_status on_release(struct hdt_agent *agent, json_t *msg, struct h
     if (runner_is_within(agent, job, epoch)) {
         runner_reap(agent);
     }
+    hdt_port_reports_end(agent->port, job, epoch); /* those of its end, too */
     reply_state(agent, msg, "released", json_object());
     return HDT_OK;
 }
@@ -344,7 +345,8 @@ enum hdt_status hdt_agent_new(const struct hdt_agent_conf *conf, struct hdt_agen
 {
     static const struct hdt_port_events events = {on_up, on_down, on_message};
     struct hdt_agent *agent = hdt_calloc(1, sizeof(*agent));
-    struct hdt_port_conf port_conf = {.address = conf->worker->gateway, .tls = conf->tls};
+    struct hdt_port_conf port_conf = {
+        .address = conf->worker->gateway, .tls = conf->tls, .spool_dir = conf->worker->state_dir};
     enum hdt_status status;
 
     agent->conf = *conf;

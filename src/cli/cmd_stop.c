@@ -78,6 +78,8 @@ static enum hdt_status stop_ask(struct hdt_gwclient *client, const struct stop_a
     f->job = json_integer_value(json_object_get(body, "job"));
     number = json_object_get(body, "number");
     f->number = json_is_integer(number) ? json_integer_value(number) : f->job;
+    f->last_step.epoch = json_integer_value(json_object_get(body, "epoch"));
+    f->last_step.step = json_integer_value(json_object_get(body, "step"));
     json_decref(body);
     return HDT_OK;
 }

@@ -46,7 +46,7 @@ begin() { # NAME [LINE...]
 }
 
 # The submitter knows why within 5 s of the kill at $killed; says when.
-knows() { grep -q "recovering from step.*is lost" "$1.log"; }
+knows() { grep -q "recovering: .*is lost" "$1.log"; }
 told() { # NAME
     wait_until 5 knows "$1" || fail "$1: the submitter does not know within 5 s"
     echo "   the reason is known after $(seconds_since "$killed") s"
