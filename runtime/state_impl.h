@@ -26,7 +26,7 @@ struct hdt_state {
     XXH3_state_t *xxh3;
     struct hdt_ckpt_meta meta;
     int64_t keepalive_us;
-    _Atomic uint64_t n_moved; /* slabs and other pieces of work of saves */
+    atomic_ullong n_moved; /* slabs and other pieces of work of saves */
 
     pthread_t thread;
     bool has_thread;      /* to be joined; the caller's thread only */
