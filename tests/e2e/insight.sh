@@ -42,7 +42,7 @@ section "what a rank waits for"
 job long.yaml 1000000 "plan.min_stages: 2" "codec.activations: none" "progress_timeout: 60s"
 hdt submit --gateway "$(gateway_of a)" long.yaml >long.log 2>&1 &
 submit_pid=$!
-pids+=($submit_pid)
+pids+=("$submit_pid")
 wait_until 20 at_step long 3 || fail "no step 3"
 check "a third site does not take its workers for free" status_says c '^worker b/w0 .*busy'
 kill -STOP "${worker_pid[b/w0]}"
