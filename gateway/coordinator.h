@@ -58,7 +58,8 @@ struct hdt_journal;
 
 struct hdt_gwjob {
     uint32_t job, epoch;
-    int64_t number; /* counted at this gateway: what people type */
+    char submitted[20]; /* instance of the gateway that took it, 16 hexadecimal digits */
+    int64_t number;     /* counted at this gateway: what people type */
     char name[HDT_NAME_CAP];
     enum hdt_gwjob_state state;
     int64_t state_since_us;
@@ -229,6 +230,8 @@ void hdt_gwjob_acknowledge(struct hdt_gateway *gw, struct hdt_gwjob *job, size_t
 json_t *hdt_gwjob_intake_json(struct hdt_gwjob *job);
 void hdt_gwjob_intake_load(struct hdt_gwjob *job, const json_t *record);
 
+/* report.c: a whole checkpoint: {step, path, seconds}. Nothing new is ignored. */
+void hdt_gwjob_take_checkpoint(struct hdt_gateway *gw, struct hdt_gwjob *job, const json_t *body);
 /* report.c: a line of metrics.jsonl (stolen): "epoch" and "time" are added. HDT_EIO: it is not
  * there. */
 enum hdt_status hdt_gwjob_metrics_add(struct hdt_gwjob *job, json_t *line);

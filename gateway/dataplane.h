@@ -140,6 +140,16 @@ void hdt_dataplane_recheck(struct hdt_dataplane *dp);
 /* Break the n-th bulk stream to a peer as a fault would (tests, `hdt` fault drills). */
 void hdt_dataplane_break_stream(struct hdt_dataplane *dp, const char *site, unsigned n);
 
+/* Why a received chunk was refused. */
+enum hdt_bad_chunk {
+    HDT_BAD_CHECKSUM, /* or the codec cannot read it: damaged on the way or in memory */
+    HDT_BAD_FLOW,     /* there is no such flow here */
+    HDT_BAD_CREDIT,   /* beyond the credit given */
+    HDT_BAD_FRAME,    /* longer than a slot, or unlike other chunks of its frame */
+    HDT_BAD_CODEC,    /* not one that may be used there */
+    HDT_BAD_COUNT
+};
+
 struct hdt_peer_stats {
     char site[64];
     char address[160];
@@ -150,6 +160,7 @@ struct hdt_peer_stats {
     uint64_t sent_bytes, recv_bytes;     /* on the sockets */
     uint64_t sent_chunks, resent_chunks; /* resent: sent before on a stream that was lost */
     uint64_t recv_chunks, dup_chunks, bad_chunks; /* bad: checksum or bounds */
+    uint64_t bad_by_cause[HDT_BAD_COUNT];         /* the same, apart */
     uint64_t plain_bytes, coded_bytes;            /* of chunks sent, before and after the codec */
     uint64_t raw_bytes; /* of the tensors they carry, before worker codecs */
     uint64_t n_sessions, n_stream_losses;

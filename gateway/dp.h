@@ -149,7 +149,7 @@ struct hdt_src_frame {
 struct hdt_dst_slot {
     bool begun, complete, have_pending;
     uint64_t seq;
-    struct hdt_frame frame; /* of the first chunk: lengths, shape, dtype */
+    struct hdt_frame frame; /* of the first chunk: lengths, dtype, check of the whole */
     uint32_t done_bytes;
     uint32_t nack_lo, nack_hi; /* bytes to ask for again; lo == hi: none */
     uint64_t *claims;          /* a bit a granule: claimed by a job or done */

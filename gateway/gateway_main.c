@@ -226,6 +226,7 @@ static void on_tick(evutil_socket_t fd, short what, void *user)
     hdt_coordinator_tick(gw);
     if (++gw->n_ticks % TICKS_PER_REPORT == 0) {
         hdt_member_tick(gw);
+        hdt_store_retry(gw->store);
         gateway_notify(gw);
     }
 }

@@ -182,6 +182,7 @@ static void order_assign(struct hdt_gateway *gw, struct hdt_gwjob *job, size_t r
                                            (json_int_t)job->number, "plan", job->plan_json, "conf",
                                            job->conf_json, "model", job->model_json, "resume",
                                            hdt_gwjob_resume(job), "coordinator", gw->conf.site));
+    json_object_set_new(body, "submitted", json_string(job->submitted));
     order_give(gw, job, rank, &order, body);
 }
 
@@ -233,6 +234,7 @@ static void release_answered(struct hdt_gateway *gw, void *user, const json_t *r
 
     (void)why; /* as above */
     if (wait_end(user, &job, &rank, &is_last) && reply && job->state == HDT_GWJOB_RECOVERING) {
+        hdt_gwjob_take_checkpoint(gw, job, json_object_get(hdt_msg_body(reply), "checkpoint"));
         job->by_rank[rank].is_free = true;
         hdt_recovery_go(gw, job);
     }

@@ -9,6 +9,7 @@
 #include "src/base/log.h"
 #include "src/core/msg.h"
 
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 #include <utlist.h>
@@ -79,6 +80,7 @@ static enum hdt_status job_submit(struct hdt_gateway *gw, const json_t *msg, str
     }
     job->job = job_wire_number(gw->conf.site, job->number);
     job->epoch = 1;
+    snprintf(job->submitted, sizeof(job->submitted), "%016" PRIx64, gw->instance);
     LL_APPEND(gw->jobs, job);
     *out = job;
     return HDT_OK;

@@ -80,6 +80,7 @@ void hdt_gwjob_save(struct hdt_gateway *gw, struct hdt_gwjob *job)
     struct hdt_error err = {0};
 
     record_add_progress(record, job);
+    json_object_set_new(record, "submitted", json_string(job->submitted));
     if (hdt_store_put_job(gw->store, job->job, hdt_gwjob_state_name(job->state), record, &err) !=
         HDT_OK) {
         hdt_log_failure(HDT_LOG_ERROR, &err);
@@ -241,6 +242,7 @@ static void job_load(void *user, uint32_t number, const char *state_name, const 
 {
     struct hdt_gateway *gw = user;
     enum hdt_gwjob_state state;
+    const char *submitted = json_string_value(json_object_get(record, "submitted"));
     struct hdt_error err = {0};
     struct hdt_gwjob *job;
     json_t *msg;
@@ -254,6 +256,8 @@ static void job_load(void *user, uint32_t number, const char *state_name, const 
     }
     job->job = number;
     job->epoch = (uint32_t)json_integer_value(json_object_get(record, "epoch"));
+    snprintf(job->submitted, sizeof(job->submitted), "%s",
+             submitted ? submitted : ""); /* may be of a gateway before this one */
     job->number = json_integer_value(json_object_get(record, "number"));
     job->last_report_us = hdt_clock_now_us();
     job_load_progress(job, record);

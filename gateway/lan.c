@@ -532,7 +532,7 @@ static struct hdt_out *client_flow_out(struct hdt_flow_end *flow, struct hdt_con
         return NULL;
     }
     out->rec.frame.dtype = slot->frame.dtype;
-    out->rec.frame.shape = slot->frame.shape;
+    out->rec.frame.xxh3 = slot->frame.whole;
     out->rec.frame.prio = slot->frame.prio;
     out->rec.frame.flags = slot->frame.flags;
     out->rec.frame.frame_len = slot->frame.frame_len;

@@ -21,6 +21,7 @@ struct hdt_gwmember {
     uint32_t job, epoch;
     char coordinator[HDT_NAME_CAP];
     struct hdt_plan plan;
+    struct hdt_error why; /* it cannot go on here: said until the epoch is over; HDT_OK: it can */
     struct hdt_gwmember *next;
 };
 
@@ -109,6 +110,14 @@ static void member_tell_failed(struct hdt_gateway *gw, const char *coordinator, 
     hdt_route_post(gw, coordinator, "failed",
                    json_pack("{s:I, s:I, s:i, s:o}", "job", (json_int_t)job, "epoch",
                              (json_int_t)epoch, "rank", -1, "error", hdt_msg_error_body(why)));
+}
+
+/* Said at once, and again with every tick: it may be lost with a session. */
+static void member_fail(struct hdt_gateway *gw, struct hdt_gwmember *member,
+                        const struct hdt_error *why)
+{
+    member->why = *why;
+    member_tell_failed(gw, member->coordinator, member->job, member->epoch, why);
 }
 
 void hdt_member_job_plan(struct hdt_gateway *gw, const json_t *msg)
@@ -372,14 +381,14 @@ void hdt_member_flow_open(struct hdt_gateway *gw, const json_t *msg)
     hdt_log_failure(HDT_LOG_DEBUG, &err); /* the coordinator logs it as the job's end */
     hdt_route_send(gw, hdt_msg_reply_error(msg, &err), &ignored);
     if (member) {
-        member_tell_failed(gw, member->coordinator, member->job, member->epoch, &err);
+        member_fail(gw, member, &err);
     }
 }
 
 void hdt_member_flow_failed(struct hdt_gateway *gw, uint32_t job, uint32_t epoch,
                             const struct hdt_error *why)
 {
-    const struct hdt_gwmember *member = member_find(gw, job);
+    struct hdt_gwmember *member = member_find(gw, job);
     struct hdt_error err = *why;
 
     err.status = HDT_ELINK; /* it is the flow that is lost: a new epoch has others */
@@ -388,7 +397,7 @@ void hdt_member_flow_failed(struct hdt_gateway *gw, uint32_t job, uint32_t epoch
     }
     hdt_error_where(&err, "%s", gw->conf.site);
     hdt_log_failure(HDT_LOG_WARN, &err);
-    member_tell_failed(gw, member->coordinator, job, member->epoch, &err);
+    member_fail(gw, member, &err);
 }
 
 /* ---- bytes over the WAN ---- */
@@ -431,10 +440,10 @@ void hdt_member_tick(struct hdt_gateway *gw)
 
     LL_FOREACH(gw->members, member)
     {
-        json_t *body = job_wan(gw, member->job);
-
-        json_object_set_new(body, "epoch", json_integer(member->epoch));
-        hdt_route_post(gw, member->coordinator, "job.wan", body);
+        hdt_route_post(gw, member->coordinator, "job.wan", job_wan(gw, member->job));
+        if (member->why.status != HDT_OK) {
+            member_tell_failed(gw, member->coordinator, member->job, member->epoch, &member->why);
+        }
     }
 }
 

@@ -178,19 +178,20 @@ static enum hdt_status report_eval(struct hdt_gateway *gw, struct hdt_gwjob *job
     return HDT_OK;
 }
 
-static void report_checkpoint(struct hdt_gateway *gw, struct hdt_gwjob *job, const json_t *body)
+void hdt_gwjob_take_checkpoint(struct hdt_gateway *gw, struct hdt_gwjob *job, const json_t *body)
 {
     const char *path = json_string_value(json_object_get(body, "path"));
     int64_t step = body_count(body, "step");
 
-    if (job->checkpoint && step < job->checkpoint_step) {
-        return; /* of an epoch that is over, and older than what we have */
+    if (!path ||
+        (job->checkpoint && (step < job->checkpoint_step || strcmp(path, job->checkpoint) == 0))) {
+        return; /* said before; or of an epoch that is over, and older than what we have */
     }
     if (step > job->checkpoint_step) {
         job->n_attempts = 0;
     }
     free(job->checkpoint);
-    job->checkpoint = hdt_strdup(path ? path : "");
+    job->checkpoint = hdt_strdup(path);
     job->checkpoint_step = step;
     HDT_RECORD(HDT_REC_CHECKPOINT, .n = {job->job, step}, .text = {"reported complete"});
     hdt_gwjob_save(gw, job);
@@ -212,6 +213,10 @@ static void report_checkpoint_failed(struct hdt_gateway *gw, struct hdt_gwjob *j
     hdt_msg_error_from_body(error, &err);
     hdt_log_warn("job %ld: no checkpoint of step %ld: %s", (long)job->number,
                  (long)body_int(body, "step"), err.msg);
+    /* A disk that is full here as well must not keep the news back. */
+    (void)hdt_gwjob_metrics_add(job, json_pack("{s:s, s:I, s:o}", "event", "ckpt.failed", "step",
+                                               (json_int_t)body_int(body, "step"), "error",
+                                               hdt_msg_error_body(&err)));
     hdt_gwjob_event(gw, job, "ckpt.failed",
                     json_pack("{s:I, s:I, s:o}", "epoch", (json_int_t)job->epoch, "step",
                               (json_int_t)body_int(body, "step"), "error",
@@ -310,7 +315,7 @@ static enum hdt_status report_take(struct hdt_gateway *gw, struct hdt_gwjob *job
         return report_eval(gw, job, body);
     }
     if (strcmp(type, "ckpt") == 0) {
-        report_checkpoint(gw, job, body);
+        hdt_gwjob_take_checkpoint(gw, job, body);
     } else if (strcmp(type, "ckpt.failed") == 0) {
         report_checkpoint_failed(gw, job, body);
     } else if (strcmp(type, "failed") == 0) {

@@ -54,6 +54,7 @@ static const struct {
     {"eval", FROM_WORKER, hdt_coordinator_report},
     {"ckpt", FROM_WORKER, hdt_coordinator_report},
     {"ckpt.failed", FROM_WORKER, hdt_coordinator_report},
+    {"saving", FROM_WORKER, hdt_coordinator_report},
     {"done", FROM_WORKER, hdt_coordinator_report},
     {"rank.done", FROM_WORKER, hdt_coordinator_report},
     {"failed", FROM_WORKER | FROM_SITE, hdt_coordinator_report},

@@ -2,9 +2,11 @@
 /* What a gateway says of itself to people and to `hdt status`: /status (JSON). */
 #include "config.h"
 
+#include "gateway/audit.h"
 #include "gateway/control.h"
 #include "gateway/coordinator.h"
 #include "gateway/rank_state.h"
+#include "gateway/store.h"
 #include "src/base/buf.h"
 #include "src/base/clock.h"
 #include "src/core/msg.h"
@@ -147,12 +149,21 @@ json_t *hdt_coordinator_status(struct hdt_gateway *gw)
     return jobs;
 }
 
+/* What a full disk has cost, or holds up. */
+static json_t *disk_json(const struct hdt_gateway *gw)
+{
+    return json_pack("{s:I, s:I}", "audit_lines_lost", (json_int_t)hdt_audit_n_lost(gw->audit),
+                     "records_waiting",
+                     (json_int_t)(gw->store ? hdt_store_n_waiting(gw->store) : 0));
+}
+
 json_t *hdt_status_json(struct hdt_gateway *gw)
 {
     struct hdt_dataplane_stats dp;
+    json_t *status;
 
     hdt_dataplane_stats(gw->dp, &dp);
-    return json_pack(
+    status = json_pack(
         "{s:s, s:s, s:s, s:s, s:s, s:i, s:o, s:f, s:s, s:I, s:I, s:o, s:o, s:o, s:o, s:o}",
         "wan_listen", gw->wan_address, "http_listen", gw->http_address, "site", gw->conf.site,
         "federation", gw->conf.federation, "version", PACKAGE_VERSION, "protocol",
@@ -161,4 +172,6 @@ json_t *hdt_status_json(struct hdt_gateway *gw)
         "refused_messages", (json_int_t)gw->n_refused_messages, "sites", sites_json(gw), "refused",
         hdt_refusals_json(gw), "workers", workers_json(gw), "jobs", hdt_coordinator_status(gw),
         "flows", flows_json(gw));
+    json_object_set_new(status, "disk", disk_json(gw));
+    return status;
 }

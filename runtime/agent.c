@@ -210,9 +210,11 @@ static enum hdt_status on_stop(struct hdt_agent *agent, json_t *msg, struct hdt_
 }
 
 /* "release" of what is not there is no error: it may come twice. Once it is answered, the memory of
- * that epoch, and of all before it, is free. */
+ * that epoch, and of all before it, is free. The report of its last checkpoint may not have come
+ * through; it is where the next epoch would begin. */
 static enum hdt_status on_release(struct hdt_agent *agent, json_t *msg, struct hdt_error *err)
 {
+    json_t *body, *checkpoint;
     json_int_t job, epoch;
 
     HDT_TRY(hdt_msg_unpack(msg, err, "{s:I,s:I}", "job", &job, "epoch", &epoch));
@@ -220,7 +222,12 @@ static enum hdt_status on_release(struct hdt_agent *agent, json_t *msg, struct h
         runner_reap(agent);
     }
     hdt_port_reports_end(agent->port, job, epoch); /* those of its end, too */
-    reply_state(agent, msg, "released", json_object());
+    body = json_object();
+    checkpoint = hdt_port_last_checkpoint(agent->port, job);
+    if (checkpoint) {
+        json_object_set_new(body, "checkpoint", checkpoint);
+    }
+    reply_state(agent, msg, "released", body);
     return HDT_OK;
 }
 

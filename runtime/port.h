@@ -83,6 +83,10 @@ void hdt_port_report(struct hdt_port *port, json_t *msg);
 /* The epoch is over, and those before it: what was not acknowledged need not be said. Any thread.
  */
 void hdt_port_reports_end(struct hdt_port *port, json_int_t job, json_int_t epoch);
+
+/* Body of the last report "ckpt" of the job, acknowledged or not, until another job reports; NULL:
+ * none. New reference. Any thread. */
+json_t *hdt_port_last_checkpoint(struct hdt_port *port, json_int_t job);
 /* The job that hello names from now on, as this worker holds it; 0: none. Any thread. */
 void hdt_port_hold(struct hdt_port *port, uint32_t job, uint32_t epoch);
 
@@ -141,6 +145,9 @@ void hdt_port_job_at(struct hdt_port_job *job, const struct hdt_port_at *at);
 /* Wait for a free slot and set *slot and *cap; the frame is written there in place. */
 enum hdt_status hdt_port_send_get(struct hdt_port_job *job, int flow, void **slot, size_t *cap,
                                   struct hdt_error *err);
+
+/* As hdt_port_send_get without waiting; false: no slot is free. */
+bool hdt_port_send_try(struct hdt_port_job *job, int flow, void **slot, size_t *cap);
 
 /* Hand over the slot of the last get: `len` bytes of `dtype`, made from raw_len bytes of tensor. It
  * goes out when the receiver gives credit. Does not block. */

@@ -35,8 +35,9 @@ struct port_msg {
 
 /* What the coordinator of a job has not acknowledged yet (port_report.c). */
 struct port_reports {
-    pthread_mutex_t lock;  /* guards the rest: the file of the queue may make its holder wait */
-    json_int_t job, epoch; /* of the queue */
+    pthread_mutex_t lock;      /* guards the rest: the file of the queue may make its holder wait */
+    json_int_t job, epoch;     /* of the queue */
+    struct hdt_buf checkpoint; /* the last "ckpt" that was reported of the job */
     struct hdt_report_queue *queue; /* NULL: none */
     uint64_t id_base;   /* what "id" has above the number: no answer is taken for another queue's */
     uint64_t sent;      /* last one that went out and need not yet be said again */

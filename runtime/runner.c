@@ -3,7 +3,7 @@
 
 #include "runtime/runner_impl.h"
 
-#include "runtime/ckpt_files.h"
+#include "src/core/ckpt_files.h"
 #include "src/base/buf.h"
 #include "src/base/clock.h"
 #include "src/base/log.h"
@@ -19,6 +19,9 @@
 /* From "ready" to "start". A coordinator gives the slowest rank ten minutes to be ready; one that
  * is silent for longer has forgotten the job, and a worker must not be held by it for ever. */
 #define START_TIMEOUT_S 900
+
+/* Between two tries to write the last checkpoint. */
+#define SAVE_RETRY_US (3 * HDT_US_PER_S)
 
 /* ---- steps ---- */
 
@@ -52,6 +55,28 @@ static bool eval_is_due(const struct hdt_runner *r)
     return r->eval.n_ops > 0 && (done >= r->job.steps || (every > 0 && done % every == 0));
 }
 
+/* Half a second, or less when the job is aborted: HDT_ECANCELED. */
+static enum hdt_status runner_pause(struct hdt_runner *r, struct hdt_error *err)
+{
+    struct timespec until;
+    bool aborted;
+
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    until.tv_nsec += 500000000;
+    until.tv_sec += until.tv_nsec / 1000000000;
+    until.tv_nsec %= 1000000000;
+    pthread_mutex_lock(&r->lock);
+    while (r->stop != HDT_RUNNER_ABORT &&
+           pthread_cond_timedwait(&r->changed, &r->lock, &until) != ETIMEDOUT) {
+    }
+    aborted = r->stop == HDT_RUNNER_ABORT;
+    if (aborted && err) {
+        *err = r->why;
+    }
+    pthread_mutex_unlock(&r->lock);
+    return aborted ? HDT_ECANCELED : HDT_OK;
+}
+
 /* One step with all that may follow it; *stop when it was the last by decision. */
 static enum hdt_status run_step(struct hdt_runner *r, bool *stop, struct hdt_error *err)
 {
@@ -82,17 +107,81 @@ static enum hdt_status run_step(struct hdt_runner *r, bool *stop, struct hdt_err
     return HDT_OK;
 }
 
-/* The last checkpoint, and the digest of the weights. */
+/* ---- the end ---- */
+
+/* Until the save's end, with signs of life to those who wait for this rank as long as it moves. */
+static enum hdt_status end_wait(struct hdt_runner *r, struct hdt_error *err)
+{
+    uint64_t seen = hdt_state_n_moved(r->state), now;
+
+    while (!hdt_state_wait_until(r->state, hdt_clock_now_us() + HDT_US_PER_S)) {
+        now = hdt_state_n_moved(r->state);
+        if (now != seen) {
+            hdt_runner_saving(r);
+        }
+        seen = now;
+    }
+    return hdt_state_wait(r->state, err);
+}
+
+/* The last checkpoint could not be written for as long as the job bears. */
+static enum hdt_status end_give_up(struct hdt_runner *r, const struct hdt_error *why,
+                                   struct hdt_error *err)
+{
+    const struct hdt_ckpt_query query = {.max_step = -1};
+    struct hdt_ckpt_found found;
+
+    hdt_error_set(err, HDT_EIO, "cannot save the last checkpoint, of step %lld, for %.0f s: %s",
+                  (long long)r->step, (double)(hdt_clock_now_us() - r->save_failed_us) / 1e6,
+                  why->msg);
+    if (hdt_ckpt_newest(r->dir, &query, &found, NULL) == HDT_OK) {
+        hdt_error_hint(err,
+                       "make room, then 'hdt submit --resume %s', the newest complete checkpoint",
+                       found.path);
+    } else {
+        hdt_error_hint(err, "make room, then submit the job again: there is no older checkpoint");
+    }
+    return HDT_EIO;
+}
+
+/* The checkpoint rank, after a save that failed: wait until another try may help, for as long as
+ * the job's progress_timeout. */
+static enum hdt_status end_wait_room(struct hdt_runner *r, struct hdt_error *err)
+{
+    int64_t until = hdt_clock_now_us() + SAVE_RETRY_US;
+    struct hdt_error why = {0};
+
+    r->save_again = hdt_state_save_error(r->state, &why) != HDT_OK;
+    if (!r->save_again) {
+        r->save_failed_us = 0;
+        return HDT_OK;
+    }
+    r->save_failed_us = r->save_failed_us ? r->save_failed_us : hdt_clock_now_us();
+    while (hdt_clock_now_us() < until || hdt_ckpt_check_room(r->dir, &r->model, NULL) != HDT_OK) {
+        if (hdt_clock_now_us() - r->save_failed_us >= r->job.progress_timeout * HDT_US_PER_MS) {
+            return end_give_up(r, &why, err);
+        }
+        HDT_TRY(runner_pause(r, err));
+        hdt_port_job_progress(r->port);
+        hdt_runner_saving(r);
+    }
+    return HDT_OK;
+}
+
+/* The last checkpoint, and the digest of the weights: again and again, if need be. */
 static enum hdt_status run_end(struct hdt_runner *r, bool stopped, struct hdt_error *err)
 {
     struct hdt_ckpt_meta meta;
 
     meta_now(r, &meta);
-    if (r->step > r->start_step) {
-        HDT_TRY(hdt_state_save(r->state, &meta, err));
-    }
-    HDT_TRY(hdt_state_wait(r->state, err));
-    HDT_TRY(hdt_runner_sync(r, HDT_SYNC_DIGEST, err));
+    do {
+        if (r->step > r->start_step) {
+            HDT_TRY(hdt_state_save(r->state, &meta, err));
+        }
+        HDT_TRY(end_wait(r, err));
+        HDT_TRY(end_wait_room(r, err));
+        HDT_TRY(hdt_runner_sync(r, HDT_SYNC_DIGEST, err));
+    } while (r->down.flags & HDT_SYNC_CHECKPOINT);
     if (hdt_runner_is_root(r)) {
         hdt_runner_report_done(r, stopped);
     }
@@ -106,7 +195,7 @@ static enum hdt_status run_steps(struct hdt_runner *r, struct hdt_error *err)
     for (r->step = r->start_step; r->step < r->job.steps && !stop; r->step++) {
         HDT_TRY(run_step(r, &stop, err));
         if (!hdt_state_is_busy(r->state)) {
-            HDT_TRY(hdt_state_wait(r->state, err)); /* a failed checkpoint ends the job */
+            HDT_TRY(hdt_state_wait(r->state, err));
         }
     }
     return run_end(r, stop, err);

@@ -5,7 +5,7 @@
 #include "runtime/backend_find.h"
 #include "runtime/agent.h"
 #include "runtime/task.h"
-#include "runtime/ckpt_files.h"
+#include "src/core/ckpt_files.h"
 #include "src/base/buf.h"
 #include "src/base/cgroup.h"
 #include "src/base/clock.h"

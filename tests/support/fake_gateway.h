@@ -41,6 +41,10 @@ void hdt_fake_gateway_lose_some(struct fake_gateway *gateway, unsigned one_in, u
 /* Reports that came so far, also those that were taken before. */
 unsigned long hdt_fake_gateway_n_reports(struct fake_gateway *gateway);
 
+/* Flip a bit of the tensor in the next n STATE frames: memory that fails behind every checksum of a
+ * wire. */
+void hdt_fake_gateway_flip(struct fake_gateway *gateway, int n);
+
 /* DATA records taken from workers so far. */
 unsigned long hdt_fake_gateway_n_frames(struct fake_gateway *gateway);
 

@@ -302,7 +302,7 @@ static void expect_no_more(void)
 Test(port, reports_are_said_again_until_they_get_through)
 {
     port_start(0, 20000);
-    hdt_fake_gateway_refuse(gateway, 30);
+    hdt_fake_gateway_refuse(gateway, 3); /* one by one, if they come so: after longer silences */
     for (int i = 1; i <= 100; i++) {
         report(i, 1);
     }
@@ -363,6 +363,25 @@ Test(port, a_new_epoch_ends_the_reports_of_the_old_one)
     report(7, 3);
     expect_steps(7, 7);
     expect_no_more();
+}
+
+Test(port, the_last_checkpoint_is_known_when_its_report_is_given_up)
+{
+    json_t *body;
+
+    port_start(0, 20000);
+    hdt_fake_gateway_lose(gateway, 1 << 20);
+    cr_expect_null(hdt_port_last_checkpoint(ports[0], 1234567));
+    for (int step = 10; step <= 20; step += 10) {
+        hdt_port_report(ports[0], hdt_msg_new("ckpt", "far",
+                                              json_pack("{s:i, s:i, s:i}", "job", 1234567, "epoch",
+                                                        1, "step", step)));
+    }
+    hdt_port_reports_end(ports[0], 1234567, 1);
+    body = hdt_port_last_checkpoint(ports[0], 1234567);
+    cr_expect_eq(json_integer_value(json_object_get(body, "step")), 20);
+    json_decref(body);
+    cr_expect_null(hdt_port_last_checkpoint(ports[0], 1));
 }
 
 /* Connections are reset, reports refused and lost, at random; each comes once and in order. */
