@@ -295,10 +295,11 @@ static enum hdt_status gateway_ask(struct hdt_follow *f, int64_t now_us, struct 
     const struct hdt_deadlines *d = hdt_gwclient_deadlines(f->client);
     struct hdt_gwclient_request request = {.type = "status", .expect = "status.is"};
     const int64_t from_us = f->asked_us > f->heard_us ? f->asked_us : f->heard_us;
+    const int64_t own_us = f->conf->timeout_ms * HDT_US_PER_MS;
     enum hdt_status status;
     json_t *body;
 
-    if (now_us - from_us < d->answer_us) {
+    if (now_us - from_us < (own_us > 0 && own_us < d->answer_us ? own_us : d->answer_us)) {
         return HDT_OK;
     }
     if (f->conf->timeout_ms == 0) {
