@@ -166,7 +166,11 @@ struct hdt_peer_stats {
     uint64_t n_sessions, n_stream_losses;
     double goodput_bytes_per_s; /* sent, last measured under load or probe; 0: none */
     uint64_t queued_bytes;
-    char tls[64]; /* "TLSv1.3 TLS_AES_256_GCM_SHA384" */
+    char tls[64];           /* "TLSv1.3 TLS_AES_256_GCM_SHA384" */
+    char certificate[224];  /* the peer's, as in its SAN: "hdt://lab/site/b"; "": none yet */
+    int64_t cert_left_s;    /* until its end */
+    uint32_t path_mtu, mss; /* smallest of the bulk streams, as the kernel has them; 0: unknown */
+    uint64_t acked_bytes;   /* of the bulk streams that are up, by the peer's kernel */
 };
 
 struct hdt_flow_stats {
@@ -175,12 +179,19 @@ struct hdt_flow_stats {
     char peer_site[64];
     uint64_t next_seq, acked_seq, credit_seq;
     uint64_t n_frames, plain_bytes, coded_bytes, raw_bytes;
-    int64_t idle_us; /* since the flow last moved */
+    int64_t idle_us;                     /* since the flow last moved */
+    bool attached;                       /* its client is connected */
+    bool asks;                           /* src: waits to hear where the other end is */
+    uint64_t partial_bytes, partial_len; /* dst: of the frame next_seq, what is there; 0: nothing */
 };
 
 /* Snapshots into arrays of the caller; return how many there are (may be more than cap). */
 size_t hdt_dataplane_peer_stats(struct hdt_dataplane *dp, struct hdt_peer_stats *stats, size_t cap);
 size_t hdt_dataplane_flow_stats(struct hdt_dataplane *dp, struct hdt_flow_stats *stats, size_t cap);
+
+/* One end of a flow; false: it is not open. */
+bool hdt_dataplane_flow_find(struct hdt_dataplane *dp, uint32_t job, uint32_t flow, bool is_src,
+                             struct hdt_flow_stats *stats);
 
 struct hdt_dataplane_stats {
     uint64_t strangers; /* connections dropped before a valid hello */

@@ -4,6 +4,7 @@
 #include "compress/codec.h"
 #include "gateway/dp.h"
 #include "src/base/clock.h"
+#include "src/base/recorder.h"
 
 #include <string.h>
 
@@ -190,6 +191,8 @@ static void dst_complete(struct hdt_flow_end *flow, struct hdt_dst_slot *slot)
     flow->plain_bytes += slot->frame.frame_len;
     flow->raw_bytes += slot->frame.raw_len;
     flow->moved_us = hdt_clock_now_us();
+    HDT_RECORD(HDT_REC_FRAME,
+               .n = {flow->key.job, flow->key.flow, (int64_t)slot->seq, slot->frame.frame_len});
     if (flow->peer != NULL) {
         slot->have_pending = true;
         flow->n_have_pending++;
