@@ -7,7 +7,6 @@
 #include "runtime/state.h"
 
 #include <pthread.h>
-#include <stdatomic.h>
 #include <xxhash.h>
 
 #ifdef __cplusplus
@@ -26,7 +25,7 @@ struct hdt_state {
     XXH3_state_t *xxh3;
     struct hdt_ckpt_meta meta;
     int64_t keepalive_us;
-    _Atomic uint64_t n_moved; /* slabs and other pieces of work of saves */
+    uint64_t n_moved; /* slabs and other pieces of work of saves; by __atomic calls */
 
     pthread_t thread;
     bool has_thread;      /* to be joined; the caller's thread only */

@@ -344,7 +344,7 @@ bool hdt_state_wait_until(struct hdt_state *state, int64_t until_us)
 
 uint64_t hdt_state_n_moved(struct hdt_state *state)
 {
-    return atomic_load_explicit(&state->n_moved, memory_order_relaxed);
+    return __atomic_load_n(&state->n_moved, __ATOMIC_RELAXED);
 }
 
 enum hdt_status hdt_state_wait(struct hdt_state *state, struct hdt_error *err)

@@ -178,6 +178,21 @@ static enum hdt_err open_against(const char *name, const void *bytes, size_t len
     return code;
 }
 
+/* The check of a record's header, bit by bit, as doc/protocol.md says. */
+static void record_check(char *record)
+{
+    unsigned crc = 0xffff;
+    int i, bit;
+
+    for (i = 0; i < 64; i++) {
+        for (bit = 7; bit >= 0 && i != 20 && i != 21; bit--) {
+            crc = (crc << 1) ^ (((crc >> 15) ^ (unsigned)(record[i] >> bit)) & 1 ? 0x1021 : 0);
+        }
+    }
+    record[20] = (char)(crc & 0xff);
+    record[21] = (char)(crc >> 8 & 0xff);
+}
+
 static void test_strange_peers(void)
 {
     static const char http[] = "HTTP/1.1 400 Bad Request\r\nConnection: close\r\n"
@@ -201,9 +216,11 @@ static void test_strange_peers(void)
     record[4] = 1;
     record[48] = (char)(sizeof(welcome) - 1);
     memcpy(record + 64, welcome, sizeof(welcome) - 1);
+    record_check(record);
     CHECK(open_against("proto.sock", record, 64 + sizeof(welcome) - 1) == HDT_ERR_VERSION);
     record[48] = (char)(sizeof(refusal) - 1);
     memcpy(record + 64, refusal, sizeof(refusal) - 1);
+    record_check(record);
     CHECK(open_against("refusal.sock", record, sizeof(record)) == HDT_ERR_ACCESS);
 }
 
