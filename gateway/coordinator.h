@@ -102,6 +102,8 @@ struct hdt_gwjob {
     int64_t wan_rate_us, wan_rate_sent; /* where the last rate was taken */
     int64_t wan_saved_us;
     double wan_bits_per_s;
+    struct hdt_rank_wait *rank_waits; /* rank_state.c */
+    int64_t waits_told_us;
     struct hdt_gwjob *next;
 };
 
@@ -228,6 +230,8 @@ void hdt_gwjob_acknowledge(struct hdt_gateway *gw, struct hdt_gwjob *job, size_t
 json_t *hdt_gwjob_intake_json(struct hdt_gwjob *job);
 void hdt_gwjob_intake_load(struct hdt_gwjob *job, const json_t *record);
 
+/* report.c: a whole checkpoint: {step, path, seconds}. Nothing new is ignored. */
+void hdt_gwjob_take_checkpoint(struct hdt_gateway *gw, struct hdt_gwjob *job, const json_t *body);
 /* report.c: a line of metrics.jsonl (stolen): "epoch" and "time" are added. HDT_EIO: it is not
  * there. */
 enum hdt_status hdt_gwjob_metrics_add(struct hdt_gwjob *job, json_t *line);

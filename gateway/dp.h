@@ -338,6 +338,7 @@ struct hdt_peer {
     struct hdt_probe_out probe_out;
     struct hdt_probe_in probe_in;
     struct hdt_peer_stats total; /* counters; bytes of closed streams only */
+    int64_t cert_end_us;         /* of the peer's certificate; 0: none seen */
 };
 
 /* ---- clients ---- */

@@ -234,6 +234,7 @@ static void release_answered(struct hdt_gateway *gw, void *user, const json_t *r
 
     (void)why; /* as above */
     if (wait_end(user, &job, &rank, &is_last) && reply && job->state == HDT_GWJOB_RECOVERING) {
+        hdt_gwjob_take_checkpoint(gw, job, json_object_get(hdt_msg_body(reply), "checkpoint"));
         job->by_rank[rank].is_free = true;
         hdt_recovery_go(gw, job);
     }

@@ -21,6 +21,7 @@ struct hdt_gwmember {
     uint32_t job, epoch;
     char coordinator[HDT_NAME_CAP];
     struct hdt_plan plan;
+    struct hdt_error why; /* it cannot go on here: said until the epoch is over; HDT_OK: it can */
     struct hdt_gwmember *next;
 };
 
@@ -111,6 +112,14 @@ static void member_tell_failed(struct hdt_gateway *gw, const char *coordinator, 
                              (json_int_t)epoch, "rank", -1, "error", hdt_msg_error_body(why)));
 }
 
+/* Said at once, and again with every tick: it may be lost with a session. */
+static void member_fail(struct hdt_gateway *gw, struct hdt_gwmember *member,
+                        const struct hdt_error *why)
+{
+    member->why = *why;
+    member_tell_failed(gw, member->coordinator, member->job, member->epoch, why);
+}
+
 void hdt_member_job_plan(struct hdt_gateway *gw, const json_t *msg)
 {
     const json_t *body = hdt_msg_body(msg);
@@ -137,6 +146,7 @@ void hdt_member_job_plan(struct hdt_gateway *gw, const json_t *msg)
     }
     hdt_log_info("job %u of %s: plan of epoch %lld received", hdt_gwjob_number_of((uint32_t)job),
                  coordinator, (long long)json_integer_value(json_object_get(body, "epoch")));
+    hdt_federation_tell(gw); /* our workers are busy now */
     /* The coordinator's own record is the truth and says more: it is not overwritten here. */
     if (strcmp(coordinator, gw->conf.site) != 0 &&
         hdt_store_put_job(gw->store, (uint32_t)job, "member", body, &err) != HDT_OK) {
@@ -159,6 +169,30 @@ bool hdt_member_has_worker(struct hdt_gateway *gw, const char *site, const char 
         }
     }
     return false;
+}
+
+const char *hdt_member_coordinator_of(struct hdt_gateway *gw, const char *site, const char *name)
+{
+    const struct hdt_gwmember *member;
+
+    LL_FOREACH(gw->members, member)
+    {
+        if (hdt_plan_has_worker(&member->plan, site, name)) {
+            return member->coordinator;
+        }
+    }
+    return NULL;
+}
+
+const struct hdt_plan *hdt_member_plan(struct hdt_gateway *gw, uint32_t job,
+                                       const char **coordinator)
+{
+    const struct hdt_gwmember *member = member_find(gw, job);
+
+    if (member) {
+        *coordinator = member->coordinator;
+    }
+    return member ? &member->plan : NULL;
 }
 
 static void worker_release(struct hdt_gateway *gw, const char *worker, json_int_t job,
@@ -221,6 +255,7 @@ void hdt_member_job_close(struct hdt_gateway *gw, const json_t *msg)
     }
     member_release_workers(gw, member);
     member_drop(gw, member);
+    hdt_federation_tell(gw);
 }
 
 /* ---- flows ---- */
@@ -346,14 +381,14 @@ void hdt_member_flow_open(struct hdt_gateway *gw, const json_t *msg)
     hdt_log_failure(HDT_LOG_DEBUG, &err); /* the coordinator logs it as the job's end */
     hdt_route_send(gw, hdt_msg_reply_error(msg, &err), &ignored);
     if (member) {
-        member_tell_failed(gw, member->coordinator, member->job, member->epoch, &err);
+        member_fail(gw, member, &err);
     }
 }
 
 void hdt_member_flow_failed(struct hdt_gateway *gw, uint32_t job, uint32_t epoch,
                             const struct hdt_error *why)
 {
-    const struct hdt_gwmember *member = member_find(gw, job);
+    struct hdt_gwmember *member = member_find(gw, job);
     struct hdt_error err = *why;
 
     err.status = HDT_ELINK; /* it is the flow that is lost: a new epoch has others */
@@ -362,7 +397,7 @@ void hdt_member_flow_failed(struct hdt_gateway *gw, uint32_t job, uint32_t epoch
     }
     hdt_error_where(&err, "%s", gw->conf.site);
     hdt_log_failure(HDT_LOG_WARN, &err);
-    member_tell_failed(gw, member->coordinator, job, member->epoch, &err);
+    member_fail(gw, member, &err);
 }
 
 /* ---- bytes over the WAN ---- */
@@ -405,10 +440,10 @@ void hdt_member_tick(struct hdt_gateway *gw)
 
     LL_FOREACH(gw->members, member)
     {
-        json_t *body = job_wan(gw, member->job);
-
-        json_object_set_new(body, "epoch", json_integer(member->epoch));
-        hdt_route_post(gw, member->coordinator, "job.wan", body);
+        hdt_route_post(gw, member->coordinator, "job.wan", job_wan(gw, member->job));
+        if (member->why.status != HDT_OK) {
+            member_tell_failed(gw, member->coordinator, member->job, member->epoch, &member->why);
+        }
     }
 }
 

@@ -9,6 +9,7 @@
 #include "src/base/buf.h"
 #include "src/base/clock.h"
 #include "src/base/log.h"
+#include "src/base/recorder.h"
 #include "src/core/msg.h"
 
 #include <math.h>
@@ -177,20 +178,22 @@ static enum hdt_status report_eval(struct hdt_gateway *gw, struct hdt_gwjob *job
     return HDT_OK;
 }
 
-static void report_checkpoint(struct hdt_gateway *gw, struct hdt_gwjob *job, const json_t *body)
+void hdt_gwjob_take_checkpoint(struct hdt_gateway *gw, struct hdt_gwjob *job, const json_t *body)
 {
     const char *path = json_string_value(json_object_get(body, "path"));
     int64_t step = body_count(body, "step");
 
-    if (job->checkpoint && step < job->checkpoint_step) {
-        return; /* of an epoch that is over, and older than what we have */
+    if (!path ||
+        (job->checkpoint && (step < job->checkpoint_step || strcmp(path, job->checkpoint) == 0))) {
+        return; /* said before; or of an epoch that is over, and older than what we have */
     }
     if (step > job->checkpoint_step) {
         job->n_attempts = 0;
     }
     free(job->checkpoint);
-    job->checkpoint = hdt_strdup(path ? path : "");
+    job->checkpoint = hdt_strdup(path);
     job->checkpoint_step = step;
+    HDT_RECORD(HDT_REC_CHECKPOINT, .n = {job->job, step}, .text = {"reported complete"});
     hdt_gwjob_save(gw, job);
     hdt_log_info("job %ld: checkpoint of step %ld complete: %s", (long)job->number,
                  (long)body_int(body, "step"), job->checkpoint);
@@ -312,7 +315,7 @@ static enum hdt_status report_take(struct hdt_gateway *gw, struct hdt_gwjob *job
         return report_eval(gw, job, body);
     }
     if (strcmp(type, "ckpt") == 0) {
-        report_checkpoint(gw, job, body);
+        hdt_gwjob_take_checkpoint(gw, job, body);
     } else if (strcmp(type, "ckpt.failed") == 0) {
         report_checkpoint_failed(gw, job, body);
     } else if (strcmp(type, "failed") == 0) {

@@ -18,6 +18,9 @@
  * All tensor memory is one pool a job, allocated through the link's table when the job is opened;
  * frame `seq` of a flow lies in slot `seq % depth`. Nothing allocates after that.
  *
+ * A wait that lasts longer than a second is told to the gateway ("rank.state"), once a second, and
+ * once when it ends: who asks why the job stands still shall get an answer.
+ *
  * Every wait ends with HDT_ECANCELED once the job was cancelled, and with HDT_ETIMEDOUT when
  * nothing of the job moved for its progress timeout; the message says what was waited for, and
  * since when.
@@ -80,6 +83,10 @@ void hdt_port_report(struct hdt_port *port, json_t *msg);
 /* The epoch is over, and those before it: what was not acknowledged need not be said. Any thread.
  */
 void hdt_port_reports_end(struct hdt_port *port, json_int_t job, json_int_t epoch);
+
+/* Body of the last report "ckpt" of the job, acknowledged or not, until another job reports; NULL:
+ * none. New reference. Any thread. */
+json_t *hdt_port_last_checkpoint(struct hdt_port *port, json_int_t job);
 /* The job that hello names from now on, as this worker holds it; 0: none. Any thread. */
 void hdt_port_hold(struct hdt_port *port, uint32_t job, uint32_t epoch);
 
@@ -122,6 +129,14 @@ enum hdt_status hdt_port_job_check(struct hdt_port_job *job, struct hdt_error *e
 
 /* Something of the job moved (a step, a slab written): the progress deadline starts anew. */
 void hdt_port_job_progress(struct hdt_port_job *job);
+
+/* What the calling thread does now: said with its waits (rank.state). */
+struct hdt_port_at {
+    const char *op; /* constant text; NULL: nothing is known */
+    int64_t step;   /* from 1 */
+    int64_t mb;     /* micro-batch; -1: none */
+};
+void hdt_port_job_at(struct hdt_port_job *job, const struct hdt_port_at *at);
 
 /*
  * The calls below name a flow by its index in the plan. One thread at a time a flow.

@@ -19,6 +19,7 @@
 
 #include "src/base/clock.h"
 #include "src/base/log.h"
+#include "src/base/recorder.h"
 #include "src/core/msg.h"
 
 #include <string.h>
@@ -55,6 +56,9 @@ static void reports_begin(struct hdt_port *port, json_int_t job, json_int_t epoc
     }
     reports_forget(reports);
     reports->queue = hdt_report_queue_new(&conf);
+    if (reports->job != job) {
+        hdt_buf_clear(&reports->checkpoint);
+    }
     reports->job = job;
     reports->epoch = epoch;
     reports->sent = 0;
@@ -74,12 +78,17 @@ void hdt_port_report(struct hdt_port *port, json_t *msg)
     struct hdt_buf bytes = {0};
     uint64_t n;
 
+    HDT_RECORD(HDT_REC_MESSAGE, .text = {hdt_msg_type(msg), "self", hdt_msg_to(msg)});
     hdt_msg_encode(msg, &bytes);
     pthread_mutex_lock(&port->reports.lock);
     reports_begin(port, json_integer_value(json_object_get(body, "job")),
                   json_integer_value(json_object_get(body, "epoch")));
     n = hdt_report_queue_add(port->reports.queue, bytes.data, bytes.len,
                              is_vital(hdt_msg_type(msg)));
+    if (strcmp(hdt_msg_type(msg), "ckpt") == 0) {
+        hdt_buf_clear(&port->reports.checkpoint);
+        hdt_buf_append(&port->reports.checkpoint, bytes.data, bytes.len);
+    }
     pthread_mutex_unlock(&port->reports.lock);
     if (n == 0) {
         hdt_log_warn_limited(
@@ -104,6 +113,21 @@ void hdt_port_reports_end(struct hdt_port *port, json_int_t job, json_int_t epoc
         reports_forget(reports);
     }
     pthread_mutex_unlock(&reports->lock);
+}
+
+json_t *hdt_port_last_checkpoint(struct hdt_port *port, json_int_t job)
+{
+    struct port_reports *reports = &port->reports;
+    json_t *msg = NULL, *body = NULL;
+
+    pthread_mutex_lock(&reports->lock);
+    if (reports->job == job && reports->checkpoint.len > 0 &&
+        hdt_msg_decode(reports->checkpoint.data, reports->checkpoint.len, &msg, NULL) == HDT_OK) {
+        body = json_incref(json_object_get(msg, "b"));
+    }
+    pthread_mutex_unlock(&reports->lock);
+    json_decref(msg);
+    return body;
 }
 
 /* ---- sending: on the port's thread; `reports->lock` is held where it says so ---- */
@@ -318,5 +342,6 @@ void hdt_port_reports_init(struct hdt_port *port)
 void hdt_port_reports_release(struct hdt_port *port)
 {
     hdt_report_queue_free(port->reports.queue);
+    hdt_buf_release(&port->reports.checkpoint);
     pthread_mutex_destroy(&port->reports.lock);
 }

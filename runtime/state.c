@@ -264,7 +264,7 @@ void hdt_state_moved(void *arg)
 {
     struct hdt_state *state = arg;
 
-    __atomic_fetch_add(&state->n_moved, 1, __ATOMIC_RELAXED);
+    atomic_fetch_add_explicit(&state->n_moved, 1, memory_order_relaxed);
     if (state->conf.port) {
         hdt_port_job_progress(state->conf.port);
     }

@@ -178,16 +178,30 @@ worker b w0
 trains_again all
 ends_as all
 
+check "metrics.jsonl is as documented" "$src/tests/e2e/metrics_check.py" lines "$src/doc/metrics.md" \
+    "$(run_of all)/metrics.jsonl"
+
+section "one connection serves many jobs"
+serves() {
+    local i
+
+    for ((i = 0; i < 70; i++)); do
+        submit a many || return 1
+    done
+}
+job many.yaml 1 "name: many" "plan.min_stages: 2" "codec.activations: none" "optimizer.warmup_steps: 0"
+check "70 jobs" serves
+
 section "what a user asks of a job that waits"
 begin stopped
 wait_until 20 at_step stopped 25 || fail "stopped: no step 25"
 kill9 b/w0
 told stopped
 check "stop" eval 'hdt stop --gateway "$(gateway_of a)" >stop.out'
-check "it names the last checkpoint" grep -q "stopped.* last checkpoint is .*step-000000[12]0" stop.out
+check "it names the last checkpoint" grep -q "stopped.* last checkpoint is .*step-000000[1-6]0" stop.out
 ends_with() { wait_until 5 has_ended "$pid"; }
 check "the submitter ends" ends_with
-check "it names it, too" grep -q "^hdt: .*stopped.* last checkpoint is .*step-000000[12]0" stopped.log
+check "it names it, too" grep -q "^hdt: .*stopped.* last checkpoint is .*step-000000[1-6]0" stopped.log
 worker_again b/w0
 
 section "a job that is not to wait"

@@ -5,7 +5,10 @@
 
 #include "gateway/coordinator.h"
 #include "gateway/member.h"
+#include "gateway/store.h"
 #include "src/base/buf.h"
+#include "src/base/clock.h"
+#include "src/base/log.h"
 #include "src/core/msg.h"
 #include "src/net/addr.h"
 #include "tests/support/control_rig.h"

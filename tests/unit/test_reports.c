@@ -5,6 +5,8 @@
 #include "config.h"
 
 #include "gateway/journal.h"
+#include "gateway/member.h"
+#include "gateway/recovery.h"
 #include "src/base/buf.h"
 #include "src/core/msg.h"
 #include "tests/support/control_rig.h"
@@ -232,6 +234,35 @@ Test(reports, who_speaks_of_what_is_over_is_released)
     json_decref(release);
 }
 
+/* The report of a checkpoint may still be with its worker when the job is restarted: that is where
+ * it goes on. */
+Test(reports, the_last_checkpoint_comes_with_the_release)
+{
+    struct hdt_gwjob *job = hdt_ctl_run();
+    struct hdt_error why = {0};
+    json_t *release, *released;
+
+    say_step(job->job, 1, 1, 1);
+    hdt_error_set(&why, HDT_ERANK, "worker b/w0 is lost");
+    fake_dataplane_reset();
+    hdt_recovery_begin(&gw, job, &why);
+    cr_assert_eq(job->state, HDT_GWJOB_RECOVERING);
+    say_step(job->job, 2, 2, 2); /* of the epoch that is over */
+    cr_expect_eq(job->step, 1);
+    while ((release = fake_dataplane_take("1", "release")) && !json_object_get(release, "id")) {
+        json_decref(release);
+    }
+    cr_assert_not_null(release);
+    released = hdt_msg_reply(release, "released",
+                             json_pack("{s:{s:i, s:s, s:f}}", "checkpoint", "step", 2, "path",
+                                       "/c/step-2", "seconds", 0.5));
+    hdt_ctl_from_client(HDT_CTL_WORKER, released);
+    cr_assert_not_null(job->checkpoint);
+    cr_expect_str_eq(job->checkpoint, "/c/step-2");
+    cr_expect_eq(hdt_gwjob_resume_step(job), 2);
+    json_decref(release);
+}
+
 /* Reports come early, late, twice and not at all, the gateway is killed now and then; the worker
  * says again what is not acknowledged. */
 Test(reports, lines_are_whole_whatever_happens)
@@ -258,6 +289,36 @@ Test(reports, lines_are_whole_whatever_happens)
     }
     expect_lines(path, 500);
     free(path);
+}
+
+/* What a gateway says of a job that it has a part in is lost as easily, and is said again. */
+Test(reports, a_flow_that_cannot_go_on_is_told_until_it_is_heard)
+{
+    struct hdt_gwjob *job = hdt_ctl_run();
+    json_t *plan = fake_dataplane_take("b", "job.plan"), *msg, *body;
+    const uint32_t number = job->job + 1;
+    struct hdt_error why = {0};
+
+    body = json_deep_copy(hdt_msg_body(plan));
+    json_object_set_new(body, "coordinator", json_string("b"));
+    json_object_set_new(body, "job", json_integer(number));
+    hdt_ctl_from_peer("b", "b", hdt_msg_new("job.plan", "a", body));
+    hdt_error_set(&why, HDT_EPROTO, "cannot resume flow 0");
+    hdt_member_flow_failed(&gw, number, 1, &why);
+    for (int i = 0; i < 3; i++) {
+        msg = fake_dataplane_take("b", "failed");
+        cr_assert_not_null(msg);
+        cr_expect_eq(json_integer_value(json_object_get(hdt_msg_body(msg), "job")), number);
+        json_decref(msg);
+        hdt_member_tick(&gw);
+    }
+    hdt_ctl_from_peer("b", "b",
+                      hdt_msg_new("job.close", "a",
+                                  json_pack("{s:I, s:i}", "job", (json_int_t)number, "epoch", 1)));
+    fake_dataplane_reset();
+    hdt_member_tick(&gw);
+    cr_expect_null(fake_dataplane_take("b", "failed"));
+    json_decref(plan);
 }
 
 /* ---- bytes over the WAN ---- */
@@ -367,6 +428,7 @@ Test(reports, a_slow_follower_catches_up_in_order)
 Test(reports, a_follower_of_another_site_that_is_gone_is_forgotten)
 {
     struct hdt_gwjob *job = hdt_ctl_run();
+    json_t *unfollow;
 
     hdt_ctl_from_peer(
         "b", "b/@9",
@@ -385,5 +447,9 @@ Test(reports, a_follower_of_another_site_that_is_gone_is_forgotten)
     cr_expect_eq(job->n_followers, 1);
     /* And the other side of it: an event for a client that we do not have. */
     hdt_ctl_from_peer("b", "b", hdt_msg_new("job.event", "a/@77", json_pack("{s:i}", "job", 5)));
-    cr_expect_not_null(fake_dataplane_take("b", "unfollow"));
+    unfollow = fake_dataplane_take("b", "unfollow");
+    cr_assert_not_null(unfollow);
+    cr_expect_str_eq(json_string_value(json_object_get(hdt_msg_body(unfollow), "follower")),
+                     "a/@77");
+    json_decref(unfollow);
 }
