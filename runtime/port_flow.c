@@ -21,6 +21,7 @@
  */
 #include "runtime/port_impl.h"
 
+#include "src/base/clock.h"
 #include "src/core/msg.h"
 
 #include <stdlib.h>
@@ -368,6 +369,7 @@ static enum hdt_status data_arrived(struct hdt_port_job *job, struct port_flow *
     }
     slot->len = frame->frame_len;
     slot->dtype = frame->dtype;
+    slot->arrived_ns = hdt_clock_now_ns();
     flow->next_seq++;
     hdt_port_job_moved(job, flow);
     return HDT_OK;

@@ -210,7 +210,8 @@ enum hdt_status hdt_planned_trace(const struct hdt_planned *p, const char *path,
                                        .mb = op->op.mb,
                                        .step = -1,
                                        .start_us = 1e6 * op->start_s,
-                                       .dur_us = 1e6 * (op->end_s - op->start_s)};
+                                       .dur_us = 1e6 * (op->end_s - op->start_s),
+                                       .arrived_us = 1e6 * op->arrived_s};
 
         hdt_timeline_add_op(&timeline, &line);
     }

@@ -87,6 +87,10 @@ void hdt_timeline_add_op(struct hdt_timeline *t, const struct hdt_timeline_op *o
         fprintf(t->out, "%s\"eval\":true", comma);
         comma = ",";
     }
+    if (op->arrived_us != 0) {
+        fprintf(t->out, "%s\"arrived\":%.3f", comma, op->arrived_us);
+        comma = ",";
+    }
     if (op->cpu_us > 0) {
         fprintf(t->out, "%s\"cpu_us\":%.1f", comma, op->cpu_us);
     }

@@ -27,6 +27,7 @@ struct hdt_timeline_op {
     int64_t mb, step;        /* -1: none */
     bool eval;               /* of an evaluation, not of the step itself */
     double start_us, dur_us; /* on any clock that all ranks of the file share */
+    double arrived_us;       /* of an op that takes a frame: when it had come; 0: not known */
     double cpu_us;           /* of dur_us, on a core; 0: not known */
 };
 

@@ -60,6 +60,7 @@ struct hdt_cost_op {
     int rank;
     struct hdt_op op;
     double start_s, end_s; /* from the begin of the step; waiting is not part of it */
+    double arrived_s;      /* of an op that takes a frame: when it had come */
 };
 
 struct hdt_cost_link {
@@ -88,6 +89,16 @@ struct hdt_cost {
 enum hdt_status hdt_cost_play(const struct hdt_cost_inputs *in, const struct hdt_plan *plan,
                               bool timeline, struct hdt_cost *cost, struct hdt_error *err);
 void hdt_cost_release(struct hdt_cost *cost);
+
+/* What is known of a run, in place of predictions: to see what one difference makes of a step. */
+struct hdt_cost_given {
+    const double *op_s; /* [rank * HDT_OP_KIND_COUNT + kind]: seconds of an op, < 0: as predicted */
+    const double *late_s; /* by flow: that a frame comes later than predicted */
+};
+/* As hdt_cost_play, without a timeline. */
+enum hdt_status hdt_cost_play_given(const struct hdt_cost_inputs *in, const struct hdt_plan *plan,
+                                    const struct hdt_cost_given *given, struct hdt_cost *cost,
+                                    struct hdt_error *err);
 
 const struct hdt_cluster_worker *hdt_cost_find_worker(const struct hdt_cluster *cluster,
                                                       const char *site, const char *name);

@@ -55,6 +55,7 @@ struct play {
     struct flow_state *flows;
     double *link_free_s;
     bool timeline;
+    const struct hdt_cost_given *given; /* NULL: nothing */
 };
 
 /* ---- set-up ---- */
@@ -228,6 +229,20 @@ static void moves_push_op(struct play *p, int rank, const struct hdt_op *op)
     }
 }
 
+/* The moves of an op share its given time. */
+static void moves_give(struct play *p, int rank, size_t first)
+{
+    struct rank_state *r = &p->ranks[rank];
+    double op_s;
+
+    for (size_t i = first; p->given && i < r->n_moves; i++) {
+        op_s = p->given->op_s[rank * HDT_OP_KIND_COUNT + (int)r->moves[i].op.kind];
+        if (op_s >= 0) {
+            r->moves[i].busy_s = op_s / (double)(r->n_moves - first);
+        }
+    }
+}
+
 static enum hdt_status rank_setup(struct play *p, int rank, struct hdt_error *err)
 {
     struct hdt_schedule schedule;
@@ -236,7 +251,10 @@ static enum hdt_status rank_setup(struct play *p, int rank, struct hdt_error *er
                                err));
     for (int step = 0; step < N_STEPS; step++) {
         for (size_t i = 0; i < schedule.n_ops; i++) {
+            size_t first = p->ranks[rank].n_moves;
+
             moves_push_op(p, rank, &schedule.ops[i]);
+            moves_give(p, rank, first);
         }
         p->ranks[rank].step_end[step] = p->ranks[rank].n_moves;
     }
@@ -299,10 +317,15 @@ static void frame_send(struct play *p, struct flow_state *f, double at_s, bool c
             p->cost->wan_bytes += f->transfer.wire_bytes;
         }
     }
-    f->arrive_s[f->n_sent++] = start_s + f->transfer.service_s + f->transfer.latency_s;
+    f->arrive_s[f->n_sent] = start_s + f->transfer.service_s + f->transfer.latency_s;
+    if (p->given) {
+        f->arrive_s[f->n_sent] += p->given->late_s[f - p->flows];
+    }
+    f->n_sent++;
 }
 
-static void timeline_push(struct play *p, int rank, const struct move *m, double start_s)
+static void timeline_push(struct play *p, int rank, const struct move *m, double start_s,
+                          double arrived_s)
 {
     struct hdt_cost *cost = p->cost;
 
@@ -310,7 +333,7 @@ static void timeline_push(struct play *p, int rank, const struct move *m, double
         cost->ops =
             hdt_realloc(cost->ops, (cost->n_ops ? 2 * cost->n_ops : 1) * sizeof(cost->ops[0]));
     }
-    cost->ops[cost->n_ops++] = (struct hdt_cost_op){rank, m->op, start_s, start_s + m->busy_s};
+    cost->ops[cost->n_ops++] = (struct hdt_cost_op){rank, m->op, start_s, start_s + m->busy_s, arrived_s};
 }
 
 static void move_play(struct play *p, int rank, double start_s)
@@ -319,17 +342,18 @@ static void move_play(struct play *p, int rank, double start_s)
     const struct move *m = &r->moves[r->next];
     struct flow_state *f = m->kind == MOVE_WORK ? NULL : &p->flows[m->flow];
     bool counts = r->next >= r->step_end[N_STEPS - 2];
-    double end_s = start_s + m->busy_s;
+    double end_s = start_s + m->busy_s, arrived_s = 0;
 
     if (m->kind == MOVE_SEND) {
         frame_send(p, f, end_s, counts);
     } else if (m->kind == MOVE_RECV) {
+        arrived_s = f->arrive_s[f->n_taken];
         f->taken_s[f->n_taken++] = end_s;
     }
     r->free_s = end_s;
     r->busy_s += counts ? m->busy_s : 0.0;
     if (counts && p->timeline) {
-        timeline_push(p, rank, m, start_s);
+        timeline_push(p, rank, m, start_s, arrived_s);
     }
     r->next++;
     for (int step = 0; step < N_STEPS; step++) {
@@ -431,6 +455,7 @@ static void results_fill(struct play *p)
     for (size_t i = 0; i < cost->n_ops; i++) {
         cost->ops[i].start_s -= begin_s;
         cost->ops[i].end_s -= begin_s;
+        cost->ops[i].arrived_s -= begin_s;
     }
     limit_set(p);
 }
@@ -449,24 +474,39 @@ static void play_release(struct play *p)
     free(p->link_free_s);
 }
 
+static enum hdt_status play(struct play *p, struct hdt_error *err)
+{
+    enum hdt_status status;
+
+    memset(p->cost, 0, sizeof(*p->cost));
+    p->ranks = hdt_calloc(p->plan->n_ranks, sizeof(p->ranks[0]));
+    p->flows = hdt_calloc(p->plan->n_flows + 1, sizeof(p->flows[0]));
+    status = play_setup(p, err);
+    if (status == HDT_OK) {
+        play_run(p);
+        results_fill(p);
+    } else {
+        hdt_cost_release(p->cost);
+    }
+    play_release(p);
+    return status;
+}
+
 enum hdt_status hdt_cost_play(const struct hdt_cost_inputs *in, const struct hdt_plan *plan,
                               bool timeline, struct hdt_cost *cost, struct hdt_error *err)
 {
     struct play p = {.in = in, .plan = plan, .cost = cost, .timeline = timeline};
-    enum hdt_status status;
 
-    memset(cost, 0, sizeof(*cost));
-    p.ranks = hdt_calloc(plan->n_ranks, sizeof(p.ranks[0]));
-    p.flows = hdt_calloc(plan->n_flows + 1, sizeof(p.flows[0]));
-    status = play_setup(&p, err);
-    if (status == HDT_OK) {
-        play_run(&p);
-        results_fill(&p);
-    } else {
-        hdt_cost_release(cost);
-    }
-    play_release(&p);
-    return status;
+    return play(&p, err);
+}
+
+enum hdt_status hdt_cost_play_given(const struct hdt_cost_inputs *in, const struct hdt_plan *plan,
+                                    const struct hdt_cost_given *given, struct hdt_cost *cost,
+                                    struct hdt_error *err)
+{
+    struct play p = {.in = in, .plan = plan, .cost = cost, .given = given};
+
+    return play(&p, err);
 }
 
 void hdt_cost_release(struct hdt_cost *cost)
