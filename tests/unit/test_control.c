@@ -310,9 +310,9 @@ Test(control, a_run_keeps_what_it_was_planned_with)
     msg = submit_msg();
     cluster =
         json_loads("{\"sites\": [{\"name\": \"a\"}], \"workers\": [], \"links\": []}", 0, NULL);
-    json_object_set_new(json_object_get(msg, "body"), "cluster", cluster);
+    json_object_set_new(json_object_get(msg, "b"), "cluster", cluster);
     bad = json_deep_copy(msg);
-    json_object_set_new(json_object_get(bad, "body"), "cluster", json_string("no cluster"));
+    json_object_set_new(json_object_get(bad, "b"), "cluster", json_string("no cluster"));
     from_client(OPERATOR, bad);
     bad = fake_dataplane_take("2", "error");
     cr_expect_not_null(bad);
