@@ -85,8 +85,8 @@ void hdt_gwjob_free(struct hdt_gwjob *job);
 /* Folder of the run, and metrics.jsonl in it. */
 enum hdt_status hdt_gwjob_open_run_dir(struct hdt_gateway *gw, struct hdt_gwjob *job,
                                        struct hdt_error *err);
-/* run_dir/plan.json: job, model, plan, cluster and epoch, for `hdt plan --validate`. Again for each
- * new plan. A failure is logged. */
+/* run_dir/plan.json: job, model, plan, cluster, epoch and the traces' paths on their machines, for
+ * `hdt plan --validate`. Again for each new plan, and at the end. A failure is logged. */
 void hdt_gwjob_write_plan(const struct hdt_gwjob *job);
 
 /* The number by which people know the job with this number on the wire. */

@@ -66,9 +66,9 @@ void hdt_gwjob_save(struct hdt_gateway *gw, struct hdt_gwjob *job)
 
 void hdt_gwjob_write_plan(const struct hdt_gwjob *job)
 {
-    json_t *json = json_pack("{s:O, s:O, s:O, s:O*, s:I}", "job", job->conf_json, "model",
+    json_t *json = json_pack("{s:O, s:O, s:O, s:O*, s:I, s:O}", "job", job->conf_json, "model",
                              job->model_json, "plan", job->plan_json, "cluster", job->cluster_json,
-                             "epoch", (json_int_t)job->epoch);
+                             "epoch", (json_int_t)job->epoch, "traces", job->traces);
     char *path = hdt_asprintf("%s/plan.json", job->run_dir);
     char *text = json_dumps(json, JSON_INDENT(1) | JSON_REAL_PRECISION(17));
     struct hdt_buf bytes = {0};
