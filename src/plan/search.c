@@ -203,10 +203,12 @@ static void edge_set(struct search *s, int i, int j)
         return;
     }
     e->ok = true;
-    e->service_s = fwd.service_s > bwd.service_s ? fwd.service_s : bwd.service_s;
+    e->service_s = fwd.pace_s > bwd.pace_s ? fwd.pace_s : bwd.pace_s;
     e->sum_s = fwd.service_s + bwd.service_s + fwd.latency_s + bwd.latency_s;
-    e->src_s = hdt_cost_cast(&a->profile, fwd_codec, n) + hdt_cost_cast(&a->profile, bwd_codec, n);
-    e->dst_s = hdt_cost_cast(&b->profile, fwd_codec, n) + hdt_cost_cast(&b->profile, bwd_codec, n);
+    e->src_s = hdt_cost_cast(&a->profile, fwd_codec, n) + hdt_cost_cast(&a->profile, bwd_codec, n) +
+               hdt_cost_gateway_share(s->in, NULL, a) * (fwd.src_cpu_s + bwd.dst_cpu_s);
+    e->dst_s = hdt_cost_cast(&b->profile, fwd_codec, n) + hdt_cost_cast(&b->profile, bwd_codec, n) +
+               hdt_cost_gateway_share(s->in, NULL, b) * (fwd.dst_cpu_s + bwd.src_cpu_s);
 }
 
 static void problem_set(struct search *s)
@@ -294,7 +296,7 @@ static enum hdt_status plan_edge(struct search *s, struct hdt_plan *plan, size_t
     plan_add_codec(plan, HDT_FLOW_ACTIVATION, (int)i, (int)i + 1, fwd_codec);
     plan_add_codec(plan, HDT_FLOW_ACTIVATION_GRAD, (int)i + 1, (int)i, bwd_codec);
     *round_trip_s = fwd.latency_s + fwd.service_s + bwd.latency_s + bwd.service_s;
-    *service_s = fwd.service_s > bwd.service_s ? fwd.service_s : bwd.service_s;
+    *service_s = fwd.pace_s > bwd.pace_s ? fwd.pace_s : bwd.pace_s;
     return HDT_OK;
 }
 

@@ -45,8 +45,8 @@ rig_start() {
     why=$("$lab" check 2>&1) || rig_fail "no emulated WAN: $(head -n 1 <<<"$why")"
     [ "$(nproc)" -ge 2 ] || rig_fail "needs two cores, one a site"
     printf '%s\n' "sysctl net.ipv4.tcp_rmem 4096 131072 67108864" \
-        "sysctl net.ipv4.tcp_wmem 4096 16384 67108864" "port a addr 10.75.0.1/24" \
-        "port b addr 10.75.0.2/24" "link a b $* queue 100ms" >"$work/topology"
+        "sysctl net.ipv4.tcp_wmem 4096 16384 67108864" "port a mtu 9000 addr 10.75.0.1/24" \
+        "port b mtu 9000 addr 10.75.0.2/24" "link a b $* queue 100ms" >"$work/topology"
     "$lab" up "$work/topology" || rig_fail "the emulated WAN did not start"
     fed_init
     listen=10.75.0.1:7420 http='' site a
