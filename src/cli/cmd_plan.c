@@ -3,6 +3,7 @@
 #include "config.h"
 
 #include "src/cli/cmd.h"
+#include "src/cli/explain.h"
 #include "src/cli/gwoptions.h"
 #include "src/cli/planned.h"
 #include "src/cli/validated.h"
@@ -15,7 +16,15 @@
 
 #define STATUS_TIMEOUT_MS 5000
 
-enum plan_option { OPT_JSON = 256, OPT_CLUSTER, OPT_TRACE, OPT_CODEC, OPT_REMEASURE, OPT_VALIDATE };
+enum plan_option {
+    OPT_JSON = 256,
+    OPT_CLUSTER,
+    OPT_TRACE,
+    OPT_CODEC,
+    OPT_REMEASURE,
+    OPT_VALIDATE,
+    OPT_EXPLAIN
+};
 
 static const struct argp_option options[] = {
     {"json", OPT_JSON, NULL, 0, "Print the plan as JSON", 0},
@@ -26,6 +35,7 @@ static const struct argp_option options[] = {
     {"codec", OPT_CODEC, "NAME", 0, "Codec of all edges between sites, in place of the job's", 0},
     {"remeasure", OPT_REMEASURE, NULL, 0, "Measure links again, even when that was done just now",
      0},
+    {"explain", OPT_EXPLAIN, NULL, 0, "Say why the plan is as it is", 0},
     {"validate", OPT_VALIDATE, "RUN", 0,
      "Compare a run with its plan, op by op: RUN is its folder, or its number at the gateway", 0},
     {0},
@@ -35,7 +45,7 @@ struct plan_args {
     struct hdt_gwclient_conf client;
     struct hdt_planned_overrides overrides;
     const char *job, *cluster, *trace, *run;
-    bool json;
+    bool json, explain;
 };
 
 static error_t option_parse(int key, char *arg, struct argp_state *state)
@@ -60,6 +70,9 @@ static error_t option_parse(int key, char *arg, struct argp_state *state)
         return 0;
     case OPT_REMEASURE:
         args->overrides.remeasure = true;
+        return 0;
+    case OPT_EXPLAIN:
+        args->explain = true;
         return 0;
     case OPT_VALIDATE:
         args->run = arg;
@@ -115,12 +128,33 @@ static void json_show(json_t *json)
     json_decref(json);
 }
 
-static void plan_show(const struct hdt_planned *planned, bool as_json)
+static void explanation_print(json_t *lines)
 {
-    if (as_json) {
-        json_show(hdt_planned_to_json(planned));
-    } else {
-        hdt_planned_print(planned, stdout);
+    json_t *line;
+    size_t i;
+
+    putchar('\n');
+    json_array_foreach(lines, i, line)
+    {
+        printf("- %s\n", json_string_value(line));
+    }
+    json_decref(lines);
+}
+
+static void plan_show(const struct hdt_planned *planned, const struct plan_args *args)
+{
+    if (args->json) {
+        json_t *json = hdt_planned_to_json(planned);
+
+        if (args->explain) {
+            json_object_set_new(json, "explain", hdt_explain(planned));
+        }
+        json_show(json);
+        return;
+    }
+    hdt_planned_print(planned, stdout);
+    if (args->explain) {
+        explanation_print(hdt_explain(planned));
     }
 }
 
@@ -207,7 +241,7 @@ static int plan_run(int argc, char **argv)
         status = hdt_planned_search(&planned, &err);
     }
     if (status == HDT_OK) {
-        plan_show(&planned, args.json);
+        plan_show(&planned, &args);
         status = args.trace ? hdt_planned_trace(&planned, args.trace, &err) : HDT_OK;
     }
     hdt_planned_release(&planned);
