@@ -171,6 +171,7 @@ static void codec_do_rx(struct codec_thread *self)
     }
     if (!ok) {
         job->conn->peer->total.bad_chunks++;
+        job->conn->peer->total.bad_by_cause[HDT_BAD_CHECKSUM]++;
     }
     hdt_dst_done(job, ok);
     hdt_rx_job_release(job);

@@ -8,6 +8,7 @@
  * from another thread. Bulk data goes through gateway/dataplane.h.
  */
 #include "src/base/error.h"
+#include "src/base/notify.h"
 #include "src/core/cluster.h"
 #include "src/core/gateway_conf.h"
 #include "gateway/dataplane.h"
@@ -30,6 +31,7 @@ struct hdt_buf;
 struct survey;
 struct links_task;
 struct dial_back;
+struct doctor;
 
 /* A client connection of this gateway. */
 struct hdt_gwclient {
@@ -49,8 +51,11 @@ struct hdt_gwworker {
     bool up;
     bool named;        /* in the "site.info" that is being read */
     bool restarted;    /* came back as a new process: what it ran is gone */
+    bool has_left;     /* its gateway saw its connection end; else it has only not seen it yet */
     char instance[20]; /* of its process, 16 hexadecimal digits */
-    int64_t since_us;  /* of the last change of `up` */
+    char busy_by[HDT_NAME_CAP]; /* as its gateway says: coordinator of its job; "": free */
+    int64_t since_us;           /* of the last change of `up` */
+    char why_down[HDT_ERROR_MSG_CAP];
     struct hdt_gwworker *next;
 };
 
@@ -63,6 +68,7 @@ struct hdt_gwsite {
     int64_t since_us;
     char why_down[HDT_ERROR_MSG_CAP];
     char version[32];
+    uint64_t n_refusals;             /* reasons why there was no session, as they came */
     json_t *links;                   /* last "links.are" of that site, or NULL */
     struct hdt_cluster_gateway cost; /* of its gateway, as last said there */
     struct hdt_gwsite *next;
@@ -85,6 +91,7 @@ struct hdt_survey {
     json_t *links;            /* our own, as last measured; NULL: never */
     int64_t links_us;
     struct dial_back *dials;                       /* under way */
+    struct doctor *doctors;                        /* being asked for */
     double encode_bytes_per_s, decode_bytes_per_s; /* own_cost.c; 0: not measured yet */
 };
 
@@ -96,6 +103,7 @@ struct hdt_gateway {
     struct hdt_tls_ctx *tls;
     struct hdt_dataplane *dp;
     uint64_t n_ticks;
+    struct hdt_notify notify;
     bool owns_socket;      /* lan.socket is bound: to be removed at the end */
     char wan_address[160]; /* that we listen on, with the port that port 0 became; "": none */
     char http_address[160];
@@ -127,6 +135,8 @@ void hdt_federation_worker_up(struct hdt_gateway *gw, const struct hdt_gwclient 
                               const json_t *hello);
 void hdt_federation_worker_down(struct hdt_gateway *gw, const struct hdt_gwclient *client,
                                 const struct hdt_error *why);
+/* Send "site.info" to all peers: something of ours has changed. */
+void hdt_federation_tell(struct hdt_gateway *gw);
 /* "site.info" of a peer: its workers and the sites it knows. */
 void hdt_federation_site_info(struct hdt_gateway *gw, const char *site, const json_t *msg);
 
@@ -187,10 +197,24 @@ void hdt_survey_own_cost(struct hdt_gateway *gw, struct hdt_cluster_gateway *cos
 /* Request "links.measure" of another gateway: answer "links.are". */
 void hdt_survey_links(struct hdt_gateway *gw, const json_t *msg);
 void hdt_survey_probed(struct hdt_gateway *gw, const char *site, double bytes_per_s, double rtt_s);
-/* Request "doctor" of an operator. */
-void hdt_survey_doctor(struct hdt_gateway *gw, const json_t *msg);
+/* Measure all links anew, then call: gw->survey.links has them. Not called when the gateway ends.
+ */
+typedef void hdt_survey_done(struct hdt_gateway *gw, void *user);
+void hdt_survey_measure(struct hdt_gateway *gw, hdt_survey_done *done, void *user);
 
 void hdt_survey_free(struct hdt_gateway *gw);
+
+/* ---- link_doctor.c ---- */
+
+/* Request "doctor" of an operator: this gateway's machine, its peers and the links to them. */
+void hdt_doctor_request(struct hdt_gateway *gw, const json_t *msg);
+void hdt_doctor_free(struct hdt_gateway *gw);
+
+/* ---- evidence_answer.c ---- */
+
+/* Requests "bundle.list" and "bundle.read" of an operator: see src/core/evidence.h. */
+void hdt_evidence_list_answer(struct hdt_gateway *gw, const json_t *msg);
+void hdt_evidence_read_answer(struct hdt_gateway *gw, const json_t *msg);
 
 /* ---- dial_back.c ---- */
 
@@ -198,25 +222,33 @@ void hdt_survey_free(struct hdt_gateway *gw);
 void hdt_dial_back(struct hdt_gateway *gw, const json_t *msg);
 void hdt_dial_back_free(struct hdt_gateway *gw);
 
-/* ---- coordinator.c, job_requests.c, job_store.c, coordinator_watch.c, report.c: jobs ---- */
+/* ---- jobs: coordinator.h says which file does what ---- */
 
 void hdt_coordinator_submit(struct hdt_gateway *gw, const json_t *msg);
 void hdt_coordinator_stop(struct hdt_gateway *gw, const json_t *msg);
 void hdt_coordinator_follow(struct hdt_gateway *gw, const json_t *msg);
-/* "step", "eval", "ckpt", "done", "rank.done", "failed" of workers; "job.wan" of gateways. */
+void hdt_coordinator_unfollow(struct hdt_gateway *gw, const json_t *msg);
+/* "step", "eval", "ckpt", "ckpt.failed", "done", "rank.done", "failed" of workers; "failed" and
+ * "job.wan" of gateways. */
 void hdt_coordinator_report(struct hdt_gateway *gw, const json_t *msg);
-void hdt_coordinator_worker_down(struct hdt_gateway *gw, const char *site, const char *name,
-                                 const struct hdt_error *why);
+/* A worker came back as another process: what it ran is gone. */
+void hdt_coordinator_worker_restarted(struct hdt_gateway *gw, const char *site, const char *name);
 /* A site, or a worker of it, is back: what it may have missed is said again. */
 void hdt_coordinator_site_up(struct hdt_gateway *gw, const char *site);
+/* ... and what it said and we did not get is asked for: reports of its workers, and by its
+ * followers. */
+void hdt_coordinator_reports_again(struct hdt_gateway *gw, const char *site);
+void hdt_coordinator_followers_again(struct hdt_gateway *gw, const char *site);
 /* Take up the jobs of the store that were not over. */
 void hdt_coordinator_start(struct hdt_gateway *gw);
 void hdt_coordinator_tick(struct hdt_gateway *gw);
 void hdt_coordinator_free(struct hdt_gateway *gw);
 /* Jobs as JSON for /status: new reference. */
 json_t *hdt_coordinator_status(struct hdt_gateway *gw);
-/* true while a job that is not over uses this worker. */
+/* true while a job that is not over uses this worker; with `but`, a job other than that one. */
 bool hdt_coordinator_worker_is_busy(struct hdt_gateway *gw, const char *site, const char *name);
+bool hdt_coordinator_worker_serves(struct hdt_gateway *gw, const char *site, const char *name,
+                                   const struct hdt_gwjob *but);
 
 /* ---- revocation.c: revocation lists between sites ---- */
 
@@ -229,8 +261,11 @@ void hdt_revocation_msg(struct hdt_gateway *gw, const json_t *msg);
 
 /* ---- status.c ---- */
 
-json_t *hdt_status_json(struct hdt_gateway *gw);                      /* new reference */
-void hdt_status_metrics(struct hdt_gateway *gw, struct hdt_buf *out); /* Prometheus text */
+json_t *hdt_status_json(struct hdt_gateway *gw); /* new reference */
+
+/* ---- metrics.c ---- */
+
+void hdt_metrics_text(struct hdt_gateway *gw, struct hdt_buf *out); /* for Prometheus */
 
 /* ---- http.c ---- */
 

@@ -128,12 +128,15 @@ void hdt_federation_free(struct hdt_gateway *gw)
 
 /* ---- what we say of ourselves ---- */
 
-static json_t *worker_json(const struct hdt_gwworker *worker)
+static json_t *worker_json(struct hdt_gateway *gw, const struct hdt_gwworker *worker)
 {
-    return json_pack("{s:s, s:s, s:s, s:I, s:i, s:b, s:s}", "name", worker->info.name, "device",
-                     worker->info.device, "backend", worker->info.backend, "memory_bytes",
+    const char *busy_by = hdt_member_coordinator_of(gw, worker->info.site, worker->info.name);
+
+    return json_pack("{s:s, s:s, s:s, s:I, s:i, s:b, s:s, s:s, s:s}", "name", worker->info.name,
+                     "device", worker->info.device, "backend", worker->info.backend, "memory_bytes",
                      (json_int_t)worker->info.memory_bytes, "n_threads", worker->info.n_threads,
-                     "up", worker->up, "instance", worker->instance);
+                     "up", worker->up, "instance", worker->instance, "busy_by",
+                     busy_by ? busy_by : "", "why", worker->why_down);
 }
 
 static json_t *site_info(struct hdt_gateway *gw)
@@ -145,7 +148,7 @@ static json_t *site_info(struct hdt_gateway *gw)
     LL_FOREACH(gw->workers, worker)
     {
         if (strcmp(worker->info.site, gw->conf.site) == 0) {
-            json_array_append_new(workers, worker_json(worker));
+            json_array_append_new(workers, worker_json(gw, worker));
         }
     }
     LL_FOREACH(gw->sites, site)
@@ -159,7 +162,7 @@ static json_t *site_info(struct hdt_gateway *gw)
                      sites);
 }
 
-static void info_send(struct hdt_gateway *gw)
+void hdt_federation_tell(struct hdt_gateway *gw)
 {
     struct hdt_gwsite *site;
 
@@ -194,8 +197,10 @@ void hdt_federation_peer_up(struct hdt_gateway *gw, const char *name, const json
     hdt_log_info("site %s is connected (hdt %s)", name, site->version);
     hdt_audit_site(gw, "peer.joined", name, json_pack("{s:s}", "version", site->version));
     hdt_revocation_peer_up(gw, name);
-    info_send(gw);
+    hdt_federation_tell(gw);
     hdt_coordinator_site_up(gw, name);
+    hdt_coordinator_reports_again(gw, name);
+    hdt_coordinator_followers_again(gw, name);
 }
 
 void hdt_federation_peer_down(struct hdt_gateway *gw, const char *name, const struct hdt_error *why)
@@ -266,6 +271,7 @@ static void worker_fill(struct hdt_gwworker *worker, const json_t *device)
     json_int_t memory = json_integer_value(json_object_get(device, "memory_bytes"));
     json_int_t threads = json_integer_value(json_object_get(device, "n_threads"));
     const char *instance = json_string_value(json_object_get(device, "instance"));
+    const char *busy_by = json_string_value(json_object_get(device, "busy_by"));
 
     if (instance && strlen(instance) < sizeof(worker->instance) &&
         strcmp(worker->instance, instance) != 0) {
@@ -275,6 +281,7 @@ static void worker_fill(struct hdt_gwworker *worker, const json_t *device)
     snprintf(worker->info.device, sizeof(worker->info.device), "%s", name ? name : "?");
     snprintf(worker->info.backend, sizeof(worker->info.backend), "%s", backend ? backend : "?");
     worker->info.memory_bytes = memory > 0 ? (uint64_t)memory : 0;
+    snprintf(worker->busy_by, sizeof(worker->busy_by), "%s", busy_by ? busy_by : "");
     worker->info.n_threads = threads > 0 && threads < 65536 ? (int)threads : 1;
 }
 
@@ -284,16 +291,15 @@ static void worker_set_up(struct hdt_gateway *gw, struct hdt_gwworker *worker, b
     char address[HDT_ADDRESS_CAP];
 
     if (up && worker->restarted) {
-        struct hdt_error restarted = {0};
-
-        hdt_error_set(&restarted, HDT_ERANK, "it was restarted");
-        hdt_coordinator_worker_down(gw, worker->info.site, worker->info.name, &restarted);
+        hdt_coordinator_worker_restarted(gw, worker->info.site, worker->info.name);
     }
     if (worker->up == up) {
         return;
     }
     worker->up = up;
+    worker->has_left = !up;
     worker->since_us = hdt_clock_now_us();
+    snprintf(worker->why_down, sizeof(worker->why_down), "%s", up ? "" : why->msg);
     snprintf(address, sizeof(address), "%s/%s", worker->info.site, worker->info.name);
     if (up) {
         hdt_log_info("worker %s joined: %s", address, worker->info.device);
@@ -302,7 +308,6 @@ static void worker_set_up(struct hdt_gateway *gw, struct hdt_gwworker *worker, b
     }
     hdt_log_warn("worker %s is gone: %s", address, why->msg);
     hdt_route_lost(gw, address, why);
-    hdt_coordinator_worker_down(gw, worker->info.site, worker->info.name, why);
 }
 
 /* What a site does not name it does not have. Its gateway may have been restarted, so that its
@@ -315,7 +320,9 @@ static void workers_unnamed(struct hdt_gateway *gw, const char *site)
     {
         if (worker->up && !worker->named && strcmp(worker->info.site, site) == 0) {
             worker->up = false;
+            worker->has_left = false;
             worker->since_us = hdt_clock_now_us();
+            snprintf(worker->why_down, sizeof(worker->why_down), "it is not connected");
             hdt_log_warn("worker %s/%s is not connected to its gateway", site, worker->info.name);
         }
         worker->named = false;
@@ -328,10 +335,10 @@ static void site_take_workers(struct hdt_gateway *gw, const char *site, const js
     const json_t *item;
     size_t i;
 
-    hdt_error_set(&gone, HDT_ERANK, "site %s says that it has left", site);
     json_array_foreach(workers, i, item)
     {
         const char *name = json_string_value(json_object_get(item, "name"));
+        const char *why = json_string_value(json_object_get(item, "why"));
         struct hdt_gwworker *worker;
 
         if (!name || !hdt_name_is_valid(name) || i >= MAX_WORKERS_PER_SITE ||
@@ -339,6 +346,7 @@ static void site_take_workers(struct hdt_gateway *gw, const char *site, const js
             continue;
         }
         worker->named = true;
+        hdt_error_set(&gone, HDT_ERANK, "%s", why && why[0] ? why : "it has left");
         worker_fill(worker, item);
         worker_set_up(gw, worker, json_is_true(json_object_get(item, "up")), &gone);
     }
@@ -393,7 +401,7 @@ void hdt_federation_worker_up(struct hdt_gateway *gw, const struct hdt_gwclient 
         json_pack("{s:s, s:s}", "worker", client->address, "device", worker->info.device));
     worker_set_up(gw, worker, true, NULL);
     hdt_member_worker_up(gw, client->name, json_object_get(hello, "jobs"));
-    info_send(gw);
+    hdt_federation_tell(gw);
 }
 
 void hdt_federation_worker_down(struct hdt_gateway *gw, const struct hdt_gwclient *client,
@@ -408,5 +416,5 @@ void hdt_federation_worker_down(struct hdt_gateway *gw, const struct hdt_gwclien
     hdt_audit_client(gw, "worker.left", client,
                      json_pack("{s:s, s:s}", "worker", client->address, "why", why->msg));
     worker_set_up(gw, worker, false, why);
-    info_send(gw);
+    hdt_federation_tell(gw);
 }

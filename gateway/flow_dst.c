@@ -4,6 +4,7 @@
 #include "compress/codec.h"
 #include "gateway/dp.h"
 #include "src/base/clock.h"
+#include "src/base/recorder.h"
 
 #include <string.h>
 
@@ -46,14 +47,22 @@ static bool dst_bit(const uint64_t *bits, uint32_t i)
 
 /* ---- a chunk begins ---- */
 
-static enum hdt_status dst_bad(struct hdt_peer *peer, const struct hdt_frame *chunk,
-                               const char *what)
+static enum hdt_status dst_refuse(struct hdt_peer *peer, const struct hdt_frame *chunk,
+                                  enum hdt_bad_chunk cause, const char *what)
 {
     peer->total.bad_chunks++;
+    peer->total.bad_by_cause[cause]++;
     hdt_log_warn_limited(
         5, "dropped a chunk of site %s: %s (job %u, epoch %u, flow %u, frame %llu)", peer->site,
         what, chunk->job, chunk->epoch, chunk->flow, (unsigned long long)chunk->seq);
     return HDT_AGAIN;
+}
+
+/* It does not fit the frame that it says it is of. */
+static enum hdt_status dst_bad(struct hdt_peer *peer, const struct hdt_frame *chunk,
+                               const char *what)
+{
+    return dst_refuse(peer, chunk, HDT_BAD_FRAME, what);
 }
 
 /* HDT_OK: the chunk belongs to *flow; HDT_AGAIN: it is dropped and counted. */
@@ -63,8 +72,8 @@ static enum hdt_status dst_check(struct hdt_peer *peer, const struct hdt_frame *
     struct hdt_flow_end *end = hdt_flow_end_find(peer->dp, chunk->job, chunk->flow, false);
     const struct hdt_codec_ops *codec = hdt_codec_by_id(chunk->codec);
 
-    if (end == NULL || end->peer != peer) {
-        return dst_bad(peer, chunk, "it has no such flow here");
+    if (end == NULL || (end->peer != peer && chunk->epoch >= end->conf.epoch)) {
+        return dst_refuse(peer, chunk, HDT_BAD_FLOW, "it has no such flow here");
     }
     if (!end->attached || end->waiting || chunk->epoch != end->conf.epoch ||
         chunk->seq < end->acked) {
@@ -72,7 +81,7 @@ static enum hdt_status dst_check(struct hdt_peer *peer, const struct hdt_frame *
         return HDT_AGAIN;
     }
     if (!hdt_dst_in_window(end, chunk->seq)) {
-        return dst_bad(peer, chunk, "its frame is beyond the credit given");
+        return dst_refuse(peer, chunk, HDT_BAD_CREDIT, "its frame is beyond the credit given");
     }
     if (chunk->frame_len > end->conf.frame_cap || chunk->len > HDT_DP_CHUNK_MAX) {
         return dst_bad(peer, chunk, "its frame is longer than a slot");
@@ -81,7 +90,7 @@ static enum hdt_status dst_check(struct hdt_peer *peer, const struct hdt_frame *
         (codec->id != HDT_CODEC_NONE && (codec->caps & (HDT_CODEC_AT_GATEWAY | HDT_CODEC_EXACT)) !=
                                             (HDT_CODEC_AT_GATEWAY | HDT_CODEC_EXACT)) ||
         (codec->id == HDT_CODEC_NONE && chunk->coded_len != chunk->len)) {
-        return dst_bad(peer, chunk, "its codec or coded length is not allowed");
+        return dst_refuse(peer, chunk, HDT_BAD_CODEC, "its codec or coded length is not allowed");
     }
     *flow = end;
     return HDT_OK;
@@ -134,8 +143,8 @@ enum hdt_status hdt_dst_place(struct hdt_peer *peer, struct hdt_rx_job *job, voi
         dst_begin_slot(slot, chunk);
     }
     HDT_ASSERT(slot->seq == chunk->seq);
-    if (slot->frame.frame_len != chunk->frame_len) {
-        (void)dst_bad(peer, chunk, "other chunks of its frame tell another length");
+    if (slot->frame.frame_len != chunk->frame_len || slot->frame.whole != chunk->whole) {
+        (void)dst_bad(peer, chunk, "other chunks of its frame tell another length or hash");
         return HDT_OK;
     }
     if (slot->complete || dst_claim(job, slot) == 0) {
@@ -182,6 +191,8 @@ static void dst_complete(struct hdt_flow_end *flow, struct hdt_dst_slot *slot)
     flow->plain_bytes += slot->frame.frame_len;
     flow->raw_bytes += slot->frame.raw_len;
     flow->moved_us = hdt_clock_now_us();
+    HDT_RECORD(HDT_REC_FRAME,
+               .n = {flow->key.job, flow->key.flow, (int64_t)slot->seq, slot->frame.frame_len});
     if (flow->peer != NULL) {
         slot->have_pending = true;
         flow->n_have_pending++;

@@ -9,6 +9,8 @@
 #include "src/base/buf.h"
 #include "src/base/clock.h"
 #include "src/base/log.h"
+#include "src/base/recorder.h"
+#include "src/base/notify.h"
 #include "src/net/addr.h"
 #include "src/net/tls.h"
 
@@ -75,7 +77,8 @@ static const struct argp argp = {
     .doc = "The edge of one site: carries the tensors of training jobs to the gateways of other "
            "sites over mutually authenticated streams, and coordinates the jobs submitted to it."
            "\vSignals: TERM and INT end it (jobs go on when it comes back); HUP reads "
-           "certificates and the revocation list again and opens the audit log anew.\n"
+           "certificates and the revocation list again and opens the audit log anew; USR1 writes "
+           "the flight recorder to state_dir.\n"
            "'hdt config example gateway' prints a settings file to start from.",
 };
 
@@ -83,11 +86,13 @@ static const struct argp argp = {
 
 static void on_peer_up(void *user, const char *site, const json_t *hello)
 {
+    HDT_RECORD(HDT_REC_CONNECTION, .text = {"up", site});
     hdt_federation_peer_up(user, site, hello);
 }
 
 static void on_peer_down(void *user, const char *site, const struct hdt_error *why)
 {
+    HDT_RECORD(HDT_REC_CONNECTION, .text = {"down", site, why->msg});
     hdt_federation_peer_down(user, site, why);
 }
 
@@ -102,6 +107,10 @@ static void on_peer_refused(void *user, const char *site, const char *address,
     struct hdt_gateway *gw = user;
     struct hdt_gwsite *peer = hdt_federation_site(gw, site);
 
+    HDT_RECORD(HDT_REC_CONNECTION, .text = {"refused", site[0] ? site : address, why->msg});
+    if (peer) {
+        peer->n_refusals++;
+    }
     if (peer && !peer->up) {
         snprintf(peer->why_down, sizeof(peer->why_down), "%s", why->msg);
     }
@@ -125,6 +134,7 @@ static void on_client_up(void *user, const struct hdt_client_info *info, const j
     snprintf(client->identity, sizeof(client->identity), "%s", info->identity);
     snprintf(client->from, sizeof(client->from), "%s", info->address);
     LL_PREPEND(gw->clients, client);
+    HDT_RECORD(HDT_REC_CONNECTION, .text = {"up", client->address, client->from});
     hdt_log_debug("client %s connected", client->address);
     if (info->role == HDT_CLIENT_WORKER) {
         hdt_federation_worker_up(gw, client, hello);
@@ -144,6 +154,7 @@ static void on_client_down(void *user, uint64_t id, const struct hdt_error *why)
     if (!client) {
         return;
     }
+    HDT_RECORD(HDT_REC_CONNECTION, .text = {"down", client->address, why->msg});
     LL_DELETE(gw->clients, client);
     if (client->role == HDT_CLIENT_WORKER) {
         hdt_federation_worker_down(gw, client, why);
@@ -156,10 +167,9 @@ static void on_probed(void *user, const char *site, double bytes_per_s, double r
     hdt_survey_probed(user, site, bytes_per_s, rtt_s);
 }
 
-static void on_flow_failed(void *user, uint32_t job, uint32_t flow, const struct hdt_error *why)
+static void on_flow_failed(void *user, uint32_t job, uint32_t epoch, const struct hdt_error *why)
 {
-    (void)flow; /* the message names it */
-    hdt_member_flow_failed(user, job, why);
+    hdt_member_flow_failed(user, job, epoch, why);
 }
 
 static const struct hdt_dataplane_events dataplane_events = {
@@ -185,6 +195,27 @@ static void on_dataplane(evutil_socket_t fd, short what, void *user)
     hdt_dataplane_dispatch(gw->dp);
 }
 
+/* The line of `systemctl status`. */
+static void gateway_notify(struct hdt_gateway *gw)
+{
+    const struct hdt_gwworker *worker;
+    const struct hdt_gwsite *site;
+    int n_sites = 0, n_up = 0, n_workers = 0;
+
+    LL_FOREACH(gw->sites, site)
+    {
+        n_sites++;
+        n_up += site->up;
+    }
+    LL_FOREACH(gw->workers, worker)
+    {
+        n_workers += worker->up && strcmp(worker->info.site, gw->conf.site) == 0;
+    }
+    hdt_notify_status(&gw->notify, "site %s: %d of %d peers, %d workers", gw->conf.site, n_up,
+                      n_sites, n_workers);
+    hdt_notify_alive(&gw->notify);
+}
+
 static void on_tick(evutil_socket_t fd, short what, void *user)
 {
     struct hdt_gateway *gw = user;
@@ -195,6 +226,8 @@ static void on_tick(evutil_socket_t fd, short what, void *user)
     hdt_coordinator_tick(gw);
     if (++gw->n_ticks % TICKS_PER_REPORT == 0) {
         hdt_member_tick(gw);
+        hdt_store_retry(gw->store);
+        gateway_notify(gw);
     }
 }
 
@@ -204,16 +237,14 @@ static void on_end_signal(evutil_socket_t number, short what, void *user)
 
     (void)what;
     hdt_log_info("ending on %s", strsignal((int)number));
+    hdt_notify_stopping();
     event_base_loopexit(gw->base, NULL);
 }
 
-static void on_reload_signal(evutil_socket_t number, short what, void *user)
+static void certificates_reload(struct hdt_gateway *gw)
 {
-    struct hdt_gateway *gw = user;
     struct hdt_error err = {0};
 
-    (void)number;
-    (void)what;
     if (hdt_audit_reopen(gw->audit, &err) != HDT_OK) {
         hdt_log_failure(HDT_LOG_ERROR, &err);
     }
@@ -227,6 +258,15 @@ static void on_reload_signal(evutil_socket_t number, short what, void *user)
     hdt_audit_self(gw, "certificates.reloaded", NULL);
     hdt_revocation_spread(gw, "");
     hdt_dataplane_recheck(gw->dp);
+}
+
+static void on_reload_signal(evutil_socket_t number, short what, void *user)
+{
+    (void)number;
+    (void)what;
+    hdt_notify_reloading();
+    certificates_reload(user);
+    hdt_notify_ready();
 }
 
 /* ---- start ---- */
@@ -406,6 +446,15 @@ static enum hdt_status gateway_open_dataplane(struct hdt_gateway *gw, struct hdt
     return hdt_dataplane_open(&conf, &dataplane_events, gw, &gw->dp, err);
 }
 
+static enum hdt_status recorder_open(const struct hdt_gateway *gw, struct hdt_error *err)
+{
+    char *name = hdt_asprintf("gateway-%s", gw->conf.site);
+    enum hdt_status status = hdt_recorder_open(gw->conf.state_dir, name, err);
+
+    free(name);
+    return status;
+}
+
 static enum hdt_status gateway_open(struct hdt_gateway *gw, struct hdt_error *err)
 {
     if (getrandom(&gw->instance, sizeof(gw->instance), 0) != sizeof(gw->instance)) {
@@ -417,6 +466,7 @@ static enum hdt_status gateway_open(struct hdt_gateway *gw, struct hdt_error *er
         hdt_error_hint(err, "make it and give it to the user that runs hdt-gateway");
         return HDT_EIO;
     }
+    HDT_TRY(recorder_open(gw, err));
     HDT_TRY(hdt_store_open(gw->conf.state_dir, &gw->store, err));
     HDT_TRY(hdt_audit_open(gw->conf.state_dir, &gw->audit, err));
     gw->base = event_base_new();
@@ -446,6 +496,8 @@ static void gateway_close(struct hdt_gateway *gw)
     hdt_federation_free(gw);
     hdt_store_close(gw->store);
     hdt_audit_close(gw->audit);
+    hdt_recorder_close();
+    hdt_log_flush();
     hdt_tls_ctx_free(gw->tls);
     if (gw->base) {
         event_base_free(gw->base);
@@ -472,6 +524,7 @@ static void gateway_run(struct hdt_gateway *gw)
     hdt_log_info("ready: site %s of federation %s, hdt %s", gw->conf.site, gw->conf.federation,
                  PACKAGE_VERSION);
     hdt_audit_self(gw, "gateway.started", json_pack("{s:s}", "version", PACKAGE_VERSION));
+    hdt_notify_ready();
     event_base_dispatch(gw->base);
     hdt_audit_self(gw, "gateway.ended", NULL);
     for (size_t i = 0; i < n; i++) {

@@ -9,11 +9,10 @@
 #include "src/base/log.h"
 #include "src/core/msg.h"
 
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 #include <utlist.h>
-
-#define MAX_FOLLOWERS 64
 
 /* ---- submit ---- */
 
@@ -66,23 +65,6 @@ static uint32_t job_wire_number(const char *site, int64_t number)
     return ((hash >> 20) << 20 | ((uint32_t)number & JOB_COUNT_MASK)) & 0x7fffffffu;
 }
 
-/* false: too many follow it. */
-static bool job_follow(struct hdt_gwjob *job, const char *address)
-{
-    for (size_t i = 0; i < job->n_followers; i++) {
-        if (strcmp(job->followers[i], address) == 0) {
-            return true;
-        }
-    }
-    if (job->n_followers == MAX_FOLLOWERS) {
-        return false;
-    }
-    job->followers =
-        hdt_realloc(job->followers, (job->n_followers + 1) * sizeof(job->followers[0]));
-    snprintf(job->followers[job->n_followers++], HDT_ADDRESS_CAP, "%s", address);
-    return true;
-}
-
 static enum hdt_status job_submit(struct hdt_gateway *gw, const json_t *msg, struct hdt_gwjob **out,
                                   struct hdt_error *err)
 {
@@ -98,6 +80,7 @@ static enum hdt_status job_submit(struct hdt_gateway *gw, const json_t *msg, str
     }
     job->job = job_wire_number(gw->conf.site, job->number);
     job->epoch = 1;
+    snprintf(job->submitted, sizeof(job->submitted), "%016" PRIx64, gw->instance);
     hdt_gwjob_write_plan(job);
     LL_APPEND(gw->jobs, job);
     *out = job;
@@ -121,7 +104,7 @@ void hdt_coordinator_submit(struct hdt_gateway *gw, const json_t *msg)
                                            "number", (json_int_t)job->number, "name", job->name,
                                            "run_dir", job->run_dir)),
                    &ignored);
-    job_follow(job, hdt_msg_from(msg));
+    hdt_gwjob_follow(job, hdt_msg_from(msg), NULL, &ignored);
     hdt_gwjob_set_state(gw, job, HDT_GWJOB_PREPARING);
     hdt_gwjob_assign(gw, job);
 }
@@ -161,6 +144,24 @@ static enum hdt_status job_by_number(struct hdt_gateway *gw, json_int_t number,
     return HDT_OK;
 }
 
+/* What is left of a job that is stopped where it cannot write a checkpoint. */
+static void stopped_error(const struct hdt_gwjob *job, const char *by, struct hdt_error *err)
+{
+    const char *when = job->state == HDT_GWJOB_RECOVERING ? "while it waited for workers"
+                       : job->epoch > 1                   ? "before it ran again"
+                                                          : "before it ran";
+
+    if (job->checkpoint && job->checkpoint[0]) {
+        hdt_error_set(err, HDT_ECANCELED, "job %ld was stopped by %s %s; its last checkpoint is %s",
+                      (long)job->number, by, when, job->checkpoint);
+        hdt_error_hint(err, "'hdt submit --resume' goes on from there, after step %ld",
+                       (long)job->checkpoint_step);
+    } else {
+        hdt_error_set(err, HDT_ECANCELED, "job %ld was stopped by %s %s, without a checkpoint",
+                      (long)job->number, by, when);
+    }
+}
+
 void hdt_coordinator_stop(struct hdt_gateway *gw, const json_t *msg)
 {
     json_int_t number = json_integer_value(json_object_get(hdt_msg_body(msg), "job"));
@@ -171,19 +172,19 @@ void hdt_coordinator_stop(struct hdt_gateway *gw, const json_t *msg)
         hdt_route_send(gw, hdt_msg_reply_error(msg, &err), &ignored);
         return;
     }
-    hdt_route_send(gw,
-                   hdt_msg_reply(msg, "stopping",
-                                 json_pack("{s:I, s:I, s:s}", "job", (json_int_t)job->job, "number",
-                                           (json_int_t)job->number, "state",
-                                           hdt_gwjob_state_name(job->state))),
-                   &ignored);
-    job_follow(job, hdt_msg_from(msg));
+    hdt_route_send(
+        gw,
+        hdt_msg_reply(msg, "stopping",
+                      json_pack("{s:I, s:I, s:s, s:I, s:I}", "job", (json_int_t)job->job, "number",
+                                (json_int_t)job->number, "state", hdt_gwjob_state_name(job->state),
+                                "epoch", (json_int_t)job->epoch, "step", (json_int_t)job->step)),
+        &ignored);
+    hdt_gwjob_follow(job, hdt_msg_from(msg), NULL, &ignored);
     if (hdt_gwjob_is_over(job)) {
-        hdt_gwjob_event(gw, job, "state",
-                        json_pack("{s:s}", "state", hdt_gwjob_state_name(job->state)));
-    } else if (job->state == HDT_GWJOB_PREPARING) {
+        hdt_gwjob_say_state(gw, job);
+    } else if (job->state == HDT_GWJOB_PREPARING || job->state == HDT_GWJOB_RECOVERING) {
         job->user_stopped = true;
-        hdt_error_set(&err, HDT_ECANCELED, "job stopped by %s before it ran", hdt_msg_from(msg));
+        stopped_error(job, hdt_msg_from(msg), &err);
         hdt_gwjob_fail(gw, job, &err);
     } else if (job->state == HDT_GWJOB_RUNNING) {
         hdt_log_info("job %ld: stop asked by %s", (long)job->number, hdt_msg_from(msg));
@@ -193,17 +194,29 @@ void hdt_coordinator_stop(struct hdt_gateway *gw, const json_t *msg)
     }
 }
 
+/* With "since": what happened after that step of that epoch comes before what happens now. */
+static void follow_since(struct hdt_gateway *gw, struct hdt_gwjob *job,
+                         struct hdt_gwfollower *follower, const json_t *body)
+{
+    const json_t *epoch = json_object_get(body, "epoch");
+
+    follower->off = 0;
+    follower->since_epoch = epoch ? json_integer_value(epoch) : 1;
+    follower->since_step = json_integer_value(json_object_get(body, "since"));
+    hdt_gwjob_catch_up(gw, job, follower);
+}
+
 void hdt_coordinator_follow(struct hdt_gateway *gw, const json_t *msg)
 {
-    json_int_t number = json_integer_value(json_object_get(hdt_msg_body(msg), "job"));
+    const json_t *body = hdt_msg_body(msg);
     struct hdt_error err = {0}, ignored = {0};
+    struct hdt_gwfollower *follower = NULL;
     enum hdt_status status;
     struct hdt_gwjob *job;
 
-    status = job_by_number(gw, number, &job, &err);
-    if (status == HDT_OK && !job_follow(job, hdt_msg_from(msg))) {
-        status = hdt_error_set(&err, HDT_ENOMEM, "job %ld has %d followers already",
-                               (long)job->number, MAX_FOLLOWERS);
+    status = job_by_number(gw, json_integer_value(json_object_get(body, "job")), &job, &err);
+    if (status == HDT_OK) {
+        status = hdt_gwjob_follow(job, hdt_msg_from(msg), &follower, &err);
     }
     if (status != HDT_OK) {
         hdt_route_send(gw, hdt_msg_reply_error(msg, &err), &ignored);
@@ -212,12 +225,12 @@ void hdt_coordinator_follow(struct hdt_gateway *gw, const json_t *msg)
     hdt_route_send(
         gw,
         hdt_msg_reply(msg, "following",
-                      json_pack("{s:I, s:I, s:s, s:O}", "job", (json_int_t)job->job, "number",
-                                (json_int_t)job->number, "state", hdt_gwjob_state_name(job->state),
-                                "plan", job->plan_json)),
+                      json_pack("{s:I, s:I, s:s, s:I, s:I, s:O}", "job", (json_int_t)job->job,
+                                "number", (json_int_t)job->number, "state",
+                                hdt_gwjob_state_name(job->state), "epoch", (json_int_t)job->epoch,
+                                "step", (json_int_t)job->step, "plan", job->plan_json)),
         &ignored);
-    if (json_is_integer(json_object_get(hdt_msg_body(msg), "since"))) {
-        hdt_gwjob_replay(gw, job, hdt_msg_from(msg),
-                         json_integer_value(json_object_get(hdt_msg_body(msg), "since")));
+    if (json_is_integer(json_object_get(body, "since"))) {
+        follow_since(gw, job, follower, body);
     }
 }

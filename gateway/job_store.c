@@ -3,8 +3,10 @@
  * record holds all that a coordinator needs to go on with the job after a restart. */
 #include "config.h"
 
-#include "gateway/coordinator.h"
+#include "gateway/journal.h"
 #include "gateway/member.h"
+#include "gateway/recovery.h"
+#include "gateway/rank_state.h"
 #include "gateway/store.h"
 #include "src/base/buf.h"
 #include "src/base/clock.h"
@@ -31,8 +33,25 @@ json_t *hdt_gwjob_record(const struct hdt_gateway *gw, const struct hdt_gwjob *j
                      job->checkpoint ? job->checkpoint : "");
 }
 
+/* A moment of this machine's clock since its start, as seconds that outlive it; 0 stays 0. */
+static double wall_of(int64_t us)
+{
+    return us ? (double)(hdt_clock_wall_us() - (hdt_clock_now_us() - us)) / 1e6 : 0;
+}
+
+/* And back: a clock that was set meanwhile must not make the past the future. */
+static int64_t moment_of(double wall_s)
+{
+    double ago_us = (double)hdt_clock_wall_us() - 1e6 * wall_s;
+
+    if (!(wall_s > 0)) {
+        return 0;
+    }
+    return hdt_clock_now_us() - (ago_us > 0 && ago_us < 1e15 ? (int64_t)ago_us : 0);
+}
+
 /* How far it is: only the coordinator itself reads this. */
-static void record_add_progress(json_t *record, const struct hdt_gwjob *job)
+static void record_add_progress(json_t *record, struct hdt_gwjob *job)
 {
     json_t *ranks_done = json_array();
 
@@ -42,10 +61,18 @@ static void record_add_progress(json_t *record, const struct hdt_gwjob *job)
         }
     }
     json_object_update_new(
-        record, json_pack("{s:I, s:I, s:b, s:b, s:s, s:o, s:O}", "tokens", (json_int_t)job->tokens,
+        record, json_pack("{s:I, s:I, s:I, s:b, s:b, s:s, s:o, s:O, s:o, s:o}", "tokens",
+                          (json_int_t)job->tokens, "tokens_step", (json_int_t)job->tokens_step,
                           "checkpoint_step", (json_int_t)job->checkpoint_step, "user_stopped",
                           job->user_stopped, "root_done", job->root_done, "weights_digest",
-                          job->weights_digest, "ranks_done", ranks_done, "traces", job->traces));
+                          job->weights_digest, "ranks_done", ranks_done, "traces", job->traces,
+                          "reports", hdt_gwjob_intake_json(job), "wan", hdt_gwjob_wan_json(job)));
+    json_object_update_new(record,
+                           json_pack("{s:i, s:I, s:I, s:I, s:f, s:o}", "attempts", job->n_attempts,
+                                     "best_step", (json_int_t)job->best_step, "first_step",
+                                     (json_int_t)job->first_step, "lost_step",
+                                     (json_int_t)job->lost_step, "lost_time", wall_of(job->lost_us),
+                                     "error", hdt_msg_error_body(&job->error)));
     if (job->cluster_json) {
         json_object_set(record, "cluster", job->cluster_json);
     }
@@ -57,6 +84,7 @@ void hdt_gwjob_save(struct hdt_gateway *gw, struct hdt_gwjob *job)
     struct hdt_error err = {0};
 
     record_add_progress(record, job);
+    json_object_set_new(record, "submitted", json_string(job->submitted));
     if (hdt_store_put_job(gw->store, job->job, hdt_gwjob_state_name(job->state), record, &err) !=
         HDT_OK) {
         hdt_log_failure(HDT_LOG_ERROR, &err);
@@ -88,21 +116,21 @@ enum hdt_status hdt_gwjob_open_run_dir(struct hdt_gateway *gw, struct hdt_gwjob 
                                        struct hdt_error *err)
 {
     char *jobs_dir = hdt_asprintf("%s/jobs", gw->conf.state_dir);
+    enum hdt_status status;
     char *path;
 
     job->run_dir = hdt_asprintf("%s/%ld-%s", jobs_dir, (long)job->number, job->name);
     path = hdt_asprintf("%s/metrics.jsonl", job->run_dir);
     if ((mkdir(jobs_dir, 0755) == 0 || errno == EEXIST) &&
         (mkdir(job->run_dir, 0755) == 0 || errno == EEXIST)) {
-        job->metrics = fopen(path, "ae");
-    }
-    if (!job->metrics) {
-        hdt_error_set_errno(err, HDT_EIO, errno, "cannot write '%s'", path);
+        status = hdt_journal_open(path, &job->metrics, err);
+    } else {
+        status = hdt_error_set_errno(err, HDT_EIO, errno, "cannot make '%s'", job->run_dir);
         hdt_error_hint(err, "check free space and the owner of state_dir");
     }
     free(path);
     free(jobs_dir);
-    return job->metrics ? HDT_OK : HDT_EIO;
+    return status;
 }
 
 void hdt_gwjob_free(struct hdt_gwjob *job)
@@ -115,15 +143,17 @@ void hdt_gwjob_free(struct hdt_gwjob *job)
     json_decref(job->cluster_json);
     json_decref(job->ranks);
     json_decref(job->traces);
-    if (job->metrics) {
-        fclose(job->metrics);
-    }
+    hdt_journal_close(job->metrics);
+    free(job->intake.taken);
     free(job->resume);
     free(job->run_dir);
     free(job->followers);
     free(job->checkpoint);
     free(job->wan);
+    hdt_gwjob_waits_free(job);
+    free(job->by_rank);
     free(job->rank_is_done);
+    hdt_rank_waits_free(job);
     free(job);
 }
 
@@ -169,6 +199,9 @@ enum hdt_status hdt_gwjob_parse(json_t *body, const char *conf_key, struct hdt_g
     }
     snprintf(job->name, sizeof(job->name), "%s", job->conf.name);
     job->rank_is_done = hdt_calloc(job->plan.n_ranks, sizeof(*job->rank_is_done));
+    job->by_rank = hdt_calloc(job->plan.n_ranks, sizeof(*job->by_rank));
+    job->first_step = -1;
+    job->taken_us = hdt_clock_now_us();
     *out = job;
     return HDT_OK;
 
@@ -199,6 +232,7 @@ static void job_load_progress(struct hdt_gwjob *job, const json_t *record)
 
     job->step = json_integer_value(json_object_get(record, "step"));
     job->tokens = json_integer_value(json_object_get(record, "tokens"));
+    job->tokens_step = json_integer_value(json_object_get(record, "tokens_step"));
     job->checkpoint_step = json_integer_value(json_object_get(record, "checkpoint_step"));
     job->user_stopped = json_is_true(json_object_get(record, "user_stopped"));
     job->root_done = json_is_true(json_object_get(record, "root_done"));
@@ -207,6 +241,11 @@ static void job_load_progress(struct hdt_gwjob *job, const json_t *record)
     if (json_is_array(traces)) {
         json_array_extend(job->traces, traces);
     }
+    job->n_attempts = (int)json_integer_value(json_object_get(record, "attempts"));
+    job->best_step = json_integer_value(json_object_get(record, "best_step"));
+    job->first_step = json_integer_value(json_object_get(record, "first_step"));
+    job->lost_step = json_integer_value(json_object_get(record, "lost_step"));
+    job->lost_us = moment_of(json_number_value(json_object_get(record, "lost_time")));
     json_array_foreach(json_object_get(record, "ranks_done"), i, item)
     {
         json_int_t rank = json_integer_value(item);
@@ -218,15 +257,17 @@ static void job_load_progress(struct hdt_gwjob *job, const json_t *record)
     }
 }
 
+/* Who of its workers still holds it, their answers to the next orders will tell. */
 static void job_take_up(struct hdt_gateway *gw, struct hdt_gwjob *job, enum hdt_gwjob_state state)
 {
-    struct hdt_error err;
+    struct hdt_error err = {0};
 
     if (state == HDT_GWJOB_PREPARING) {
-        hdt_error_set(&err, HDT_ECANCELED, "the gateway was restarted while job %ld was prepared",
+        hdt_error_set(&err, HDT_ERANK, "the gateway was restarted while job %ld was prepared",
                       (long)job->number);
-        hdt_error_hint(&err, "submit it again");
-        hdt_gwjob_fail(gw, job, &err);
+        job->state = state;
+        job->n_attempts -= job->n_attempts > 0; /* this is no fault of the job */
+        hdt_recovery_begin(gw, job, &err);
         return;
     }
     hdt_gwjob_set_state(gw, job, state);
@@ -239,6 +280,7 @@ static void job_load(void *user, uint32_t number, const char *state_name, const 
 {
     struct hdt_gateway *gw = user;
     enum hdt_gwjob_state state;
+    const char *submitted = json_string_value(json_object_get(record, "submitted"));
     struct hdt_error err = {0};
     struct hdt_gwjob *job;
     json_t *msg;
@@ -252,6 +294,8 @@ static void job_load(void *user, uint32_t number, const char *state_name, const 
     }
     job->job = number;
     job->epoch = (uint32_t)json_integer_value(json_object_get(record, "epoch"));
+    snprintf(job->submitted, sizeof(job->submitted), "%s",
+             submitted ? submitted : ""); /* may be of a gateway before this one */
     job->number = json_integer_value(json_object_get(record, "number"));
     job->last_report_us = hdt_clock_now_us();
     job_load_progress(job, record);
@@ -259,10 +303,14 @@ static void job_load(void *user, uint32_t number, const char *state_name, const 
     if (hdt_gwjob_open_run_dir(gw, job, &err) != HDT_OK) {
         hdt_log_failure(HDT_LOG_WARN, &err);
     }
-    msg = hdt_msg_new("job.plan", gw->conf.site, json_incref((json_t *)record));
-    json_object_set_new(msg, "from", json_string(gw->conf.site));
-    hdt_member_job_plan(gw, msg);
-    json_decref(msg);
+    hdt_gwjob_intake_load(job, record);
+    hdt_gwjob_wan_load(job, record);
+    if (state != HDT_GWJOB_RECOVERING) { /* that epoch has not begun */
+        msg = hdt_msg_new("job.plan", gw->conf.site, json_incref((json_t *)record));
+        json_object_set_new(msg, "from", json_string(gw->conf.site));
+        hdt_member_job_plan(gw, msg);
+        json_decref(msg);
+    }
     job_take_up(gw, job, state);
 }
 

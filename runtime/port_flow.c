@@ -22,6 +22,7 @@
 #include "runtime/port_impl.h"
 
 #include "src/base/clock.h"
+#include "src/base/recorder.h"
 #include "src/core/msg.h"
 
 #include <stdlib.h>
@@ -69,6 +70,10 @@ static json_t *flow_open_next(struct hdt_port_job *job)
         if (!flow->is_open && (flow->is_src || !flow->borrowed)) {
             flow_reset(flow);
             flow->is_open = true;
+            HDT_RECORD(HDT_REC_FLOW,
+                       .n = {job->conf.job, flow->idx, job->conf.epoch, (int64_t)flow->next_seq},
+                       .text = {flow->next_seq > 0 ? "resume" : "open",
+                                flow->is_src ? "src" : "dst", flow->peer_site});
             return hdt_msg_new("flow.open", NULL, flow_open_body(job, flow));
         }
     }
@@ -363,7 +368,7 @@ static enum hdt_status data_arrived(struct hdt_port_job *job, struct port_flow *
         return data_refuse(flow, frame, "it does not lie in its slot", err);
     }
     if (job->conf.inspect_hash && frame->xxh3 &&
-        frame->xxh3 != XXH3_64bits(slot->data, frame->frame_len)) {
+        (uint32_t)frame->xxh3 != (uint32_t)XXH3_64bits(slot->data, frame->frame_len)) {
         return hdt_error_set(err, HDT_ECRC, "cannot take frame %llu of flow %u: it was damaged",
                              (unsigned long long)frame->seq, flow->idx);
     }
@@ -371,6 +376,8 @@ static enum hdt_status data_arrived(struct hdt_port_job *job, struct port_flow *
     slot->dtype = frame->dtype;
     slot->arrived_ns = hdt_clock_now_ns();
     flow->next_seq++;
+    HDT_RECORD(HDT_REC_FRAME,
+               .n = {job->conf.job, flow->idx, (int64_t)frame->seq, frame->frame_len});
     hdt_port_job_moved(job, flow);
     return HDT_OK;
 }

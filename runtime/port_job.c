@@ -241,6 +241,18 @@ static enum hdt_status wait_canceled(const struct hdt_port_job *job, struct hdt_
     return HDT_ECANCELED;
 }
 
+enum hdt_status hdt_port_job_check(struct hdt_port_job *job, struct hdt_error *err)
+{
+    enum hdt_status status = HDT_OK;
+
+    pthread_mutex_lock(&job->port->lock);
+    if (job->cancelled) {
+        status = wait_canceled(job, err);
+    }
+    pthread_mutex_unlock(&job->port->lock);
+    return status;
+}
+
 static enum hdt_status wait_timed_out(const struct hdt_port_job *job, const struct port_flow *flow,
                                       const char *what, uint64_t seq, struct hdt_error *err)
 {
@@ -285,22 +297,29 @@ static enum hdt_status flow_wait(struct hdt_port_job *job, struct port_flow *flo
                                  enum wait_kind kind, struct hdt_error *err)
 {
     static const char *const what[] = {"a free slot", "the acknowledgement", "the arrival"};
+    static const char *const names[] = {"slot", "acknowledgement", "arrival"};
     int64_t begin = hdt_clock_now_us(), deadline;
+    struct port_waiting waiting = {.begin_us = begin, .what = names[kind]};
 
     for (;;) {
         if (job->cancelled) {
+            hdt_port_waited(job, flow, &waiting);
             return wait_canceled(job, err);
         }
         if (wait_is_over(flow, kind)) {
+            hdt_port_waited(job, flow, &waiting);
             return HDT_OK;
         }
         deadline = (job->progress_us > begin ? job->progress_us : begin) +
                    job->conf.progress_timeout_ms * HDT_US_PER_MS;
         if (hdt_clock_now_us() >= deadline) {
+            hdt_port_waited(job, flow, &waiting);
             return wait_timed_out(job, flow, what[kind],
                                   kind == WAIT_SLOT ? flow->next_seq : flow->acked_seq, err);
         }
-        port_wait(job->port, deadline);
+        waiting.seq = kind == WAIT_SLOT ? flow->next_seq : flow->acked_seq;
+        hdt_port_waits(job, flow, &waiting);
+        port_wait(job->port, waiting.next_us < deadline ? waiting.next_us : deadline);
     }
 }
 
@@ -319,6 +338,22 @@ enum hdt_status hdt_port_send_get(struct hdt_port_job *job, int flow_idx, void *
     }
     pthread_mutex_unlock(&job->port->lock);
     return status;
+}
+
+bool hdt_port_send_try(struct hdt_port_job *job, int flow_idx, void **slot, size_t *cap)
+{
+    struct port_flow *flow = job_flow(job, flow_idx);
+    bool is_free;
+
+    HDT_ASSERT(flow->is_src);
+    pthread_mutex_lock(&job->port->lock);
+    is_free = !job->cancelled && wait_is_over(flow, WAIT_SLOT);
+    if (is_free) {
+        *slot = port_flow_slot(flow, flow->next_seq)->data;
+        *cap = flow->frame_cap;
+    }
+    pthread_mutex_unlock(&job->port->lock);
+    return is_free;
 }
 
 void hdt_port_send_commit(struct hdt_port_job *job, int flow_idx, size_t len, size_t raw_len,

@@ -39,12 +39,17 @@ enum hdt_runner_stop { HDT_RUNNER_RUN, HDT_RUNNER_CHECKPOINT, HDT_RUNNER_ABORT }
 enum hdt_status hdt_runner_new(const struct hdt_runner_conf *conf, json_t *assign,
                                struct hdt_runner **runner, struct hdt_error *err);
 
+/* The same "assign" came again, because its answer may be lost: it is answered as the first. */
+void hdt_runner_assigned_again(struct hdt_runner *runner, json_t *assign);
+
 /* Aborts if it still runs, waits for its end, frees all. NULL is allowed. */
 void hdt_runner_free(struct hdt_runner *runner);
 
 uint32_t hdt_runner_job(const struct hdt_runner *runner);
 long long hdt_runner_number(const struct hdt_runner *runner); /* as people know the job */
 uint32_t hdt_runner_epoch(const struct hdt_runner *runner);
+/* Folder that its checkpoints go to; NULL: it is not known yet. */
+const char *hdt_runner_checkpoint_dir(const struct hdt_runner *runner);
 int hdt_runner_rank(const struct hdt_runner *runner);
 
 /* Begin to train as soon as it is ready. */

@@ -277,7 +277,7 @@ static enum hdt_status op_run(struct hdt_runner *r, const struct hdt_op *op, str
     }
 }
 
-static enum hdt_status stop_check(struct hdt_runner *r, struct hdt_error *err)
+enum hdt_status hdt_runner_stop_check(struct hdt_runner *r, struct hdt_error *err)
 {
     bool abort;
 
@@ -306,11 +306,14 @@ enum hdt_status hdt_runner_run_ops(struct hdt_runner *r, enum hdt_phase phase,
         }
     }
     for (i = 0; i < schedule->n_ops; i++) {
-        HDT_TRY(stop_check(r, err));
+        HDT_TRY(hdt_runner_stop_check(r, err));
         waited = r->wait_ns;
         event.kind = schedule->ops[i].kind;
         event.stage = schedule->ops[i].stage;
         event.mb = schedule->ops[i].mb;
+        hdt_port_job_at(r->port, &(struct hdt_port_at){.op = hdt_op_name(event.kind),
+                                                       .step = r->step + 1,
+                                                       .mb = event.mb});
         r->arrived_ns = 0;
         cpu_ns = hdt_clock_thread_cpu_ns();
         event.start_ns = hdt_clock_now_ns();

@@ -14,17 +14,18 @@
 #define ANSWER_TIMEOUT_MS 15000
 #define WATCH_MS          1000
 
-enum status_option { OPT_JSON = 256, OPT_WATCH };
+enum status_option { OPT_JSON = 256, OPT_WATCH, OPT_FLOWS };
 
 static const struct argp_option options[] = {
     {"json", OPT_JSON, NULL, 0, "Print the gateway's /status", 0},
+    {"flows", OPT_FLOWS, NULL, 0, "Also each flow that ends at this site, and what it lacks", 0},
     {"watch", OPT_WATCH, NULL, 0, "Show it again every second until Ctrl-C", 0},
     {0},
 };
 
 struct status_args {
     struct hdt_gwclient_conf client;
-    bool json, watch;
+    bool json, watch, flows;
 };
 
 static error_t option_parse(int key, char *arg, struct argp_state *state)
@@ -37,6 +38,9 @@ static error_t option_parse(int key, char *arg, struct argp_state *state)
         return 0;
     case OPT_JSON:
         args->json = true;
+        return 0;
+    case OPT_FLOWS:
+        args->flows = true;
         return 0;
     case OPT_WATCH:
         args->watch = true;
@@ -137,30 +141,131 @@ static void workers_print(const json_t *body)
     }
 }
 
+/* What is between this end and the next frame. */
+static const char *flow_lacks(const json_t *flow, char *out, size_t cap)
+{
+    const double next = real_of(flow, "next_seq"), acked = real_of(flow, "acked_seq");
+    const double part = real_of(flow, "partial_bytes");
+
+    if (!json_is_true(json_object_get(flow, "attached"))) {
+        snprintf(out, cap, "its worker is away");
+    } else if (json_is_true(json_object_get(flow, "asks"))) {
+        snprintf(out, cap, "waits to hear of the end at %s", text_of(flow, "peer_site"));
+    } else if (strcmp(text_of(flow, "end"), "src") == 0) {
+        snprintf(out, cap, next > acked ? "%.0f frames not taken by %s" : "-", next - acked,
+                 text_of(flow, "peer_site"));
+    } else if (part > 0) {
+        snprintf(out, cap, "%.1f of %.1f MB of frame %.0f are there", 1e-6 * part,
+                 1e-6 * real_of(flow, "partial_len"), next);
+    } else {
+        snprintf(out, cap, next > acked ? "%.0f frames not taken by our worker" : "frame %.0f",
+                 next > acked ? next - acked : next);
+    }
+    return out;
+}
+
+static void flows_print(const json_t *body)
+{
+    size_t i;
+    json_t *flow;
+
+    json_array_foreach(json_object_get(body, "flows"), i, flow)
+    {
+        char lacks[160];
+
+        printf("flow   job %-4.0f flow %-3.0f %s %-14s next %-6.0f taken %-6.0f credit %-6.0f idle "
+               "%5.1f s  lacks: %s\n",
+               real_of(flow, "number"), real_of(flow, "flow"),
+               strcmp(text_of(flow, "end"), "src") == 0 ? "to  " : "from",
+               text_of(flow, "peer_site"), real_of(flow, "next_seq"), real_of(flow, "acked_seq"),
+               real_of(flow, "credit_seq"), real_of(flow, "idle_s"),
+               flow_lacks(flow, lacks, sizeof(lacks)));
+    }
+    if (json_array_size(json_object_get(body, "flows")) == 0) {
+        printf("no flow ends at this site now\n");
+    }
+}
+
+/* What its ranks wait for, longest first. */
+static void waits_print(const json_t *job)
+{
+    size_t i;
+    json_t *wait;
+
+    json_array_foreach(json_object_get(job, "waits"), i, wait)
+    {
+        printf("       %s\n", text_of(wait, "text"));
+    }
+}
+
+/* Of a job that was restarted, and where it would go on. */
+static void job_print_restarts(const json_t *job)
+{
+    const char *checkpoint = text_of(job, "checkpoint");
+    double restarts = real_of(job, "restarts"), step = real_of(job, "checkpoint_step");
+
+    if (restarts > 0) {
+        printf("       epoch %.0f, restarted %.0f time%s\n", real_of(job, "epoch"), restarts,
+               restarts == 1 ? "" : "s");
+    }
+    if (checkpoint[0] && step > 0) {
+        printf("       checkpoint of step %.0f: %s\n", step, checkpoint);
+    } else if (checkpoint[0]) {
+        printf("       checkpoint %s\n", checkpoint);
+    }
+}
+
+/* Why it does not run, and what it waits for. */
+static void job_print_reason(const json_t *job)
+{
+    const json_t *error = json_object_get(job, "error"), *name;
+    const json_t *names = json_object_get(job, "waits_for");
+    char left[HDT_HUMAN_CAP];
+    size_t i;
+
+    if (json_is_object(error)) {
+        printf("       %s%s%s\n", text_of(error, "where"), text_of(error, "where")[0] ? ": " : "",
+               text_of(error, "msg"));
+        if (text_of(error, "hint")[0]) {
+            printf("       hint: %s\n", text_of(error, "hint"));
+        }
+    }
+    if (strcmp(text_of(job, "state"), "recovering") != 0 || json_array_size(names) == 0) {
+        return;
+    }
+    json_array_foreach(names, i, name)
+    {
+        printf("%s%s", i ? ", " : "       waits for ", json_string_value(name));
+    }
+    printf(" (%s at most)\n", hdt_human_duration(real_of(job, "until_s"), left));
+}
+
+static void job_print(const json_t *job)
+{
+    char name[160];
+
+    snprintf(name, sizeof(name), "%.0f %s", real_of(job, "number"), text_of(job, "name"));
+    printf("job    %-18s %-9s step %.0f/%.0f", name, text_of(job, "state"), real_of(job, "step"),
+           real_of(job, "steps"));
+    if (json_is_number(json_object_get(job, "loss"))) {
+        printf("  loss %.4f  %.0f tokens/s  %.3f s (predicted %.3f)", real_of(job, "loss"),
+               real_of(job, "tokens_per_s"), real_of(job, "step_s"),
+               real_of(job, "predicted_step_s"));
+    }
+    putchar('\n');
+    waits_print(job);
+    job_print_reason(job);
+    job_print_restarts(job);
+}
+
 static void jobs_print(const json_t *body)
 {
-    const json_t *jobs = json_object_get(body, "jobs");
+    const json_t *job;
     size_t i;
-    json_t *job;
 
-    json_array_foreach(jobs, i, job)
+    json_array_foreach(json_object_get(body, "jobs"), i, job)
     {
-        const json_t *error = json_object_get(job, "error");
-        char name[160];
-
-        snprintf(name, sizeof(name), "%.0f %s", real_of(job, "number"), text_of(job, "name"));
-        printf("job    %-18s %-9s step %.0f/%.0f", name, text_of(job, "state"),
-               real_of(job, "step"), real_of(job, "steps"));
-        if (json_is_number(json_object_get(job, "loss"))) {
-            printf("  loss %.4f  %.0f tokens/s  %.3f s (predicted %.3f)", real_of(job, "loss"),
-                   real_of(job, "tokens_per_s"), real_of(job, "step_s"),
-                   real_of(job, "predicted_step_s"));
-        }
-        putchar('\n');
-        if (json_is_object(error)) {
-            printf("       %s%s%s\n", text_of(error, "where"),
-                   text_of(error, "where")[0] ? ": " : "", text_of(error, "msg"));
-        }
+        job_print(job);
     }
 }
 
@@ -183,6 +288,9 @@ static enum hdt_status status_show(struct hdt_gwclient *client, const struct sta
         refused_print(body);
         workers_print(body);
         jobs_print(body);
+        if (args->flows) {
+            flows_print(body);
+        }
     }
     fflush(stdout);
     json_decref(body);

@@ -61,6 +61,28 @@ const char *hdt_human_time(double s, char out[HDT_HUMAN_CAP])
     return scaled(s * 1e6, 1e3, units, out);
 }
 
+const char *hdt_human_duration(double s, char out[HDT_HUMAN_CAP])
+{
+    static const struct {
+        unsigned s;
+        const char *unit;
+    } units[] = {{86400, "d"}, {3600, "h"}, {60, "min"}, {1, "s"}};
+    unsigned left = s > 0 ? s < 1e9 ? (unsigned)(s + 0.5) : 1000000000 : 0;
+    size_t i = 0;
+    int len;
+
+    while (i < 3 && left < units[i].s) {
+        i++;
+    }
+    len = snprintf(out, HDT_HUMAN_CAP, "%u %s", left / units[i].s, units[i].unit);
+    left %= units[i].s;
+    if (i < 3 && left >= units[i + 1].s) {
+        snprintf(out + len, HDT_HUMAN_CAP - (size_t)len, " %u %s", left / units[i + 1].s,
+                 units[i + 1].unit);
+    }
+    return out;
+}
+
 const char *hdt_human_cut(const char *text, size_t width, char *out, size_t cap)
 {
     HDT_ASSERT(width > 2 && width < cap);

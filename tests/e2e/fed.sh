@@ -187,7 +187,7 @@ for line in lines:
     at = tree
     *sections, last = key.split(".")
     for s in sections:
-        at = at[s]
+        at = at.setdefault(s, {})
     at[last] = value
 with open(path, "w") as f:
     for key, value in tree.items():
@@ -205,6 +205,23 @@ submit() {
     shift 2
     timeout 120 hdt submit --gateway "$(gateway_of "$site")" --json "$work/$name.json" "$@" \
         "$work/$name.yaml" >"$work/$name.log" 2>&1 </dev/null
+}
+
+# The run's metrics.jsonl: whole lines, and of each epoch each step once and in order, up to the last.
+metrics_whole() { # FILE STEPS
+    python3 - "$@" <<'PY'
+import json, sys
+lines = [json.loads(line) for line in open(sys.argv[1])]
+steps = [(line["epoch"], line["step"]) for line in lines if "loss" in line]
+last = {}
+for epoch, step in steps:
+    before = last.get(epoch)
+    if before is not None and step != before + 1:
+        sys.exit(f"epoch {epoch}: step {step} after {before}")
+    last[epoch] = step
+if steps != sorted(steps) or {step for _, step in steps} != set(range(1, int(sys.argv[2]) + 1)):
+    sys.exit(f"{len(steps)} lines, last {steps[-1:]}, not steps 1 to {sys.argv[2]}")
+PY
 }
 
 # Losses of all steps, as a number of steps and a digest, and that of the weights.

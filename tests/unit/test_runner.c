@@ -258,6 +258,43 @@ Test(runner, lossy_codecs_train_nearly_as_well)
               b.val_loss);
 }
 
+/* From the last checkpoint, or from the start, in the middle of a step or of a checkpoint. */
+Test(runner, a_later_epoch_ends_with_the_same_bits)
+{
+    struct rig_run run = three;
+    struct rig_result a, b;
+
+    run_well(&one, &a);
+    run.checkpoint_every = 2;
+    run.restart_after = 5;
+    run_well(&run, &b);
+    cr_expect_geq(b.start_step, 2);
+    expect_same(&a, &b, 1, 8);
+    hdt_rig_result_release(&b);
+    run.restart_at_once = true;
+    run.checkpoint_every = 1;
+    run.ckpt_name = "at-once";
+    run_well(&run, &b);
+    expect_same(&a, &b, 1, 8);
+    hdt_rig_result_release(&b);
+    run.checkpoint_every = 0;
+    run.ckpt_name = "none";
+    run_well(&run, &b);
+    cr_expect_eq(b.start_step, 0);
+    expect_same(&a, &b, 1, 8);
+}
+
+Test(runner, an_epoch_is_dropped_while_it_is_built)
+{
+    struct rig_run run = three;
+    struct rig_result a, b;
+
+    run_well(&one, &a);
+    run.drop_first = true;
+    run_well(&run, &b);
+    expect_same(&a, &b, 1, 8);
+}
+
 static void expect_error(const struct rig_result *result, const char *status, const char *part)
 {
     const char *msg = json_string_value(json_object_get(result->error, "msg"));
@@ -291,6 +328,7 @@ Test(runner, missing_and_damaged_checkpoints_are_refused)
     hdt_rig_result_release(&result);
     run.resume = NULL;
     run.steps = 2;
+    run.ckpt_name = "ckpt";
     run_well(&run, &result);
     snprintf(path, sizeof(path), "%s/model.safetensors", result.checkpoint);
     file = fopen(path, "r+");
@@ -302,6 +340,94 @@ Test(runner, missing_and_damaged_checkpoints_are_refused)
     hdt_rig_run(rig, &run, &result);
     expect_error(&result, "EINVAL", "was altered");
     hdt_rig_result_release(&result);
+}
+
+Test(runner, a_full_disk_costs_checkpoints_and_no_step)
+{
+    struct rig_run run = three;
+    struct rig_result a, b;
+
+    run_well(&one, &a);
+    run.checkpoint_every = 1;
+    run.n_full = 2;
+    run_well(&run, &b);
+    cr_expect_geq(b.n_ckpts_failed, 2); /* the limit goes after the report of the second */
+    cr_expect(strstr(b.ckpt_error, "File too large"), "%s", b.ckpt_error);
+    cr_expect_geq(b.n_ckpts, 1);
+    cr_expect_eq(b.ckpt_step, 8);
+    cr_expect_str_eq(b.ckpt_digest, a.ckpt_digest);
+    expect_same(&a, &b, 1, 8);
+}
+
+Test(runner, the_last_checkpoint_is_tried_again)
+{
+    struct rig_run run = three;
+    struct rig_result a, b;
+
+    run_well(&one, &a);
+    run.n_full = 1;
+    run_well(&run, &b);
+    cr_expect_eq(b.n_ckpts_failed, 1, "%d: %s", b.n_ckpts_failed, b.ckpt_error);
+    cr_expect_eq(b.n_ckpts, 1);
+    cr_expect_str_eq(b.digest, a.digest);
+    cr_expect_str_eq(b.ckpt_digest, a.digest);
+}
+
+/* The job's progress_timeout is 5 s. */
+Test(runner, a_disk_that_stays_full_ends_the_job_with_its_newest_checkpoint)
+{
+    struct rig_run run = two;
+    struct rig_result first, result;
+    const char *hint;
+
+    run.ckpt_name = "ckpt";
+    run.steps = 4;
+    run_well(&run, &first);
+    run.resume = "ckpt";
+    run.steps = 8;
+    run.n_full = 1000;
+    hdt_rig_run(rig, &run, &result);
+    expect_error(&result, "EIO", "cannot save the last checkpoint, of step 8");
+    hint = json_string_value(json_object_get(result.error, "hint"));
+    cr_expect(strstr(hint, first.checkpoint), "'%s' does not name %s", hint, first.checkpoint);
+    hdt_rig_result_release(&result);
+}
+
+Test(runner, a_bit_that_flips_on_the_way_is_found_by_name)
+{
+    struct rig_run run = three;
+    struct rig_result a, b, c;
+
+    run_well(&one, &a);
+    run.checkpoint_every = 3;
+    run.n_flip = 1;
+    run_well(&run, &b);
+    cr_expect_eq(b.n_ckpts_failed, 1, "%d: %s", b.n_ckpts_failed, b.ckpt_error);
+    cr_expect(strstr(b.ckpt_error, "damaged on its way") && strstr(b.ckpt_error, "model."), "%s",
+              b.ckpt_error);
+    cr_expect_str_eq(b.ckpt_digest, a.digest, "the last one is whole");
+    run.resume = b.checkpoint;
+    run.flip_load = true;
+    run.steps = 10;
+    hdt_rig_run(rig, &run, &c);
+    expect_error(&c, "ECRC", "cannot load tensor 'model.");
+    hdt_rig_result_release(&c);
+}
+
+Test(runner, another_jobs_checkpoints_are_not_overwritten)
+{
+    struct rig_run run = one;
+    struct rig_result a, b;
+
+    run.ckpt_name = "ckpt";
+    run_well(&run, &a);
+    hdt_rig_run(rig, &run, &b);
+    expect_error(&b, "EEXIST", "wrote it, this is job");
+    hdt_rig_result_release(&b);
+    run.resume = a.checkpoint; /* going on behind them is no conflict */
+    run.steps = 9;
+    run_well(&run, &b);
+    cr_expect_eq(b.ckpt_step, 9);
 }
 
 /* Step 1 makes the weights useless; a successor (which one is a matter of the compiler's rounding)
