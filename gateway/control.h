@@ -68,8 +68,9 @@ struct hdt_gwsite {
     int64_t since_us;
     char why_down[HDT_ERROR_MSG_CAP];
     char version[32];
-    uint64_t n_refusals; /* reasons why there was no session, as they came */
-    json_t *links;       /* last "links.are" of that site, or NULL */
+    uint64_t n_refusals;             /* reasons why there was no session, as they came */
+    json_t *links;                   /* last "links.are" of that site, or NULL */
+    struct hdt_cluster_gateway cost; /* of its gateway, as last said there */
     struct hdt_gwsite *next;
 };
 
@@ -89,8 +90,9 @@ struct hdt_survey {
     struct links_task *tasks; /* measurements asked for, in order */
     json_t *links;            /* our own, as last measured; NULL: never */
     int64_t links_us;
-    struct dial_back *dials; /* under way */
-    struct doctor *doctors;  /* being asked for */
+    struct dial_back *dials;                       /* under way */
+    struct doctor *doctors;                        /* being asked for */
+    double encode_bytes_per_s, decode_bytes_per_s; /* own_cost.c; 0: not measured yet */
 };
 
 struct hdt_gateway {
@@ -189,6 +191,9 @@ bool hdt_address_split(const char *address, char site[HDT_NAME_CAP], char rest[H
 
 /* Request "cluster" of an operator: measure links, profile workers, answer "cluster.is". */
 void hdt_survey_cluster(struct hdt_gateway *gw, const json_t *msg);
+/* What this gateway costs its machine, as it is known now. Measures the codec the first time: some
+ * 60 ms. */
+void hdt_survey_own_cost(struct hdt_gateway *gw, struct hdt_cluster_gateway *cost);
 /* Request "links.measure" of another gateway: answer "links.are". */
 void hdt_survey_links(struct hdt_gateway *gw, const json_t *msg);
 void hdt_survey_probed(struct hdt_gateway *gw, const char *site, double bytes_per_s, double rtt_s);

@@ -195,7 +195,9 @@ bool hdt_dataplane_flow_find(struct hdt_dataplane *dp, uint32_t job, uint32_t fl
 
 struct hdt_dataplane_stats {
     uint64_t strangers; /* connections dropped before a valid hello */
-    uint64_t encode_bytes, encode_ns, decode_bytes, decode_ns; /* lossless codec work */
+    uint64_t encode_bytes, encode_ns, decode_bytes, decode_ns; /* lossless codec work, CPU time */
+    /* CPU time of this process for a byte of a probe, sent and received; 0: none was made. */
+    double probe_send_s_per_byte, probe_recv_s_per_byte;
     uint64_t events_queued;
     const char *engine; /* "epoll" */
 };

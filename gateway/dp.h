@@ -298,12 +298,13 @@ struct hdt_session {
 struct hdt_probe_out {
     bool active;
     uint64_t id, total, left;
+    int64_t cpu_ns; /* of the process, when it began */
     int64_t deadline_us;
 };
 
 struct hdt_probe_in {
     uint64_t id, total, n_bytes, mark_bytes;
-    int64_t mark_us;
+    int64_t mark_us, cpu_ns;
     bool is_answered;
 };
 
@@ -400,6 +401,7 @@ struct hdt_dataplane {
     int64_t report_window_us; /* strangers are told of HDT_DP_REPORTS_PER_S times at most */
     unsigned n_reports;       /* in this window */
     uint64_t strangers, encode_bytes, encode_ns, decode_bytes, decode_ns;
+    double probe_send_s_per_byte, probe_recv_s_per_byte; /* CPU time, of the last probes */
 
     pthread_mutex_t event_lock; /* guards the fields below */
     struct hdt_event *event_head, *event_tail;
