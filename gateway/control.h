@@ -68,6 +68,7 @@ struct hdt_gwsite {
     int64_t since_us;
     char why_down[HDT_ERROR_MSG_CAP];
     char version[32];
+    int64_t progress_timeout_ms;     /* its knob; 0: never heard */
     uint64_t n_refusals;             /* reasons why there was no session, as they came */
     json_t *links;                   /* last "links.are" of that site, or NULL */
     struct hdt_cluster_gateway cost; /* of its gateway, as last said there */
@@ -97,6 +98,7 @@ struct hdt_survey {
 
 struct hdt_gateway {
     struct hdt_gateway_conf conf;
+    struct hdt_deadlines deadlines; /* from conf.progress_timeout */
     uint64_t instance;
     int64_t started_us;
     struct event_base *base;
@@ -177,6 +179,8 @@ void hdt_route_request(struct hdt_gateway *gw, const char *to, const char *type,
 
 /* End the requests to an address that went down (prefix: "SITE" ends those to its workers too). */
 void hdt_route_lost(struct hdt_gateway *gw, const char *address, const struct hdt_error *why);
+/* Who is asked something is at work: the deadlines of all requests to it begin anew. */
+void hdt_route_alive(struct hdt_gateway *gw, const char *address);
 /* Deadlines; every tick. */
 void hdt_route_tick(struct hdt_gateway *gw);
 void hdt_route_free(struct hdt_gateway *gw);
@@ -228,8 +232,8 @@ void hdt_coordinator_submit(struct hdt_gateway *gw, const json_t *msg);
 void hdt_coordinator_stop(struct hdt_gateway *gw, const json_t *msg);
 void hdt_coordinator_follow(struct hdt_gateway *gw, const json_t *msg);
 void hdt_coordinator_unfollow(struct hdt_gateway *gw, const json_t *msg);
-/* "step", "eval", "ckpt", "ckpt.failed", "done", "rank.done", "failed" of workers; "failed" and
- * "job.wan" of gateways. */
+/* "task.alive", "step", "eval", "ckpt", "ckpt.failed", "done", "rank.done", "failed" of workers;
+ * "failed" and "job.wan" of gateways. */
 void hdt_coordinator_report(struct hdt_gateway *gw, const json_t *msg);
 /* A worker came back as another process: what it ran is gone. */
 void hdt_coordinator_worker_restarted(struct hdt_gateway *gw, const char *site, const char *name);
