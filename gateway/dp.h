@@ -48,6 +48,7 @@
 #define HDT_DP_BACKOFF_MIN_US     (100 * HDT_US_PER_MS)
 #define HDT_DP_BACKOFF_MAX_US     (5 * HDT_US_PER_S)
 #define HDT_DP_REPORTS_PER_S      16
+#define HDT_DP_SESSIONS_BURST     16
 #define HDT_DP_STALL_US           (3 * HDT_US_PER_S)
 
 struct hdt_buf;
@@ -143,6 +144,7 @@ struct hdt_src_frame {
     const uint8_t *bytes;
     uint32_t n_chunks, n_todo;
     uint32_t scan_idx; /* no chunk before it is waiting */
+    uint32_t n_again;  /* times that the other end asked for parts of it again */
     struct hdt_tx_mark *marks;
 };
 
@@ -201,6 +203,12 @@ struct hdt_flow_end {
 
 /* ---- connections ---- */
 
+/* Where somebody connects from: listening socket, host or network or user. */
+struct hdt_source_key {
+    uint8_t door;
+    uint8_t bytes[8];
+};
+
 enum hdt_conn_kind { HDT_CONN_WAN, HDT_CONN_LAN_UNIX, HDT_CONN_LAN_TLS };
 enum hdt_conn_state { HDT_CONN_CONNECTING, HDT_CONN_OPENING, HDT_CONN_HELLO, HDT_CONN_UP };
 
@@ -214,7 +222,7 @@ struct hdt_iothread {
     struct hdt_timer tick;  /* owned by the thread, as the next */
     struct hdt_timer rate;  /* the rate cap lets bytes pass again */
     struct hdt_conn *dirty; /* connections to serve, by next_dirty */
-    unsigned n_open;        /* connections and listeners that live here */
+    unsigned n_open;        /* connections that live here */
 };
 
 struct hdt_conn {
@@ -235,10 +243,16 @@ struct hdt_conn {
     bool connect_in_flight;
     bool small_starved; /* a record was wanted and none was free */
     bool close_begun;
+    bool is_paused;               /* not read: it floods */
+    int64_t spent, earned_us;     /* of its account of units, and when it was filled (misdeed.c) */
     void *msg_buf;                /* of a message being received */
     uint32_t uid;                 /* of a Unix client */
     struct hdt_rx_job *rx_now;    /* of the payload being received */
     struct hdt_identity identity; /* of the certificate at the other end */
+
+    bool awaits_verdict; /* the doorman does */
+    struct hdt_source_key source;
+    int64_t came_us;
 
     bool is_reported; /* why it was refused: how it then closes is no news */
     bool close_requested, rx_stopped, resume_requested, recheck_requested;
@@ -338,6 +352,10 @@ struct hdt_peer {
     struct hdt_probe_out probe_out;
     struct hdt_probe_in probe_in;
     struct hdt_peer_stats total; /* counters; bytes of closed streams only */
+    struct hdt_log_limit bad_log[HDT_BAD_COUNT];
+    size_t rx_bytes;       /* receive buffers of its streams */
+    double session_tokens; /* sessions that it may still open now */
+    int64_t session_us;
 };
 
 /* ---- clients ---- */
@@ -362,7 +380,7 @@ struct hdt_client {
     struct hdt_flow_end *dirty; /* flows with something for it */
 };
 
-struct hdt_dp_listener;
+struct hdt_doorman;
 struct hdt_event;
 struct hdt_resolver;
 
@@ -379,7 +397,7 @@ struct hdt_dataplane {
     pthread_t *codec_threads;
     int n_codec_started;
     struct hdt_resolver *resolver;
-    struct hdt_dp_listener *listeners;
+    struct hdt_doorman *doorman;
 
     struct hdt_peer *peers;
     struct hdt_client *clients;
@@ -397,7 +415,7 @@ struct hdt_dataplane {
     uint64_t rng;
     int64_t report_window_us; /* strangers are told of HDT_DP_REPORTS_PER_S times at most */
     unsigned n_reports;       /* in this window */
-    uint64_t strangers, encode_bytes, encode_ns, decode_bytes, decode_ns;
+    uint64_t encode_bytes, encode_ns, decode_bytes, decode_ns;
 
     pthread_mutex_t event_lock; /* guards the fields below */
     struct hdt_event *event_head, *event_tail;
@@ -439,7 +457,7 @@ void hdt_dpevent_peer_up(struct hdt_dataplane *dp, const char *site, const json_
 void hdt_dpevent_peer_down(struct hdt_dataplane *dp, const char *site, const struct hdt_error *why);
 void hdt_dpevent_peer_msg(struct hdt_dataplane *dp, const char *site, json_t *msg, size_t len);
 void hdt_dpevent_peer_refused(struct hdt_dataplane *dp, const char *site, const char *address,
-                              const struct hdt_error *why);
+                              const struct hdt_error *why, uint64_t n);
 void hdt_dpevent_client_up(struct hdt_dataplane *dp, const struct hdt_client *client,
                            const json_t *hello);
 void hdt_dpevent_client_msg(struct hdt_dataplane *dp, uint64_t client, json_t *msg, size_t len);
@@ -453,23 +471,29 @@ void hdt_dpevent_flow_failed(struct hdt_dataplane *dp, const struct hdt_flow_end
 /* ---- iothread.c ---- */
 
 enum hdt_status hdt_iothreads_start(struct hdt_dataplane *dp, struct hdt_error *err);
-/* Close all connections and listeners, end the threads. */
+/* Close all connections, end the threads. */
 void hdt_iothreads_stop(struct hdt_dataplane *dp);
 void hdt_iothreads_free(struct hdt_dataplane *dp);
 /* L: the thread for the next connection, in turn. */
 struct hdt_iothread *hdt_iothread_next(struct hdt_dataplane *dp);
 /* L: have the connection's thread look at it (hdt_conn_serve). */
 void hdt_conn_kick(struct hdt_conn *conn);
-/* L: a connection or listener of this thread is gone; ends the thread when it was the last. */
+/* L: a connection of this thread is gone; ends the thread when it was the last. */
 void hdt_iothread_leave(struct hdt_iothread *io);
 
-/* ---- listener.c ---- */
+/* ---- doorman.c: who connects, until it may go on ---- */
 
-void hdt_listener_add(struct hdt_dataplane *dp, enum hdt_listener kind, int fd);
-/* On the I/O thread `io`: cancel its listeners. */
-void hdt_listeners_cancel(struct hdt_iothread *io);
-/* After the threads ended. */
-void hdt_listeners_free(struct hdt_dataplane *dp);
+enum hdt_status hdt_doorman_start(struct hdt_dataplane *dp, struct hdt_error *err);
+void hdt_doorman_listen(struct hdt_doorman *doorman, enum hdt_listener kind, int fd);
+/* Before the I/O threads end: closes what it has and ends its thread. NULL is allowed, as below. */
+void hdt_doorman_stop(struct hdt_doorman *doorman);
+/* After they ended. */
+void hdt_doorman_free(struct hdt_doorman *doorman);
+/* L: the connection was let in (why NULL) or is closed before that. Told once; of others nothing.
+ */
+void hdt_doorman_verdict(struct hdt_conn *conn, const struct hdt_error *why);
+void hdt_doorman_counts(struct hdt_doorman *doorman,
+                        uint64_t refused[HDT_LISTENER_COUNT][HDT_REFUSED_COUNT]);
 
 /* ---- conn.c: one connection of any kind ---- */
 
@@ -528,6 +552,19 @@ struct hdt_mem *hdt_client_pool_find(struct hdt_client *client, uint32_t number)
 /* L: the flow has something for its client. */
 void hdt_client_mark(struct hdt_flow_end *flow);
 void hdt_clients_free(struct hdt_dataplane *dp);
+
+/* ---- misdeed.c: wrong records and floods of those who were let in ---- */
+
+/* L: a record of the peer is dropped. */
+void hdt_peer_bad(struct hdt_peer *peer, const struct hdt_frame *frame, enum hdt_bad cause);
+/* L: a stream of the peer is closed for what it sent. */
+void hdt_peer_breach(struct hdt_peer *peer, const struct hdt_error *why);
+/* On its thread, without the lock: a record came. Who sends too many is not read for a while. */
+void hdt_conn_charge(struct hdt_conn *conn, int units);
+int hdt_record_cost(const struct hdt_frame *frame);
+/* On its thread, every tick. */
+void hdt_conn_earn(struct hdt_conn *conn, int64_t now_us);
+#define HDT_DP_DROPPED_COST 10 /* of a record that was of no use */
 
 /* ---- handshake.c: hello, welcome, refuse between gateways ---- */
 

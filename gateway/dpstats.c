@@ -119,9 +119,16 @@ size_t hdt_dataplane_flow_stats(struct hdt_dataplane *dp, struct hdt_flow_stats 
 
 void hdt_dataplane_stats(struct hdt_dataplane *dp, struct hdt_dataplane_stats *stats)
 {
+    int door, cause;
+
     memset(stats, 0, sizeof(*stats));
+    hdt_doorman_counts(dp->doorman, stats->refused);
+    for (door = 0; door < HDT_LISTENER_COUNT; door++) {
+        for (cause = 0; cause < HDT_REFUSED_COUNT; cause++) {
+            stats->strangers += stats->refused[door][cause];
+        }
+    }
     hdt_dp_lock(dp);
-    stats->strangers = dp->strangers;
     stats->encode_bytes = dp->encode_bytes;
     stats->encode_ns = dp->encode_ns;
     stats->decode_bytes = dp->decode_bytes;

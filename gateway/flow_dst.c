@@ -47,12 +47,9 @@ static bool dst_bit(const uint64_t *bits, uint32_t i)
 /* ---- a chunk begins ---- */
 
 static enum hdt_status dst_bad(struct hdt_peer *peer, const struct hdt_frame *chunk,
-                               const char *what)
+                               enum hdt_bad cause)
 {
-    peer->total.bad_chunks++;
-    hdt_log_warn_limited(
-        5, "dropped a chunk of site %s: %s (job %u, epoch %u, flow %u, frame %llu)", peer->site,
-        what, chunk->job, chunk->epoch, chunk->flow, (unsigned long long)chunk->seq);
+    hdt_peer_bad(peer, chunk, cause);
     return HDT_AGAIN;
 }
 
@@ -64,7 +61,7 @@ static enum hdt_status dst_check(struct hdt_peer *peer, const struct hdt_frame *
     const struct hdt_codec_ops *codec = hdt_codec_by_id(chunk->codec);
 
     if (end == NULL || end->peer != peer) {
-        return dst_bad(peer, chunk, "it has no such flow here");
+        return dst_bad(peer, chunk, HDT_BAD_FLOW);
     }
     if (!end->attached || end->waiting || chunk->epoch != end->conf.epoch ||
         chunk->seq < end->acked) {
@@ -72,16 +69,16 @@ static enum hdt_status dst_check(struct hdt_peer *peer, const struct hdt_frame *
         return HDT_AGAIN;
     }
     if (!hdt_dst_in_window(end, chunk->seq)) {
-        return dst_bad(peer, chunk, "its frame is beyond the credit given");
+        return dst_bad(peer, chunk, HDT_BAD_CREDIT);
     }
     if (chunk->frame_len > end->conf.frame_cap || chunk->len > HDT_DP_CHUNK_MAX) {
-        return dst_bad(peer, chunk, "its frame is longer than a slot");
+        return dst_bad(peer, chunk, HDT_BAD_LENGTH);
     }
     if (codec == NULL ||
         (codec->id != HDT_CODEC_NONE && (codec->caps & (HDT_CODEC_AT_GATEWAY | HDT_CODEC_EXACT)) !=
                                             (HDT_CODEC_AT_GATEWAY | HDT_CODEC_EXACT)) ||
         (codec->id == HDT_CODEC_NONE && chunk->coded_len != chunk->len)) {
-        return dst_bad(peer, chunk, "its codec or coded length is not allowed");
+        return dst_bad(peer, chunk, HDT_BAD_CODEC);
     }
     *flow = end;
     return HDT_OK;
@@ -134,8 +131,9 @@ enum hdt_status hdt_dst_place(struct hdt_peer *peer, struct hdt_rx_job *job, voi
         dst_begin_slot(slot, chunk);
     }
     HDT_ASSERT(slot->seq == chunk->seq);
-    if (slot->frame.frame_len != chunk->frame_len) {
-        (void)dst_bad(peer, chunk, "other chunks of its frame tell another length");
+    if (slot->frame.frame_len != chunk->frame_len || slot->frame.dtype != chunk->dtype ||
+        slot->frame.shape != chunk->shape) {
+        (void)dst_bad(peer, chunk, HDT_BAD_FRAME);
         return HDT_OK;
     }
     if (slot->complete || dst_claim(job, slot) == 0) {

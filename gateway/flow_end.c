@@ -453,7 +453,11 @@ void hdt_flow_end_on_record(struct hdt_peer *peer, const struct hdt_frame *frame
     const bool to_src = frame->kind != HDT_FRAME_QUERY || is_again;
     struct hdt_flow_end *flow = hdt_flow_end_find(peer->dp, frame->job, frame->flow, to_src);
 
-    if (flow == NULL || !flow->attached || flow->peer != peer || flow->conf.epoch != frame->epoch) {
+    if (flow != NULL && flow->peer != peer) {
+        hdt_peer_bad(peer, frame, HDT_BAD_FLOW);
+        return;
+    }
+    if (flow == NULL || !flow->attached || flow->conf.epoch != frame->epoch) {
         return; /* opened later, or gone: both ends tell where they are when they open */
     }
     if (is_again) {

@@ -125,6 +125,7 @@ enum hdt_status hdt_session_open(struct hdt_conn *conn, uint64_t id, uint64_t pe
     conn->session = hdt_session_ref(session);
     conn->index = 0;
     conn->state = HDT_CONN_UP;
+    hdt_doorman_verdict(conn, NULL);
     peer->session = session;
     peer->suspect = false;
     peer->last_refusal[0] = '\0';
@@ -148,12 +149,19 @@ static enum hdt_status session_alloc_rx(struct hdt_session *session, struct hdt_
     const size_t len = (size_t)HDT_DP_RX_JOBS * session->peer_chunk_bytes;
     unsigned i;
 
+    if (session->peer->rx_bytes + len > conn->dp->conf.memory_bytes / 2) {
+        return hdt_error_set(err, HDT_ENOMEM,
+                             "cannot add a stream of site '%s': its streams and chunks would take "
+                             "more than half of the setting data.memory",
+                             session->peer->site);
+    }
     HDT_TRY(hdt_dp_charge(conn->dp, len, "receive buffers of a stream", err));
     conn->rx_memory = malloc(len);
     if (conn->rx_memory == NULL) {
         conn->dp->memory_used -= len;
         return hdt_error_set(err, HDT_ENOMEM, "cannot add a stream: no memory");
     }
+    session->peer->rx_bytes += len;
     for (i = 0; i < HDT_DP_RX_JOBS; i++) {
         conn->rx[i].buf = conn->rx_memory + (size_t)i * session->peer_chunk_bytes;
     }
@@ -182,6 +190,7 @@ enum hdt_status hdt_session_attach(struct hdt_session *session, struct hdt_conn 
     conn->peer = session->peer;
     conn->index = index;
     conn->state = HDT_CONN_UP;
+    hdt_doorman_verdict(conn, NULL);
     conn->hungry = true;
     conn->last_pong_us = hdt_clock_now_us();
     session->conns[index] = conn;
@@ -380,7 +389,7 @@ void hdt_session_pong(struct hdt_conn *conn, const struct hdt_frame *frame, int6
     const int64_t sent_us = (int64_t)frame->offset;
     int64_t rtt_us;
 
-    if (sent_us <= 0 || sent_us > now_us || frame->seq > conn->ping_seq) {
+    if (sent_us < conn->session->began_us || sent_us > now_us || frame->seq > conn->ping_seq) {
         return; /* not an answer to ours */
     }
     rtt_us = now_us - sent_us;
@@ -393,6 +402,7 @@ void hdt_session_pong(struct hdt_conn *conn, const struct hdt_frame *frame, int6
     peer->rtt_us = peer->rtt_us == 0 ? rtt_us : (7 * peer->rtt_us + rtt_us) / 8;
     if (peer->min_rtt_us == 0 || rtt_us <= peer->min_rtt_us) {
         peer->min_rtt_us = rtt_us;
-        peer->clock_skew_us = (int64_t)frame->xxh3 - (hdt_clock_wall_us() - rtt_us / 2);
+        /* Foreign: any 64 bits, so the difference is taken where it may wrap. */
+        peer->clock_skew_us = (int64_t)(frame->xxh3 - (uint64_t)(hdt_clock_wall_us() - rtt_us / 2));
     }
 }

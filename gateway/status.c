@@ -145,11 +145,12 @@ json_t *hdt_status_json(struct hdt_gateway *gw)
 
     hdt_dataplane_stats(gw->dp, &dp);
     return json_pack(
-        "{s:s, s:s, s:s, s:s, s:s, s:i, s:o, s:f, s:s, s:I, s:I, s:o, s:o, s:o, s:o, s:o}",
+        "{s:s, s:s, s:s, s:s, s:s, s:i, s:o, s:f, s:s, s:I, s:o, s:o, s:I, s:o, s:o, s:o, s:o, s:o}",
         "wan_listen", gw->wan_address, "http_listen", gw->http_address, "site", gw->conf.site,
         "federation", gw->conf.federation, "version", PACKAGE_VERSION, "protocol",
         HDT_PROTOCOL_VERSION, "instance", hdt_msg_u64_hex(gw->instance), "up_s",
         seconds_since(gw->started_us), "engine", dp.engine, "strangers", (json_int_t)dp.strangers,
+        "refused_connections", hdt_strangers_json(gw), "misdeeds", hdt_misdeeds_json(gw),
         "refused_messages", (json_int_t)gw->n_refused_messages, "sites", sites_json(gw), "refused",
         hdt_refusals_json(gw), "workers", workers_json(gw), "jobs", hdt_coordinator_status(gw),
         "flows", flows_json(gw));
@@ -300,6 +301,7 @@ void hdt_status_metrics(struct hdt_gateway *gw, struct hdt_buf *out)
     hdt_buf_appendf(out, "hdt_codec_decode_seconds_total %.9f\n", (double)dp.decode_ns / 1e9);
     metric_head(out, "hdt_resident_bytes", "gauge", "Resident memory of this process.");
     hdt_buf_appendf(out, "hdt_resident_bytes %lu\n", resident_bytes());
+    hdt_strangers_metrics(gw, out);
     metrics_peers(gw, out);
     metrics_jobs(gw, out);
 }

@@ -39,13 +39,14 @@ static void wan_up(struct hdt_stream *stream, void *user)
 static enum hdt_status wan_place_bulk(struct hdt_conn *conn, const struct hdt_frame *frame,
                                       void **buf, struct hdt_error *err)
 {
+    const uint32_t payload_len = frame->kind == HDT_FRAME_CHUNK ? frame->coded_len : frame->len;
     struct hdt_rx_job *job = NULL;
     unsigned i;
 
-    if (frame->coded_len > conn->session->peer_chunk_bytes) {
+    if (payload_len > conn->session->peer_chunk_bytes) {
         return hdt_error_set(err, HDT_EPROTO,
                              "cannot accept %u bytes in a record: the peer announced chunks of %u",
-                             frame->coded_len, conn->session->peer_chunk_bytes);
+                             payload_len, conn->session->peer_chunk_bytes);
     }
     for (i = 0; i < HDT_DP_RX_JOBS && job == NULL; i++) {
         job = conn->rx[i].mode == HDT_RX_IDLE ? &conn->rx[i] : NULL;
@@ -79,7 +80,9 @@ static enum hdt_status wan_place(struct hdt_stream *stream, void *user,
         return hdt_error_set(err, HDT_ECANCELED, "cannot read on: the stream is closing");
     }
     if (frame->kind == HDT_FRAME_MSG) {
-        return hdt_conn_place_msg(conn, payload_len, buf, err);
+        return conn->state == HDT_CONN_UP && conn->index > 0
+                   ? wan_breach(conn, frame, err)
+                   : hdt_conn_place_msg(conn, payload_len, buf, err);
     }
     if (conn->state != HDT_CONN_UP || conn->index == 0 ||
         (frame->kind != HDT_FRAME_CHUNK && frame->kind != HDT_FRAME_PROBE)) {
@@ -98,6 +101,9 @@ static enum hdt_status wan_record_bulk(struct hdt_conn *conn, const struct hdt_f
 
     if (job == NULL) {
         return wan_breach(conn, frame, err); /* without payload */
+    }
+    if (job->mode == HDT_RX_DROP && frame->kind == HDT_FRAME_CHUNK) {
+        hdt_conn_charge(conn, HDT_DP_DROPPED_COST);
     }
     hdt_dp_lock(conn->dp);
     conn->rx_now = NULL;
@@ -172,6 +178,9 @@ static enum hdt_status wan_record(struct hdt_stream *stream, void *user,
     HDT_ASSERT(passed_fd < 0); /* no descriptors come over TCP */
     if (conn->close_begun) {
         return hdt_error_set(err, HDT_ECANCELED, "cannot read on: the stream is closing");
+    }
+    if (frame->kind != HDT_FRAME_CHUNK) {
+        hdt_conn_charge(conn, hdt_record_cost(frame));
     }
     if (frame->kind == HDT_FRAME_MSG) {
         return frame->coded_len > 0 ? wan_record_msg(conn, frame, err)
@@ -260,13 +269,14 @@ void hdt_wan_on_closed(struct hdt_conn *conn, const struct hdt_error *why)
 {
     wan_abort_rx(conn);
     if (conn->state != HDT_CONN_UP) {
-        if (!conn->dialled) {
-            conn->dp->strangers++;
-        }
         if (why->status != HDT_OK && conn->close_after == NULL && !conn->is_reported &&
             !conn->dp->stopping) {
             hdt_handshake_report(conn, why);
         }
+        hdt_doorman_verdict(conn, conn->close_after != NULL ? &conn->close_why : why);
+    }
+    if (conn->state == HDT_CONN_UP && why->status == HDT_EPROTO) {
+        hdt_peer_breach(conn->peer, why);
     }
     if (conn->peer != NULL) {
         conn->peer->total.sent_bytes += conn->stats.sent_bytes;

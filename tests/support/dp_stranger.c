@@ -22,6 +22,7 @@ bool hdt_stranger_open(struct stranger *stranger, int port, const char *dir)
     sa.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     stranger->fd = socket(AF_INET, SOCK_STREAM, 0);
     setsockopt(stranger->fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
+    setsockopt(stranger->fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof(patience));
     if (connect(stranger->fd, (struct sockaddr *)&sa, sizeof(sa)) != 0) {
         return false;
     }
@@ -53,7 +54,7 @@ bool hdt_stranger_write(struct stranger *stranger, const void *bytes, size_t len
     return n == (ssize_t)len;
 }
 
-static bool stranger_read(struct stranger *stranger, void *bytes, size_t len)
+bool hdt_stranger_read(struct stranger *stranger, void *bytes, size_t len)
 {
     uint8_t *at = bytes;
 
@@ -103,6 +104,28 @@ json_t *hdt_stranger_hello(const char *site, int proto, unsigned index)
                      "chunk", 65536);
 }
 
+const char *hdt_stranger_join(struct stranger *stranger, int port, const char *dir, json_t *hello,
+                              json_t **answer)
+{
+    json_t *msg;
+    bool is_welcome;
+
+    if (!hdt_stranger_open(stranger, port, dir) ||
+        !hdt_stranger_send_msg(stranger, "hello", hello)) {
+        return "";
+    }
+    msg = hdt_stranger_recv_msg(stranger);
+    if (msg == NULL) {
+        return "";
+    }
+    is_welcome = strcmp(hdt_msg_type(msg), "welcome") == 0;
+    if (answer != NULL) {
+        *answer = json_incref((json_t *)(uintptr_t)hdt_msg_body(msg));
+    }
+    json_decref(msg);
+    return is_welcome ? "welcome" : "refuse";
+}
+
 json_t *hdt_stranger_recv_msg(struct stranger *stranger)
 {
     uint8_t header[HDT_FRAME_HEADER_LEN];
@@ -110,10 +133,10 @@ json_t *hdt_stranger_recv_msg(struct stranger *stranger)
     struct hdt_frame frame;
     json_t *msg = NULL;
 
-    while (stranger_read(stranger, header, sizeof(header)) &&
+    while (hdt_stranger_read(stranger, header, sizeof(header)) &&
            hdt_frame_unpack(header, &frame, NULL) == HDT_OK) {
         payload = hdt_malloc(frame.coded_len + 1);
-        if (stranger_read(stranger, payload, frame.coded_len) && frame.kind == HDT_FRAME_MSG) {
+        if (hdt_stranger_read(stranger, payload, frame.coded_len) && frame.kind == HDT_FRAME_MSG) {
             (void)hdt_msg_decode(payload, frame.coded_len, &msg, NULL);
         }
         free(payload);

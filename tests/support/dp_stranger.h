@@ -19,10 +19,16 @@ struct stranger {
 bool hdt_stranger_open(struct stranger *stranger, int port, const char *dir);
 void hdt_stranger_close(struct stranger *stranger);
 bool hdt_stranger_write(struct stranger *stranger, const void *bytes, size_t len);
+bool hdt_stranger_read(struct stranger *stranger, void *bytes, size_t len);
 bool hdt_stranger_send(struct stranger *stranger, struct hdt_frame *frame, const void *payload);
 bool hdt_stranger_send_msg(struct stranger *stranger, const char *type, json_t *body);
 /* Hello of a site for stream `index` of session 77. */
 json_t *hdt_stranger_hello(const char *site, int proto, unsigned index);
+/* Open stream `index` of that session with the certificate in `dir`, as the hello says; hello is
+ * stolen. The answer's type: "welcome", "refuse", or "" when there is none; its body in *answer
+ * (new reference) when not NULL. */
+const char *hdt_stranger_join(struct stranger *stranger, int port, const char *dir, json_t *hello,
+                              json_t **answer);
 /* Next message, PINGs and other records left out; NULL: the connection ended. */
 json_t *hdt_stranger_recv_msg(struct stranger *stranger);
 /* true when the other end closes within five seconds. */
