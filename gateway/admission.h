@@ -39,13 +39,13 @@ extern "C" {
 /* When all places are taken and others wait, who has been at it for so long may lose its own. */
 #define HDT_ADMIT_EVICT_US (2 * HDT_US_PER_S)
 
-/* Handshakes: each costs an I/O thread some 0.3 ms. A source has a bucket of its own; sources from
+/* Handshakes: each costs an I/O thread some 0.8 ms. A source has a bucket of its own; sources from
  * which nobody ever was let in also share one, and get back what a success took. So a flood costs a
- * hundredth of a core or a few, sources take turns, and a known one does not wait for strangers. */
+ * few hundredths of a core, sources take turns, and a known one does not wait for strangers. */
 #define HDT_ADMIT_SOURCE_BURST    160
-#define HDT_ADMIT_SOURCE_PER_S    64
-#define HDT_ADMIT_STRANGERS_BURST 256
-#define HDT_ADMIT_STRANGERS_PER_S 96
+#define HDT_ADMIT_SOURCE_PER_S    32
+#define HDT_ADMIT_STRANGERS_BURST 128
+#define HDT_ADMIT_STRANGERS_PER_S 24
 
 /* Sources that are remembered. */
 #define HDT_ADMIT_SOURCES_MAX 1024
@@ -58,7 +58,7 @@ extern "C" {
 #define HDT_ADMIT_PAUSE_US (200 * HDT_US_PER_MS)
 
 /* Added to the nice value of the doorman's thread. */
-#define HDT_ADMIT_NICE 10
+#define HDT_ADMIT_NICE 15
 
 /* The page for monitoring: connections in all, and from accept to the end of the answer. */
 #define HDT_ADMIT_HTTP_MAX 64

@@ -115,6 +115,7 @@ struct hdt_rx_job {
     uint8_t *buf;  /* as long as the peer's chunks */
     uint8_t *slot; /* start of the frame in memory */
     bool whole;    /* all granules of the chunk are claimed by this job */
+    bool is_bad;   /* dropped, and counted as bad */
     uint64_t claimed[HDT_DP_GRANULES_MAX / 64]; /* which are, from the chunk's first */
     struct hdt_rx_job *next;
 };
@@ -564,7 +565,8 @@ void hdt_conn_charge(struct hdt_conn *conn, int units);
 int hdt_record_cost(const struct hdt_frame *frame);
 /* On its thread, every tick. */
 void hdt_conn_earn(struct hdt_conn *conn, int64_t now_us);
-#define HDT_DP_DROPPED_COST 10 /* of a record that was of no use */
+/* Of a record that was of no use: wrong, or late. */
+int hdt_dropped_cost(const struct hdt_frame *frame, bool is_bad);
 
 /* ---- handshake.c: hello, welcome, refuse between gateways ---- */
 
@@ -646,8 +648,8 @@ void hdt_flow_ends_resync(struct hdt_peer *peer);
 /* L: the next record of the flow for its peer's stream 0; NULL when nothing is left or no record is
  * free (*more tells which). */
 struct hdt_out *hdt_flow_end_peer_out(struct hdt_flow_end *flow, struct hdt_conn *conn, bool *more);
-/* L: ACK, HAVE or QUERY of the peer. */
-void hdt_flow_end_on_record(struct hdt_peer *peer, const struct hdt_frame *frame);
+/* L: ACK, HAVE or QUERY of the peer. Returns what it costs it beyond the usual. */
+int hdt_flow_end_on_record(struct hdt_peer *peer, const struct hdt_frame *frame);
 
 /* ---- flow_src.c; all L ---- */
 

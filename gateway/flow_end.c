@@ -446,7 +446,7 @@ struct hdt_out *hdt_flow_end_peer_out(struct hdt_flow_end *flow, struct hdt_conn
     return out;
 }
 
-void hdt_flow_end_on_record(struct hdt_peer *peer, const struct hdt_frame *frame)
+int hdt_flow_end_on_record(struct hdt_peer *peer, const struct hdt_frame *frame)
 {
     const bool is_again =
         frame->kind == HDT_FRAME_QUERY && (frame->flags & HDT_FRAME_FLAG_AGAIN) != 0;
@@ -455,10 +455,11 @@ void hdt_flow_end_on_record(struct hdt_peer *peer, const struct hdt_frame *frame
 
     if (flow != NULL && flow->peer != peer) {
         hdt_peer_bad(peer, frame, HDT_BAD_FLOW);
-        return;
+        return hdt_dropped_cost(frame, true);
     }
     if (flow == NULL || !flow->attached || flow->conf.epoch != frame->epoch) {
-        return; /* opened later, or gone: both ends tell where they are when they open */
+        /* Opened later, or gone: both ends tell where they are when they open. */
+        return hdt_dropped_cost(frame, false);
     }
     if (is_again) {
         hdt_src_again(flow, frame);
@@ -472,4 +473,5 @@ void hdt_flow_end_on_record(struct hdt_peer *peer, const struct hdt_frame *frame
     } else {
         hdt_src_ack(flow, frame->seq, frame->offset);
     }
+    return 0;
 }

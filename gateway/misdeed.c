@@ -15,7 +15,8 @@
  * time, each record costs some, and who has spent all is read on when there is something on it
  * again. TCP then slows the sender. So a peer or a client that floods costs an I/O thread and the
  * main thread a bounded share, whatever it sends, and loses nothing if it meant well. Chunks that
- * are taken cost nothing: their credit bounds them.
+ * are taken cost nothing: their credit bounds them. What is of no use costs much more than its
+ * work, so that a thousand of it a second is all that is looked at.
  */
 #define MISDEED_LOG_S 60
 
@@ -71,10 +72,10 @@ int hdt_record_cost(const struct hdt_frame *frame)
 {
     switch ((enum hdt_frame_kind)frame->kind) {
     case HDT_FRAME_MSG:
-        return 40 + (int)(frame->coded_len / 256); /* decoded, and handled by the main thread */
+        return 100 + (int)(frame->coded_len / 256); /* decoded, and handled by the main thread */
     case HDT_FRAME_PING:
     case HDT_FRAME_PONG:
-        return 50; /* two a second are said */
+        return 100; /* two a second are said */
     case HDT_FRAME_QUERY:
         return 25; /* each has an answer */
     case HDT_FRAME_POOL:
@@ -84,6 +85,13 @@ int hdt_record_cost(const struct hdt_frame *frame)
     default:
         return 1;
     }
+}
+
+int hdt_dropped_cost(const struct hdt_frame *frame, bool is_bad)
+{
+    const int by_len = frame->kind == HDT_FRAME_CHUNK ? (int)(frame->coded_len / 1024) : 0;
+
+    return is_bad ? 100 + by_len : 10 + by_len / 8;
 }
 
 static void misdeed_note_flood(struct hdt_conn *conn)

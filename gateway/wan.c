@@ -60,8 +60,11 @@ static enum hdt_status wan_place_bulk(struct hdt_conn *conn, const struct hdt_fr
     job->mode = HDT_RX_DROP;
     *buf = job->buf;
     if (frame->kind == HDT_FRAME_CHUNK) {
+        const uint64_t n_bad = conn->peer->total.bad_chunks;
+
         conn->peer->total.recv_chunks++;
         HDT_TRY(hdt_dst_place(conn->peer, job, buf, err));
+        job->is_bad = conn->peer->total.bad_chunks != n_bad;
     }
     job->conn = hdt_conn_ref(conn);
     conn->rx_now = job;
@@ -103,7 +106,7 @@ static enum hdt_status wan_record_bulk(struct hdt_conn *conn, const struct hdt_f
         return wan_breach(conn, frame, err); /* without payload */
     }
     if (job->mode == HDT_RX_DROP && frame->kind == HDT_FRAME_CHUNK) {
-        hdt_conn_charge(conn, HDT_DP_DROPPED_COST);
+        hdt_conn_charge(conn, hdt_dropped_cost(frame, job->is_bad));
     }
     hdt_dp_lock(conn->dp);
     conn->rx_now = NULL;
@@ -139,9 +142,9 @@ static enum hdt_status wan_record_msg(struct hdt_conn *conn, const struct hdt_fr
     return HDT_OK;
 }
 
-/* L */
+/* L: *cost is what it takes from the peer's account. */
 static enum hdt_status wan_record_small(struct hdt_conn *conn, const struct hdt_frame *frame,
-                                        struct hdt_error *err)
+                                        int *cost, struct hdt_error *err)
 {
     switch (frame->kind) {
     case HDT_FRAME_PING:
@@ -156,7 +159,7 @@ static enum hdt_status wan_record_small(struct hdt_conn *conn, const struct hdt_
         if (conn->index == 0) {
             /* What comes late on a session that was replaced says nothing about the new one. */
             if (conn->peer->session == conn->session) {
-                hdt_flow_end_on_record(conn->peer, frame);
+                *cost += hdt_flow_end_on_record(conn->peer, frame);
             }
             return HDT_OK;
         }
@@ -171,6 +174,7 @@ static enum hdt_status wan_record(struct hdt_stream *stream, void *user,
                                   struct hdt_error *err)
 {
     struct hdt_conn *conn = user;
+    int cost = hdt_record_cost(frame);
     enum hdt_status status;
 
     (void)stream;
@@ -179,10 +183,8 @@ static enum hdt_status wan_record(struct hdt_stream *stream, void *user,
     if (conn->close_begun) {
         return hdt_error_set(err, HDT_ECANCELED, "cannot read on: the stream is closing");
     }
-    if (frame->kind != HDT_FRAME_CHUNK) {
-        hdt_conn_charge(conn, hdt_record_cost(frame));
-    }
     if (frame->kind == HDT_FRAME_MSG) {
+        hdt_conn_charge(conn, cost);
         return frame->coded_len > 0 ? wan_record_msg(conn, frame, err)
                                     : wan_breach(conn, frame, err);
     }
@@ -193,8 +195,9 @@ static enum hdt_status wan_record(struct hdt_stream *stream, void *user,
         return wan_record_bulk(conn, frame, err);
     }
     hdt_dp_lock(conn->dp);
-    status = wan_record_small(conn, frame, err);
+    status = wan_record_small(conn, frame, &cost, err);
     hdt_dp_unlock(conn->dp);
+    hdt_conn_charge(conn, cost);
     return status;
 }
 

@@ -12,31 +12,47 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+SSL_CTX *hdt_stranger_ctx(const char *dir)
+{
+    SSL_CTX *ctx = SSL_CTX_new(TLS_client_method());
+    char path[256];
+
+    snprintf(path, sizeof(path), "%s/cert.pem", dir);
+    SSL_CTX_use_certificate_chain_file(ctx, path);
+    snprintf(path, sizeof(path), "%s/key.pem", dir);
+    SSL_CTX_use_PrivateKey_file(ctx, path, SSL_FILETYPE_PEM);
+    return ctx;
+}
+
+bool hdt_stranger_connect(struct stranger *stranger, const struct sockaddr_in *sa, SSL_CTX *ctx)
+{
+    const struct timeval patience = {.tv_sec = 5};
+
+    memset(stranger, 0, sizeof(*stranger));
+    stranger->fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    setsockopt(stranger->fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
+    setsockopt(stranger->fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof(patience));
+    if (connect(stranger->fd, (const struct sockaddr *)sa, sizeof(*sa)) != 0) {
+        return false;
+    }
+    if (ctx == NULL) {
+        return true;
+    }
+    stranger->ssl = SSL_new(ctx);
+    SSL_set_fd(stranger->ssl, stranger->fd);
+    return SSL_connect(stranger->ssl) == 1;
+}
+
 bool hdt_stranger_open(struct stranger *stranger, int port, const char *dir)
 {
     struct sockaddr_in sa = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port)};
-    const struct timeval patience = {.tv_sec = 5};
-    char path[256];
+    SSL_CTX *ctx = dir != NULL ? hdt_stranger_ctx(dir) : NULL;
+    bool ok;
 
-    memset(stranger, 0, sizeof(*stranger));
     sa.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    stranger->fd = socket(AF_INET, SOCK_STREAM, 0);
-    setsockopt(stranger->fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
-    setsockopt(stranger->fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof(patience));
-    if (connect(stranger->fd, (struct sockaddr *)&sa, sizeof(sa)) != 0) {
-        return false;
-    }
-    if (dir == NULL) {
-        return true;
-    }
-    stranger->ctx = SSL_CTX_new(TLS_client_method());
-    snprintf(path, sizeof(path), "%s/cert.pem", dir);
-    SSL_CTX_use_certificate_chain_file(stranger->ctx, path);
-    snprintf(path, sizeof(path), "%s/key.pem", dir);
-    SSL_CTX_use_PrivateKey_file(stranger->ctx, path, SSL_FILETYPE_PEM);
-    stranger->ssl = SSL_new(stranger->ctx);
-    SSL_set_fd(stranger->ssl, stranger->fd);
-    return SSL_connect(stranger->ssl) == 1;
+    ok = hdt_stranger_connect(stranger, &sa, ctx);
+    stranger->ctx = ctx;
+    return ok;
 }
 
 void hdt_stranger_close(struct stranger *stranger)

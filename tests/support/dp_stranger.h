@@ -6,6 +6,7 @@
 #include "src/core/frame.h"
 
 #include <jansson.h>
+#include <netinet/in.h>
 #include <openssl/ssl.h>
 #include <stdbool.h>
 
@@ -15,6 +16,11 @@ struct stranger {
     SSL_CTX *ctx;
 };
 
+/* TCP to sa, and TLS when ctx is not NULL (borrowed). false: one of them failed; close it all the
+ * same. */
+bool hdt_stranger_connect(struct stranger *stranger, const struct sockaddr_in *sa, SSL_CTX *ctx);
+/* Of the bundle in a folder; the other end is not looked at. */
+SSL_CTX *hdt_stranger_ctx(const char *dir);
 /* TCP to a port of loopback; dir: bundle for TLS, NULL: no TLS. false: TLS failed. */
 bool hdt_stranger_open(struct stranger *stranger, int port, const char *dir);
 void hdt_stranger_close(struct stranger *stranger);
