@@ -11,6 +11,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,7 +23,23 @@
 struct hdt_audit {
     int fd;
     char *path;
+    bool torn; /* the file ends within a line: the next one begins on its own */
+    uint64_t n_lost;
 };
+
+/* Does the file end within a line, as a process leaves it that dies while it writes? */
+static bool file_is_torn(int fd, const char *path)
+{
+    int in = open(path, O_RDONLY | O_CLOEXEC);
+    off_t end = lseek(fd, 0, SEEK_END);
+    char last = '\n';
+    bool torn = in >= 0 && end > 0 && pread(in, &last, 1, end - 1) == 1 && last != '\n';
+
+    if (in >= 0) {
+        close(in);
+    }
+    return torn;
+}
 
 static enum hdt_status audit_file_open(const char *path, int *fd, struct hdt_error *err)
 {
@@ -46,6 +63,7 @@ enum hdt_status hdt_audit_open(const char *dir, struct hdt_audit **audit, struct
     made = hdt_calloc(1, sizeof(*made));
     made->fd = fd;
     made->path = path;
+    made->torn = file_is_torn(fd, path);
     *audit = made;
     return HDT_OK;
 }
@@ -66,6 +84,7 @@ enum hdt_status hdt_audit_reopen(struct hdt_audit *audit, struct hdt_error *err)
     HDT_TRY(audit_file_open(audit->path, &fd, err));
     close(audit->fd);
     audit->fd = fd;
+    audit->torn = file_is_torn(fd, audit->path);
     return HDT_OK;
 }
 
@@ -81,17 +100,32 @@ static void now_format(char *text, size_t cap)
     snprintf(text + len, cap - len, ".%03dZ", (int)(now_us / 1000 % 1000));
 }
 
-/* In one write, so that the lines of two processes on one file would not mix. */
-static bool line_write(int fd, const char *line, size_t len)
+/* In one write, so that the lines of two processes on one file would not mix. What a full disk lets
+ * through of a line is taken out again, unless another process has written behind it. */
+static bool line_write(struct hdt_audit *audit, const char *line, size_t len)
 {
-    ssize_t n = write(fd, line, len);
+    off_t begin = lseek(audit->fd, 0, SEEK_END), end;
+    ssize_t n = write(audit->fd, line, len), more;
+    int failed;
 
     while (n >= 0 && (size_t)n < len) {
-        line += n;
-        len -= (size_t)n;
-        n = write(fd, line, len);
+        more = write(audit->fd, line + n, len - (size_t)n);
+        if (more <= 0) {
+            break;
+        }
+        n += more;
     }
-    return n >= 0 && fdatasync(fd) == 0;
+    if (n == (ssize_t)len) {
+        audit->torn = false;
+        return fdatasync(audit->fd) == 0;
+    }
+    failed = errno;
+    end = lseek(audit->fd, 0, SEEK_END);
+    if (n > 0 && (end != begin + n || ftruncate(audit->fd, begin) != 0)) {
+        audit->torn = true;
+    }
+    errno = failed;
+    return false;
 }
 
 void hdt_audit_write(struct hdt_audit *audit, const struct hdt_audit_event *event)
@@ -111,13 +145,20 @@ void hdt_audit_write(struct hdt_audit *audit, const struct hdt_audit_event *even
                      event->who, "from", event->from, "detail", detail);
     text = json_dumps(json, JSON_COMPACT);
     HDT_ASSERT(text);
-    hdt_buf_appendf(&line, "%s\n", text);
-    if (!line_write(audit->fd, line.data, line.len)) {
-        hdt_log_warn_limited(60, "cannot write %s: %s", audit->path, strerror(errno));
+    hdt_buf_appendf(&line, "%s%s\n", audit->torn ? "\n" : "", text);
+    if (!line_write(audit, line.data, line.len)) {
+        audit->n_lost++;
+        hdt_log_warn_limited(60, "cannot write %s: %s: '%s' by %s is not in it", audit->path,
+                             strerror(errno), event->what, event->who);
     }
     hdt_buf_release(&line);
     free(text);
     json_decref(json);
+}
+
+uint64_t hdt_audit_n_lost(const struct hdt_audit *audit)
+{
+    return audit ? audit->n_lost : 0;
 }
 
 /* ---- who ---- */

@@ -11,6 +11,7 @@
 #include "src/base/error.h"
 
 #include <jansson.h>
+#include <stdint.h>
 
 struct hdt_audit;
 struct hdt_gateway;
@@ -23,7 +24,9 @@ void hdt_audit_close(struct hdt_audit *audit); /* NULL is allowed */
 /* Open the file of that name again: it may have been renamed. On failure the old one is kept. */
 enum hdt_status hdt_audit_reopen(struct hdt_audit *audit, struct hdt_error *err);
 
-/* One event. A failure is logged, at most once a minute. audit NULL: nothing is kept. */
+/* One event. Only whole lines are in the file: one that cannot be written (a full disk) is counted
+ * and logged, at most once a minute, and the next one is tried again. audit NULL: nothing is kept.
+ */
 struct hdt_audit_event {
     const char *what; /* "peer.joined" */
     const char *who;  /* identity of a certificate, "uid 1000", "signal" */
@@ -31,6 +34,9 @@ struct hdt_audit_event {
     json_t *detail;   /* stolen; NULL: {} */
 };
 void hdt_audit_write(struct hdt_audit *audit, const struct hdt_audit_event *event);
+
+/* Events that could not be written. */
+uint64_t hdt_audit_n_lost(const struct hdt_audit *audit);
 
 /* The same for what a peer gateway, a client of this gateway, or the gateway itself did; detail is
  * stolen. */

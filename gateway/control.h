@@ -8,6 +8,7 @@
  * from another thread. Bulk data goes through gateway/dataplane.h.
  */
 #include "src/base/error.h"
+#include "src/base/notify.h"
 #include "src/core/cluster.h"
 #include "src/core/gateway_conf.h"
 #include "gateway/dataplane.h"
@@ -49,8 +50,10 @@ struct hdt_gwworker {
     bool up;
     bool named;        /* in the "site.info" that is being read */
     bool restarted;    /* came back as a new process: what it ran is gone */
+    bool has_left;     /* its gateway saw its connection end; else it has only not seen it yet */
     char instance[20]; /* of its process, 16 hexadecimal digits */
     int64_t since_us;  /* of the last change of `up` */
+    char why_down[HDT_ERROR_MSG_CAP];
     struct hdt_gwworker *next;
 };
 
@@ -63,7 +66,8 @@ struct hdt_gwsite {
     int64_t since_us;
     char why_down[HDT_ERROR_MSG_CAP];
     char version[32];
-    json_t *links; /* last "links.are" of that site, or NULL */
+    uint64_t n_refusals; /* reasons why there was no session, as they came */
+    json_t *links;       /* last "links.are" of that site, or NULL */
     struct hdt_gwsite *next;
 };
 
@@ -95,6 +99,7 @@ struct hdt_gateway {
     struct hdt_tls_ctx *tls;
     struct hdt_dataplane *dp;
     uint64_t n_ticks;
+    struct hdt_notify notify;
     bool owns_socket;      /* lan.socket is bound: to be removed at the end */
     char wan_address[160]; /* that we listen on, with the port that port 0 became; "": none */
     char http_address[160];
@@ -196,25 +201,33 @@ void hdt_survey_free(struct hdt_gateway *gw);
 void hdt_dial_back(struct hdt_gateway *gw, const json_t *msg);
 void hdt_dial_back_free(struct hdt_gateway *gw);
 
-/* ---- coordinator.c, coordinator_watch.c, report.c: jobs ---- */
+/* ---- jobs: coordinator.h says which file does what ---- */
 
 void hdt_coordinator_submit(struct hdt_gateway *gw, const json_t *msg);
 void hdt_coordinator_stop(struct hdt_gateway *gw, const json_t *msg);
 void hdt_coordinator_follow(struct hdt_gateway *gw, const json_t *msg);
-/* "step", "eval", "ckpt", "done", "rank.done", "failed" of workers; "job.wan" of gateways. */
+void hdt_coordinator_unfollow(struct hdt_gateway *gw, const json_t *msg);
+/* "step", "eval", "ckpt", "ckpt.failed", "done", "rank.done", "failed" of workers; "failed" and
+ * "job.wan" of gateways. */
 void hdt_coordinator_report(struct hdt_gateway *gw, const json_t *msg);
-void hdt_coordinator_worker_down(struct hdt_gateway *gw, const char *site, const char *name,
-                                 const struct hdt_error *why);
+/* A worker came back as another process: what it ran is gone. */
+void hdt_coordinator_worker_restarted(struct hdt_gateway *gw, const char *site, const char *name);
 /* A site, or a worker of it, is back: what it may have missed is said again. */
 void hdt_coordinator_site_up(struct hdt_gateway *gw, const char *site);
+/* ... and what it said and we did not get is asked for: reports of its workers, and by its
+ * followers. */
+void hdt_coordinator_reports_again(struct hdt_gateway *gw, const char *site);
+void hdt_coordinator_followers_again(struct hdt_gateway *gw, const char *site);
 /* Take up the jobs of the store that were not over. */
 void hdt_coordinator_start(struct hdt_gateway *gw);
 void hdt_coordinator_tick(struct hdt_gateway *gw);
 void hdt_coordinator_free(struct hdt_gateway *gw);
 /* Jobs as JSON for /status: new reference. */
 json_t *hdt_coordinator_status(struct hdt_gateway *gw);
-/* true while a job that is not over uses this worker. */
+/* true while a job that is not over uses this worker; with `but`, a job other than that one. */
 bool hdt_coordinator_worker_is_busy(struct hdt_gateway *gw, const char *site, const char *name);
+bool hdt_coordinator_worker_serves(struct hdt_gateway *gw, const char *site, const char *name,
+                                   const struct hdt_gwjob *but);
 
 /* ---- revocation.c: revocation lists between sites ---- */
 
@@ -227,8 +240,11 @@ void hdt_revocation_msg(struct hdt_gateway *gw, const json_t *msg);
 
 /* ---- status.c ---- */
 
-json_t *hdt_status_json(struct hdt_gateway *gw);                      /* new reference */
-void hdt_status_metrics(struct hdt_gateway *gw, struct hdt_buf *out); /* Prometheus text */
+json_t *hdt_status_json(struct hdt_gateway *gw); /* new reference */
+
+/* ---- metrics.c ---- */
+
+void hdt_metrics_text(struct hdt_gateway *gw, struct hdt_buf *out); /* for Prometheus */
 
 /* ---- strangers.c: who was refused, and what peers did wrong, by cause ---- */
 

@@ -2,32 +2,64 @@
 #ifndef HDT_GATEWAY_COORDINATOR_H
 #define HDT_GATEWAY_COORDINATOR_H
 
-/* A job at the gateway that coordinates it: shared by coordinator.c (its life), report.c (what
- * its workers say of it) and coordinator_watch.c (who leaves, what takes too long). Main thread. */
+/* A job at the gateway that coordinates it: shared by coordinator.c (its life), job_requests.c
+ * (what operators ask), job_store.c (its record), job_orders.c (orders to its workers), recovery.c
+ * (its way back after a loss), report.c, intake.c (what its workers say of it), follower.c,
+ * catchup.c (who is told), job_wan.c (bytes) and coordinator_watch.c (who
+ * leaves, what takes too long). Main thread. */
 #include "gateway/control.h"
 #include "src/core/plan.h"
-
-#include <stdio.h>
 
 enum hdt_gwjob_state {
     HDT_GWJOB_PREPARING, /* workers build their stages */
     HDT_GWJOB_RUNNING,
-    HDT_GWJOB_STOPPING,  /* asked to end after the current step, with a checkpoint */
-    HDT_GWJOB_FINISHING, /* the last step is done; checkpoint and traces are being written */
+    HDT_GWJOB_STOPPING,   /* asked to end after the current step, with a checkpoint */
+    HDT_GWJOB_FINISHING,  /* the last step is done; checkpoint and traces are being written */
+    HDT_GWJOB_RECOVERING, /* a worker was lost: the next epoch begins when its workers are there */
     HDT_GWJOB_DONE,
     HDT_GWJOB_STOPPED,
     HDT_GWJOB_FAILED,
 };
 
-/* What one site has sent over the WAN for the job. */
+/* What one site has sent over the WAN for the job: by the counter that its gateway has now, and by
+ * those before it. */
+#define HDT_GWJOB_COUNTER_CAP 40
 struct hdt_gwjob_wan {
     char site[HDT_NAME_CAP];
-    int64_t raw, plain, sent;
+    char counter[HDT_GWJOB_COUNTER_CAP]; /* instance of the gateway and epoch */
+    int64_t raw, sent, raw_before, sent_before;
 };
+
+/* The last report taken of each rank's worker in an epoch (intake.c). */
+struct hdt_gwintake {
+    uint32_t epoch;
+    size_t n_ranks;
+    int64_t *taken;
+};
+
+struct hdt_gwfollower {
+    char address[HDT_ADDRESS_CAP];
+    bool behind;  /* not all events could be sent: it catches up from metrics.jsonl */
+    uint64_t off; /* in the file: what is before was sent */
+    json_int_t since_epoch, since_step; /* it has lines up to there */
+};
+
+/* Where the worker of a rank stands in this epoch (job_orders.c). */
+struct hdt_gwjob_rank {
+    bool is_asked;   /* an order to it is not answered yet */
+    bool is_free;    /* recovering: it has dropped the epoch before */
+    bool is_ready;   /* preparing: its stages are built */
+    bool is_started; /* it holds the job and was told to train */
+    uint32_t serial; /* of the last order */
+};
+
+struct hdt_gwjob_wait;
+struct hdt_journal;
 
 struct hdt_gwjob {
     uint32_t job, epoch;
-    int64_t number; /* counted at this gateway: what people type */
+    char submitted[20]; /* instance of the gateway that took it, 16 hexadecimal digits */
+    int64_t number;     /* counted at this gateway: what people type */
     char name[HDT_NAME_CAP];
     enum hdt_gwjob_state state;
     int64_t state_since_us;
@@ -35,20 +67,30 @@ struct hdt_gwjob {
     struct hdt_plan plan;
     json_t *conf_json, *model_json, *plan_json;
     char *resume, *run_dir;
-    FILE *metrics; /* run_dir/metrics.jsonl; NULL when it could not be opened */
-    char (*followers)[HDT_ADDRESS_CAP];
+    struct hdt_journal *metrics; /* run_dir/metrics.jsonl; NULL when it could not be opened */
+    int64_t metrics_failed_us;   /* it cannot be written since; 0: it can */
+    struct hdt_gwintake intake;
+    struct hdt_gwfollower *followers;
     size_t n_followers;
-    size_t n_waiting;  /* answers to "assign" (preparing) or "job.wan.get" (finishing) */
+    size_t n_waiting;  /* answers to "job.wan.get" (finishing) */
     size_t n_requests; /* of whose answers this job is the user: it lives until they came */
+    struct hdt_gwjob_wait *waits; /* those that are orders to workers */
+    struct hdt_gwjob_rank *by_rank;
     bool root_done, user_stopped;
     bool *rank_is_done; /* by rank */
     size_t n_ranks_done;
     int64_t last_report_us;
-    int64_t lost_since_us; /* a worker is away since; 0: none */
-    char lost_worker[HDT_ADDRESS_CAP];
+    int64_t taken_us; /* this gateway has the job since */
     struct hdt_error error;
+    /* recovering, and after it */
+    int n_attempts;                 /* epochs in a row that brought nothing new */
+    int64_t best_step;              /* most that was ever reported */
+    int64_t first_step;             /* steps done before the job's first; -1: not known yet */
+    int64_t lost_step, lost_us;     /* where the epoch before ended, and when */
+    int64_t not_before_us, said_us; /* the next one begins; followers were told last */
     /* last report */
-    int64_t step, start_step, tokens;
+    int64_t step, start_step;
+    int64_t tokens, tokens_step; /* trained by this job, up to which step */
     double loss, val_loss, grad_norm, lr, step_s, tokens_per_s;
     bool has_val_loss;
     char weights_digest[20];
@@ -58,20 +100,38 @@ struct hdt_gwjob {
     struct hdt_gwjob_wan *wan;
     size_t n_wan;
     int64_t wan_rate_us, wan_rate_sent; /* where the last rate was taken */
+    int64_t wan_saved_us;
     double wan_bits_per_s;
     struct hdt_gwjob *next;
 };
 
 const char *hdt_gwjob_state_name(enum hdt_gwjob_state state);
 bool hdt_gwjob_is_over(const struct hdt_gwjob *job);
+/* Its workers hold it and train, or write what is left to write. */
+bool hdt_gwjob_is_under_way(const struct hdt_gwjob *job);
+/* Where the next epoch begins: the newest complete checkpoint, else what the job was submitted to
+ * go on from, else ""; and the steps done there. */
+const char *hdt_gwjob_resume(const struct hdt_gwjob *job);
+int64_t hdt_gwjob_resume_step(const struct hdt_gwjob *job);
 struct hdt_gwjob *hdt_gwjob_find(struct hdt_gateway *gw, int64_t job);
 /* Has "SITE" or "SITE/WORKER" a part in it? */
 bool hdt_gwjob_has_member(const struct hdt_gwjob *job, const char *address);
 /* Does this worker run this rank? */
 bool hdt_gwjob_rank_is_of(const struct hdt_gwjob *job, int64_t rank, const char *address);
 
+/* ---- job_store.c ---- */
+
+/* The record as "job.plan" has it: new reference. */
+json_t *hdt_gwjob_record(const struct hdt_gateway *gw, const struct hdt_gwjob *job);
 /* Write the record, from which a restarted gateway goes on. */
 void hdt_gwjob_save(struct hdt_gateway *gw, struct hdt_gwjob *job);
+/* Parse what an operator or the store says; on success *job is a job in no list. */
+enum hdt_status hdt_gwjob_parse(json_t *body, const char *conf_key, struct hdt_gwjob **job,
+                                struct hdt_error *err);
+void hdt_gwjob_free(struct hdt_gwjob *job);
+/* Folder of the run, and metrics.jsonl in it. */
+enum hdt_status hdt_gwjob_open_run_dir(struct hdt_gateway *gw, struct hdt_gwjob *job,
+                                       struct hdt_error *err);
 
 /* The number by which people know the job with this number on the wire. */
 unsigned hdt_gwjob_number_of(uint32_t job);
@@ -80,8 +140,36 @@ unsigned hdt_gwjob_number_of(uint32_t job);
 void hdt_gwjob_event(struct hdt_gateway *gw, struct hdt_gwjob *job, const char *event,
                      json_t *body);
 
+/* Body of the event "state": new reference. */
+json_t *hdt_gwjob_state_body(struct hdt_gateway *gw, const struct hdt_gwjob *job);
+/* Tell followers of the state as it is. */
+void hdt_gwjob_say_state(struct hdt_gateway *gw, struct hdt_gwjob *job);
 /* Move on; writes the record, tells followers. */
 void hdt_gwjob_set_state(struct hdt_gateway *gw, struct hdt_gwjob *job, enum hdt_gwjob_state state);
+
+/* Tell the sites the plan, let the workers build their stages. Every worker is known. */
+void hdt_gwjob_assign(struct hdt_gateway *gw, struct hdt_gwjob *job);
+/* All are ready: train. */
+void hdt_gwjob_run(struct hdt_gateway *gw, struct hdt_gwjob *job);
+/* Nothing more comes of this rank; the job ends when it was the last. */
+void hdt_gwjob_rank_done(struct hdt_gateway *gw, struct hdt_gwjob *job, size_t rank);
+
+/* ---- job_orders.c ---- */
+
+void hdt_gwjob_rank_address(const struct hdt_gwjob *job, size_t rank,
+                            char address[HDT_ADDRESS_CAP]);
+/* No rank before this one is of the same site. */
+bool hdt_gwjob_site_is_first(const struct hdt_gwjob *job, size_t rank);
+/* One message to every rank's worker; "rank" is filled in; mode may be NULL. */
+void hdt_gwjob_tell_ranks(struct hdt_gateway *gw, struct hdt_gwjob *job, const char *type,
+                          const char *mode);
+/* The record to every site of the plan. */
+void hdt_gwjob_tell_sites(struct hdt_gateway *gw, struct hdt_gwjob *job, const char *type);
+/* Give the orders that are due in this state to all workers that are connected. Every tick. */
+void hdt_gwjob_orders_give(struct hdt_gateway *gw, struct hdt_gwjob *job);
+/* A site, or a worker of it, is back: give its workers' orders again. */
+void hdt_gwjob_orders_again(struct hdt_gateway *gw, struct hdt_gwjob *job, const char *site);
+void hdt_gwjob_waits_free(struct hdt_gwjob *job);
 
 /* End the job for this reason: workers drop it, followers are told. Once; later calls are ignored.
  */
@@ -95,17 +183,55 @@ void hdt_gwjob_finish(struct hdt_gateway *gw, struct hdt_gwjob *job);
 /* Body of the event "done". */
 json_t *hdt_gwjob_done_body(struct hdt_gateway *gw, const struct hdt_gwjob *job);
 
-/* catchup.c: send the events after step `since` again, to one follower, and the state as it is. */
-void hdt_gwjob_replay(struct hdt_gateway *gw, struct hdt_gwjob *job, const char *to,
-                      json_int_t since);
+/* ---- follower.c, catchup.c ---- */
+
+/* Events of the job go to this address from now on. HDT_ENOMEM: too many follow it. *follower may
+ * be NULL; it is valid until somebody else begins or ends to follow. */
+enum hdt_status hdt_gwjob_follow(struct hdt_gwjob *job, const char *address,
+                                 struct hdt_gwfollower **follower, struct hdt_error *err);
+/* Send a follower what it has not (from `off` on, and after `since`), and the state at its end.
+ * HDT_OK: it has all. Else it is behind, and the next tick goes on; HDT_ENOENT: it is gone. */
+enum hdt_status hdt_gwjob_catch_up(struct hdt_gateway *gw, struct hdt_gwjob *job,
+                                   struct hdt_gwfollower *follower);
+void hdt_gwjob_followers_tick(struct hdt_gateway *gw, struct hdt_gwjob *job);
 
 /* Forget jobs that are over: the newest of them stay, for 'hdt status'. */
 void hdt_gwjobs_prune(struct hdt_gateway *gw);
 
+/* ---- job_wan.c ---- */
+
 /* Sums over sites. */
 void hdt_gwjob_wan_totals(const struct hdt_gwjob *job, int64_t *raw, int64_t *sent);
 
-/* report.c: store one site's "job.wan". */
-void hdt_gwjob_take_wan(struct hdt_gwjob *job, const char *site, const json_t *body);
+/* Store one site's "job.wan". */
+void hdt_gwjob_take_wan(struct hdt_gateway *gw, struct hdt_gwjob *job, const char *site,
+                        const json_t *body);
+/* For the record, and back. */
+json_t *hdt_gwjob_wan_json(const struct hdt_gwjob *job);
+void hdt_gwjob_wan_load(struct hdt_gwjob *job, const json_t *record);
+
+/* ---- intake.c: reports by number ---- */
+
+enum hdt_gwintake_verdict {
+    HDT_GWINTAKE_NEXT,  /* to be taken now */
+    HDT_GWINTAKE_TAKEN, /* it was before */
+    HDT_GWINTAKE_EARLY, /* others come first */
+};
+/* Report n of the worker of a rank, which has none before `first` any more. */
+enum hdt_gwintake_verdict hdt_gwjob_judge(struct hdt_gwjob *job, size_t rank, int64_t n,
+                                          int64_t first);
+int64_t hdt_gwjob_taken(struct hdt_gwjob *job, size_t rank);
+void hdt_gwjob_set_taken(struct hdt_gwjob *job, size_t rank, int64_t n);
+/* Say up to which report all were taken; `again`: and that those after it did not come. */
+void hdt_gwjob_acknowledge(struct hdt_gateway *gw, struct hdt_gwjob *job, size_t rank, bool again);
+/* For the record; back, with what metrics.jsonl says beyond it (numbers, and the last step). */
+json_t *hdt_gwjob_intake_json(struct hdt_gwjob *job);
+void hdt_gwjob_intake_load(struct hdt_gwjob *job, const json_t *record);
+
+/* report.c: a whole checkpoint: {step, path, seconds}. Nothing new is ignored. */
+void hdt_gwjob_take_checkpoint(struct hdt_gateway *gw, struct hdt_gwjob *job, const json_t *body);
+/* report.c: a line of metrics.jsonl (stolen): "epoch" and "time" are added. HDT_EIO: it is not
+ * there. */
+enum hdt_status hdt_gwjob_metrics_add(struct hdt_gwjob *job, json_t *line);
 
 #endif /* HDT_GATEWAY_COORDINATOR_H */

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What a coordinator watches in its jobs: workers that leave, and deadlines. Who is away for a
- * moment costs nothing; who stays away, or says nothing for too long, ends the job with a reason.
+ * moment costs nothing; who stays away, or says nothing for too long, ends the epoch with a reason.
  */
 #include "config.h"
 
-#include "gateway/coordinator.h"
 #include "gateway/member.h"
+#include "gateway/recovery.h"
 #include "src/base/clock.h"
 #include "src/base/log.h"
 
@@ -17,106 +17,114 @@
 #define FINISH_TIMEOUT_S  600      /* the last checkpoint may still be on its way */
 #define WORKER_GRACE_US   3000000  /* a worker whose connection was lost may come back */
 #define WORKER_MISSING_US 15000000 /* one that its restarted gateway has not seen yet */
-#define TICKS_PER_LOOK    16
 
 /* ---- workers that leave ---- */
 
-bool hdt_coordinator_worker_is_busy(struct hdt_gateway *gw, const char *site, const char *name)
+bool hdt_coordinator_worker_serves(struct hdt_gateway *gw, const char *site, const char *name,
+                                   const struct hdt_gwjob *but)
 {
     struct hdt_gwjob *job;
 
     LL_FOREACH(gw->jobs, job)
     {
-        if (!hdt_gwjob_is_over(job) && hdt_plan_has_worker(&job->plan, site, name)) {
+        if (job != but && !hdt_gwjob_is_over(job) && hdt_plan_has_worker(&job->plan, site, name)) {
             return true;
         }
     }
     return hdt_member_has_worker(gw, site, name);
 }
 
-/* Has it work left? Who has reported the end of all its ranks may go. */
-static bool job_needs_worker(const struct hdt_gwjob *job, const char *address)
+bool hdt_coordinator_worker_is_busy(struct hdt_gateway *gw, const char *site, const char *name)
 {
-    for (size_t rank = 0; rank < job->plan.n_ranks; rank++) {
-        if (!job->rank_is_done[rank] && hdt_gwjob_rank_is_of(job, (int64_t)rank, address)) {
-            return true;
-        }
-    }
-    return false;
+    return hdt_coordinator_worker_serves(gw, site, name, NULL);
 }
 
-void hdt_coordinator_worker_down(struct hdt_gateway *gw, const char *site, const char *name,
-                                 const struct hdt_error *why)
+/* Has it something to lose? Who has reported the end of its rank may go; a job that recovers waits
+ * for its workers anyway. */
+static bool job_needs_rank(const struct hdt_gwjob *job, size_t rank)
 {
-    char address[HDT_ADDRESS_CAP];
+    return !hdt_gwjob_is_over(job) && job->state != HDT_GWJOB_RECOVERING &&
+           !job->rank_is_done[rank];
+}
+
+void hdt_coordinator_worker_restarted(struct hdt_gateway *gw, const char *site, const char *name)
+{
+    struct hdt_error why = {0};
     struct hdt_gwjob *job;
 
-    snprintf(address, sizeof(address), "%s/%s", site, name);
+    hdt_error_set(&why, HDT_ERANK, "it was restarted");
     LL_FOREACH(gw->jobs, job)
     {
-        if (hdt_gwjob_is_over(job) || job->lost_since_us || !job_needs_worker(job, address)) {
-            continue;
+        for (size_t rank = 0; rank < job->plan.n_ranks; rank++) {
+            const struct hdt_plan_rank *r = &job->plan.ranks[rank];
+
+            if (strcmp(r->site, site) == 0 && strcmp(r->worker, name) == 0 &&
+                job_needs_rank(job, rank)) {
+                hdt_recovery_rank_lost(gw, job, rank, &why);
+                break;
+            }
         }
-        job->lost_since_us = hdt_clock_now_us();
-        snprintf(job->lost_worker, sizeof(job->lost_worker), "%s", address);
-        hdt_error_set(&job->error, HDT_ERANK, "worker %s is lost: %s", address, why->msg);
-        hdt_error_hint(&job->error, "see its log and start it again; 'hdt submit --resume' goes "
-                                    "on from the last checkpoint");
     }
 }
 
-/* Workers that are away for this long and that nobody has told of: they left while another one was
- * waited for, or while their gateway was away. */
-static void job_look_for_lost(struct hdt_gateway *gw, struct hdt_gwjob *job, int64_t away_us)
+/* Since when the rank's worker is away, and for how long it may be; false: it is there, or its
+ * whole site is away, which is another matter. */
+static bool rank_is_away(struct hdt_gateway *gw, const struct hdt_gwjob *job, size_t rank,
+                         int64_t *since_us, int64_t *grace_us)
 {
-    const struct hdt_error why = {.status = HDT_ERANK, .msg = "it has left"};
-    const int64_t now_us = hdt_clock_now_us();
+    const struct hdt_plan_rank *r = &job->plan.ranks[rank];
+    const struct hdt_gwworker *worker = hdt_federation_worker(gw, r->site, r->worker);
+    const struct hdt_gwsite *site = hdt_federation_site(gw, r->site);
 
-    for (size_t rank = 0; rank < job->plan.n_ranks && !job->lost_since_us; rank++) {
+    if ((worker && worker->up) || !hdt_federation_site_is_up(gw, r->site)) {
+        return false;
+    }
+    *grace_us = worker && worker->has_left ? WORKER_GRACE_US : WORKER_MISSING_US;
+    *since_us = worker ? worker->since_us : job->taken_us;
+    /* A site that has just come back has not named its workers yet. */
+    if (!(worker && worker->has_left) && site && site->since_us > *since_us) {
+        *since_us = site->since_us;
+    }
+    return true;
+}
+
+static void job_check_workers(struct hdt_gateway *gw, struct hdt_gwjob *job, int64_t now_us)
+{
+    const uint32_t epoch = job->epoch;
+    int64_t since_us, grace_us;
+
+    for (size_t rank = 0; rank < job->plan.n_ranks && job->epoch == epoch; rank++) {
         const struct hdt_plan_rank *r = &job->plan.ranks[rank];
         const struct hdt_gwworker *worker = hdt_federation_worker(gw, r->site, r->worker);
+        struct hdt_error why = {0};
 
-        if (worker && !worker->up && now_us - worker->since_us >= away_us) {
-            hdt_coordinator_worker_down(gw, r->site, r->worker, &why);
+        if (job_needs_rank(job, rank) && rank_is_away(gw, job, rank, &since_us, &grace_us) &&
+            now_us - since_us >= grace_us) {
+            hdt_error_set(&why, HDT_ERANK, "%s",
+                          worker && worker->why_down[0] ? worker->why_down : "it is not connected");
+            hdt_recovery_rank_lost(gw, job, rank, &why);
         }
-    }
-}
-
-static void job_check_lost(struct hdt_gateway *gw, struct hdt_gwjob *job, int64_t now_us)
-{
-    char site[HDT_NAME_CAP], name[HDT_NAME_CAP];
-    struct hdt_gwworker *worker = NULL;
-    struct hdt_error why = job->error;
-
-    if (hdt_address_split(job->lost_worker, site, name)) {
-        worker = hdt_federation_worker(gw, site, name);
-    }
-    if (worker && worker->up && !worker->restarted) {
-        hdt_log_info("job %ld: worker %s is back", (long)job->number, job->lost_worker);
-        job->lost_since_us = 0;
-        job_look_for_lost(gw, job, 0);
-    } else if (now_us - job->lost_since_us > WORKER_GRACE_US || (worker && worker->restarted)) {
-        hdt_gwjob_fail(gw, job, &why);
     }
 }
 
 /* ---- deadlines ---- */
 
-/* While stages are built only the answers tell of progress, and those of a site that is away for
- * longer than the job bears do not come. */
+/* A site that is away for longer than the job bears has lost its ranks, or they have lost patience.
+ */
 static void job_check_sites(struct hdt_gateway *gw, struct hdt_gwjob *job, int64_t now_us)
 {
+    const uint32_t epoch = job->epoch;
     struct hdt_error err;
 
-    for (size_t rank = 0; rank < job->plan.n_ranks && !hdt_gwjob_is_over(job); rank++) {
+    for (size_t rank = 0; rank < job->plan.n_ranks && job->epoch == epoch; rank++) {
         const struct hdt_gwsite *site = hdt_federation_site(gw, job->plan.ranks[rank].site);
 
-        if (site && !site->up &&
+        if (site && !site->up && job_needs_rank(job, rank) &&
             now_us - site->since_us > job->conf.progress_timeout * HDT_US_PER_MS) {
             hdt_error_set(&err, HDT_EPEER, "job %ld: site %s is not connected for %.0f s: %s",
                           (long)job->number, site->name, (double)(now_us - site->since_us) / 1e6,
                           site->why_down);
-            hdt_gwjob_fail(gw, job, &err);
+            hdt_recovery_begin(gw, job, &err);
         }
     }
 }
@@ -126,17 +134,14 @@ static void job_check_deadline(struct hdt_gateway *gw, struct hdt_gwjob *job, in
     int64_t silent_us = now_us - job->last_report_us;
     struct hdt_error err;
 
-    if (job->state == HDT_GWJOB_PREPARING) {
-        job_check_sites(gw, job, now_us);
-        return;
-    }
     if (job->state == HDT_GWJOB_FINISHING) {
-        if (now_us - job->state_since_us > FINISH_TIMEOUT_S * HDT_US_PER_S) {
+        if (now_us - job->state_since_us > FINISH_TIMEOUT_S * HDT_US_PER_S &&
+            !hdt_gwjob_all_done(job)) {
             hdt_error_set(&err, HDT_ETIMEDOUT,
                           "job %ld: %zu of %zu workers did not finish within %d s",
                           (long)job->number, job->plan.n_ranks - job->n_ranks_done,
                           job->plan.n_ranks, FINISH_TIMEOUT_S);
-            hdt_gwjob_fail(gw, job, &err);
+            hdt_recovery_begin(gw, job, &err);
         }
         return;
     }
@@ -146,26 +151,34 @@ static void job_check_deadline(struct hdt_gateway *gw, struct hdt_gwjob *job, in
         hdt_error_set(&err, HDT_ETIMEDOUT, "job %ld: no report from its workers for %.0f s",
                       (long)job->number, (double)silent_us / 1e6);
         hdt_error_hint(&err, "'hdt logs SITE/WORKER' shows what each waits for");
-        hdt_gwjob_fail(gw, job, &err);
+        hdt_recovery_begin(gw, job, &err);
     }
+}
+
+static void job_tick(struct hdt_gateway *gw, struct hdt_gwjob *job)
+{
+    int64_t now_us = hdt_clock_now_us();
+
+    if (job->state == HDT_GWJOB_RECOVERING) {
+        hdt_recovery_tick(gw, job);
+        return;
+    }
+    job_check_workers(gw, job, now_us);
+    job_check_sites(gw, job, now_us);
+    job_check_deadline(gw, job, now_us);
+    hdt_gwjob_orders_give(gw, job);
 }
 
 void hdt_coordinator_tick(struct hdt_gateway *gw)
 {
-    int64_t now_us = hdt_clock_now_us();
     struct hdt_gwjob *job;
 
     LL_FOREACH(gw->jobs, job)
     {
-        if (!hdt_gwjob_is_over(job) && job->lost_since_us) {
-            job_check_lost(gw, job, now_us);
-        }
         if (!hdt_gwjob_is_over(job)) {
-            job_check_deadline(gw, job, now_us);
+            job_tick(gw, job);
         }
-        if (!hdt_gwjob_is_over(job) && gw->n_ticks % TICKS_PER_LOOK == 0) {
-            job_look_for_lost(gw, job, WORKER_MISSING_US);
-        }
+        hdt_gwjob_followers_tick(gw, job);
     }
     hdt_gwjobs_prune(gw);
 }

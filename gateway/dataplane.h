@@ -73,7 +73,7 @@ struct hdt_dataplane_events {
     /* Answer to hdt_dataplane_probe: goodput of the bulk streams to this peer. */
     void (*probed)(void *user, const char *site, double bytes_per_s, double rtt_s);
     /* A flow met something that the job must know (a frame of wrong size, a foreign flow). */
-    void (*flow_failed)(void *user, uint32_t job, uint32_t flow, const struct hdt_error *why);
+    void (*flow_failed)(void *user, uint32_t job, uint32_t epoch, const struct hdt_error *why);
 };
 
 enum hdt_status hdt_dataplane_open(const struct hdt_dataplane_conf *conf,
@@ -133,7 +133,7 @@ struct hdt_dataplane_flow {
 enum hdt_status hdt_dataplane_flow_open(struct hdt_dataplane *dp,
                                         const struct hdt_dataplane_flow *flow,
                                         struct hdt_error *err);
-/* Forget all flows of a job (0xffffffff as epoch: any epoch). */
+/* Forget all flows of a job and the pools of its clients (0xffffffff as epoch: any epoch). */
 void hdt_dataplane_job_close(struct hdt_dataplane *dp, uint32_t job, uint32_t epoch);
 
 /* Fill all bulk streams to the peer with `bytes` of PROBE records and time them by the peer's

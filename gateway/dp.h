@@ -152,7 +152,7 @@ struct hdt_src_frame {
 struct hdt_dst_slot {
     bool begun, complete, have_pending;
     uint64_t seq;
-    struct hdt_frame frame; /* of the first chunk: lengths, shape, dtype */
+    struct hdt_frame frame; /* of the first chunk: lengths, dtype, check of the whole */
     uint32_t done_bytes;
     uint32_t nack_lo, nack_hi; /* bytes to ask for again; lo == hi: none */
     uint64_t *claims;          /* a bit a granule: claimed by a job or done */
@@ -363,6 +363,7 @@ struct hdt_peer {
 
 struct hdt_client_pool {
     uint32_t number;
+    uint32_t job, epoch; /* whose flows lie in it; job 0: not said */
     struct hdt_mem *mem;
     struct hdt_client_pool *next;
 };
@@ -550,6 +551,8 @@ void hdt_conn_on_closed(struct hdt_stream *stream, void *user, const struct hdt_
 /* L */
 struct hdt_client *hdt_client_find(struct hdt_dataplane *dp, uint64_t number);
 struct hdt_mem *hdt_client_pool_find(struct hdt_client *client, uint32_t number);
+/* L: drop the pools of a job (UINT32_MAX as epoch: of any): no flow is opened in them any more. */
+void hdt_clients_drop_pools(struct hdt_dataplane *dp, uint32_t job, uint32_t epoch);
 /* L: the flow has something for its client. */
 void hdt_client_mark(struct hdt_flow_end *flow);
 void hdt_clients_free(struct hdt_dataplane *dp);

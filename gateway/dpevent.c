@@ -44,7 +44,7 @@ struct hdt_event {
     enum hdt_client_role role;
     char identity[HDT_IDENTITY_URI_CAP];
     double bytes_per_s, rtt_s;
-    uint32_t job, flow;
+    uint32_t job, epoch;
     struct hdt_event *next;
 };
 
@@ -199,7 +199,7 @@ void hdt_dpevent_flow_failed(struct hdt_dataplane *dp, const struct hdt_flow_end
     struct hdt_event *event = event_new(EVENT_FLOW_FAILED, NULL, NULL, why);
 
     event->job = flow->key.job;
-    event->flow = flow->key.flow;
+    event->epoch = flow->conf.epoch;
     event_push(dp, event);
 }
 
@@ -246,7 +246,7 @@ static void event_deliver(struct hdt_dataplane *dp, const struct hdt_event *even
         to->probed(dp->user, event->name, event->bytes_per_s, event->rtt_s);
         break;
     case EVENT_FLOW_FAILED:
-        to->flow_failed(dp->user, event->job, event->flow, &event->why);
+        to->flow_failed(dp->user, event->job, event->epoch, &event->why);
         break;
     }
 }

@@ -196,6 +196,8 @@ void hdt_federation_peer_up(struct hdt_gateway *gw, const char *name, const json
     hdt_revocation_peer_up(gw, name);
     info_send(gw);
     hdt_coordinator_site_up(gw, name);
+    hdt_coordinator_reports_again(gw, name);
+    hdt_coordinator_followers_again(gw, name);
 }
 
 void hdt_federation_peer_down(struct hdt_gateway *gw, const char *name, const struct hdt_error *why)
@@ -284,16 +286,15 @@ static void worker_set_up(struct hdt_gateway *gw, struct hdt_gwworker *worker, b
     char address[HDT_ADDRESS_CAP];
 
     if (up && worker->restarted) {
-        struct hdt_error restarted = {0};
-
-        hdt_error_set(&restarted, HDT_ERANK, "it was restarted");
-        hdt_coordinator_worker_down(gw, worker->info.site, worker->info.name, &restarted);
+        hdt_coordinator_worker_restarted(gw, worker->info.site, worker->info.name);
     }
     if (worker->up == up) {
         return;
     }
     worker->up = up;
+    worker->has_left = !up;
     worker->since_us = hdt_clock_now_us();
+    snprintf(worker->why_down, sizeof(worker->why_down), "%s", up ? "" : why->msg);
     snprintf(address, sizeof(address), "%s/%s", worker->info.site, worker->info.name);
     if (up) {
         hdt_log_info("worker %s joined: %s", address, worker->info.device);
@@ -302,7 +303,6 @@ static void worker_set_up(struct hdt_gateway *gw, struct hdt_gwworker *worker, b
     }
     hdt_log_warn("worker %s is gone: %s", address, why->msg);
     hdt_route_lost(gw, address, why);
-    hdt_coordinator_worker_down(gw, worker->info.site, worker->info.name, why);
 }
 
 /* What a site does not name it does not have. Its gateway may have been restarted, so that its
@@ -315,7 +315,9 @@ static void workers_unnamed(struct hdt_gateway *gw, const char *site)
     {
         if (worker->up && !worker->named && strcmp(worker->info.site, site) == 0) {
             worker->up = false;
+            worker->has_left = false;
             worker->since_us = hdt_clock_now_us();
+            snprintf(worker->why_down, sizeof(worker->why_down), "it is not connected");
             hdt_log_warn("worker %s/%s is not connected to its gateway", site, worker->info.name);
         }
         worker->named = false;

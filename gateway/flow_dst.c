@@ -60,7 +60,7 @@ static enum hdt_status dst_check(struct hdt_peer *peer, const struct hdt_frame *
     struct hdt_flow_end *end = hdt_flow_end_find(peer->dp, chunk->job, chunk->flow, false);
     const struct hdt_codec_ops *codec = hdt_codec_by_id(chunk->codec);
 
-    if (end == NULL || end->peer != peer) {
+    if (end == NULL || (end->peer != peer && chunk->epoch >= end->conf.epoch)) {
         return dst_bad(peer, chunk, HDT_BAD_FLOW);
     }
     if (!end->attached || end->waiting || chunk->epoch != end->conf.epoch ||
@@ -131,8 +131,8 @@ enum hdt_status hdt_dst_place(struct hdt_peer *peer, struct hdt_rx_job *job, voi
         dst_begin_slot(slot, chunk);
     }
     HDT_ASSERT(slot->seq == chunk->seq);
-    if (slot->frame.frame_len != chunk->frame_len || slot->frame.dtype != chunk->dtype ||
-        slot->frame.shape != chunk->shape) {
+    if (slot->frame.frame_len != chunk->frame_len || slot->frame.whole != chunk->whole ||
+        slot->frame.dtype != chunk->dtype) {
         (void)dst_bad(peer, chunk, HDT_BAD_FRAME);
         return HDT_OK;
     }

@@ -344,6 +344,7 @@ void hdt_dataplane_job_close(struct hdt_dataplane *dp, uint32_t job, uint32_t ep
             hdt_flow_end_unref(flow);
         }
     }
+    hdt_clients_drop_pools(dp, job, epoch);
     hdt_dp_unlock(dp);
 }
 
@@ -453,11 +454,11 @@ int hdt_flow_end_on_record(struct hdt_peer *peer, const struct hdt_frame *frame)
     const bool to_src = frame->kind != HDT_FRAME_QUERY || is_again;
     struct hdt_flow_end *flow = hdt_flow_end_find(peer->dp, frame->job, frame->flow, to_src);
 
-    if (flow != NULL && flow->peer != peer) {
+    if (flow != NULL && flow->peer != peer && frame->epoch >= flow->conf.epoch) {
         hdt_peer_bad(peer, frame, HDT_BAD_FLOW);
         return hdt_dropped_cost(frame, true);
     }
-    if (flow == NULL || !flow->attached || flow->conf.epoch != frame->epoch) {
+    if (flow == NULL || !flow->attached || flow->peer != peer || flow->conf.epoch != frame->epoch) {
         /* Opened later, or gone: both ends tell where they are when they open. */
         return hdt_dropped_cost(frame, false);
     }

@@ -108,6 +108,7 @@ static void src_hold(struct hdt_flow_end *flow, const struct hdt_frame *record,
     frame->held = true;
     frame->have = false;
     frame->frame = *record;
+    frame->frame.whole = (uint32_t)record->xxh3;
     frame->bytes = bytes;
     frame->n_chunks = (uint32_t)((record->frame_len - 1) / chunk_bytes + 1);
     frame->n_todo = frame->n_chunks;

@@ -9,6 +9,7 @@
 #include "src/base/buf.h"
 #include "src/base/clock.h"
 #include "src/base/log.h"
+#include "src/base/notify.h"
 #include "src/net/addr.h"
 #include "src/net/tls.h"
 
@@ -102,6 +103,9 @@ static void on_peer_refused(void *user, const char *site, const char *address,
     struct hdt_gateway *gw = user;
     struct hdt_gwsite *peer = hdt_federation_site(gw, site);
 
+    if (peer) {
+        peer->n_refusals++;
+    }
     if (peer && !peer->up) {
         snprintf(peer->why_down, sizeof(peer->why_down), "%s", why->msg);
     }
@@ -156,10 +160,9 @@ static void on_probed(void *user, const char *site, double bytes_per_s, double r
     hdt_survey_probed(user, site, bytes_per_s, rtt_s);
 }
 
-static void on_flow_failed(void *user, uint32_t job, uint32_t flow, const struct hdt_error *why)
+static void on_flow_failed(void *user, uint32_t job, uint32_t epoch, const struct hdt_error *why)
 {
-    (void)flow; /* the message names it */
-    hdt_member_flow_failed(user, job, why);
+    hdt_member_flow_failed(user, job, epoch, why);
 }
 
 static const struct hdt_dataplane_events dataplane_events = {
@@ -185,6 +188,27 @@ static void on_dataplane(evutil_socket_t fd, short what, void *user)
     hdt_dataplane_dispatch(gw->dp);
 }
 
+/* The line of `systemctl status`. */
+static void gateway_notify(struct hdt_gateway *gw)
+{
+    const struct hdt_gwworker *worker;
+    const struct hdt_gwsite *site;
+    int n_sites = 0, n_up = 0, n_workers = 0;
+
+    LL_FOREACH(gw->sites, site)
+    {
+        n_sites++;
+        n_up += site->up;
+    }
+    LL_FOREACH(gw->workers, worker)
+    {
+        n_workers += worker->up && strcmp(worker->info.site, gw->conf.site) == 0;
+    }
+    hdt_notify_status(&gw->notify, "site %s: %d of %d peers, %d workers", gw->conf.site, n_up,
+                      n_sites, n_workers);
+    hdt_notify_alive(&gw->notify);
+}
+
 static void on_tick(evutil_socket_t fd, short what, void *user)
 {
     struct hdt_gateway *gw = user;
@@ -195,6 +219,8 @@ static void on_tick(evutil_socket_t fd, short what, void *user)
     hdt_coordinator_tick(gw);
     if (++gw->n_ticks % TICKS_PER_REPORT == 0) {
         hdt_member_tick(gw);
+        hdt_store_retry(gw->store);
+        gateway_notify(gw);
     }
 }
 
@@ -204,16 +230,14 @@ static void on_end_signal(evutil_socket_t number, short what, void *user)
 
     (void)what;
     hdt_log_info("ending on %s", strsignal((int)number));
+    hdt_notify_stopping();
     event_base_loopexit(gw->base, NULL);
 }
 
-static void on_reload_signal(evutil_socket_t number, short what, void *user)
+static void certificates_reload(struct hdt_gateway *gw)
 {
-    struct hdt_gateway *gw = user;
     struct hdt_error err = {0};
 
-    (void)number;
-    (void)what;
     if (hdt_audit_reopen(gw->audit, &err) != HDT_OK) {
         hdt_log_failure(HDT_LOG_ERROR, &err);
     }
@@ -227,6 +251,15 @@ static void on_reload_signal(evutil_socket_t number, short what, void *user)
     hdt_audit_self(gw, "certificates.reloaded", NULL);
     hdt_revocation_spread(gw, "");
     hdt_dataplane_recheck(gw->dp);
+}
+
+static void on_reload_signal(evutil_socket_t number, short what, void *user)
+{
+    (void)number;
+    (void)what;
+    hdt_notify_reloading();
+    certificates_reload(user);
+    hdt_notify_ready();
 }
 
 /* ---- start ---- */
@@ -472,6 +505,7 @@ static void gateway_run(struct hdt_gateway *gw)
     hdt_log_info("ready: site %s of federation %s, hdt %s", gw->conf.site, gw->conf.federation,
                  PACKAGE_VERSION);
     hdt_audit_self(gw, "gateway.started", json_pack("{s:s}", "version", PACKAGE_VERSION));
+    hdt_notify_ready();
     event_base_dispatch(gw->base);
     hdt_audit_self(gw, "gateway.ended", NULL);
     for (size_t i = 0; i < n; i++) {

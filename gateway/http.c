@@ -48,7 +48,7 @@ static void http_metrics(struct evhttp_request *request, void *user)
 {
     struct hdt_buf buf = {0};
 
-    hdt_status_metrics(user, &buf);
+    hdt_metrics_text(user, &buf);
     http_reply(request, "text/plain; version=0.0.4", hdt_buf_str(&buf), buf.len);
     hdt_buf_release(&buf);
 }

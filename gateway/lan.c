@@ -43,6 +43,26 @@ struct hdt_mem *hdt_client_pool_find(struct hdt_client *client, uint32_t number)
     return NULL;
 }
 
+void hdt_clients_drop_pools(struct hdt_dataplane *dp, uint32_t job, uint32_t epoch)
+{
+    struct hdt_client *client, *next_client;
+    struct hdt_client_pool *pool, *next;
+
+    HASH_ITER(hh, dp->clients, client, next_client)
+    {
+        LL_FOREACH_SAFE(client->pools, pool, next)
+        {
+            if (pool->job != 0 && pool->job == job &&
+                (epoch == UINT32_MAX || pool->epoch == epoch)) {
+                LL_DELETE(client->pools, pool);
+                client->n_pools--;
+                hdt_mem_unref(dp, pool->mem);
+                free(pool);
+            }
+        }
+    }
+}
+
 void hdt_client_mark(struct hdt_flow_end *flow)
 {
     if (flow->client == NULL || flow->on_client_list) {
@@ -346,6 +366,8 @@ static enum hdt_status client_add_pool(struct hdt_conn *conn, const struct hdt_f
     mem->len = mem->pool.len;
     pool = hdt_calloc(1, sizeof(*pool));
     pool->number = (uint32_t)frame->seq;
+    pool->job = frame->job;
+    pool->epoch = frame->epoch;
     pool->mem = mem;
     hdt_dp_lock(conn->dp);
     if (client->n_pools >= CLIENT_POOLS_MAX || hdt_client_pool_find(client, pool->number) != NULL) {
@@ -499,7 +521,7 @@ static struct hdt_out *client_flow_out(struct hdt_flow_end *flow, struct hdt_con
         return NULL;
     }
     out->rec.frame.dtype = slot->frame.dtype;
-    out->rec.frame.shape = slot->frame.shape;
+    out->rec.frame.xxh3 = slot->frame.whole;
     out->rec.frame.prio = slot->frame.prio;
     out->rec.frame.flags = slot->frame.flags;
     out->rec.frame.frame_len = slot->frame.frame_len;

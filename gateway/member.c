@@ -21,6 +21,7 @@ struct hdt_gwmember {
     uint32_t job, epoch;
     char coordinator[HDT_NAME_CAP];
     struct hdt_plan plan;
+    struct hdt_error why; /* it cannot go on here: said until the epoch is over; HDT_OK: it can */
     struct hdt_gwmember *next;
 };
 
@@ -60,6 +61,7 @@ static enum hdt_status member_check_owner(struct hdt_gateway *gw, json_int_t job
     return HDT_OK;
 }
 
+/* HDT_AGAIN: this epoch or a newer one is known already. */
 static enum hdt_status member_add(struct hdt_gateway *gw, const json_t *record,
                                   struct hdt_error *err)
 {
@@ -83,6 +85,11 @@ static enum hdt_status member_add(struct hdt_gateway *gw, const json_t *record,
         return hdt_error_set(err, HDT_EEXIST, "cannot take job %u of %s: %s has one of that number",
                              hdt_gwjob_number_of((uint32_t)job), coordinator, member->coordinator);
     }
+    if (member && member->epoch >= (uint32_t)epoch) {
+        hdt_log_debug("job %u: plan of epoch %lld dropped, epoch %u is there",
+                      hdt_gwjob_number_of(member->job), (long long)epoch, member->epoch);
+        return HDT_AGAIN;
+    }
     HDT_TRY(hdt_plan_from_json(plan_json, &model, &plan, err));
     if (member) {
         member_drop(gw, member);
@@ -105,26 +112,40 @@ static void member_tell_failed(struct hdt_gateway *gw, const char *coordinator, 
                              (json_int_t)epoch, "rank", -1, "error", hdt_msg_error_body(why)));
 }
 
+/* Said at once, and again with every tick: it may be lost with a session. */
+static void member_fail(struct hdt_gateway *gw, struct hdt_gwmember *member,
+                        const struct hdt_error *why)
+{
+    member->why = *why;
+    member_tell_failed(gw, member->coordinator, member->job, member->epoch, why);
+}
+
 void hdt_member_job_plan(struct hdt_gateway *gw, const json_t *msg)
 {
     const json_t *body = hdt_msg_body(msg);
     const char *coordinator = json_string_value(json_object_get(body, "coordinator"));
-    struct hdt_error err = {0};
     json_int_t job = json_integer_value(json_object_get(body, "job"));
+    struct hdt_error err = {0};
+    enum hdt_status status;
 
     if (!coordinator || strcmp(coordinator, hdt_msg_from(msg)) != 0) {
         hdt_log_warn("job.plan from %s for a job of %s dropped", hdt_msg_from(msg),
                      coordinator ? coordinator : "?");
         return;
     }
-    if (member_add(gw, body, &err) != HDT_OK) {
+    status = member_add(gw, body, &err);
+    if (status == HDT_AGAIN) {
+        return;
+    }
+    if (status != HDT_OK) {
         hdt_error_where(&err, "%s", gw->conf.site);
         hdt_log_failure(HDT_LOG_ERROR, &err);
         member_tell_failed(gw, coordinator, (uint32_t)job,
                            (uint32_t)json_integer_value(json_object_get(body, "epoch")), &err);
         return;
     }
-    hdt_log_info("job %u of %s: plan received", hdt_gwjob_number_of((uint32_t)job), coordinator);
+    hdt_log_info("job %u of %s: plan of epoch %lld received", hdt_gwjob_number_of((uint32_t)job),
+                 coordinator, (long long)json_integer_value(json_object_get(body, "epoch")));
     /* The coordinator's own record is the truth and says more: it is not overwritten here. */
     if (strcmp(coordinator, gw->conf.site) != 0 &&
         hdt_store_put_job(gw->store, (uint32_t)job, "member", body, &err) != HDT_OK) {
@@ -177,10 +198,13 @@ void hdt_member_worker_up(struct hdt_gateway *gw, const char *worker, const json
     {
         json_int_t job = json_integer_value(json_object_get(item, "job"));
         json_int_t epoch = json_integer_value(json_object_get(item, "epoch"));
+        const struct hdt_gwmember *member =
+            job > 0 && job <= UINT32_MAX ? member_find(gw, (uint32_t)job) : NULL;
 
-        if (job > 0 && job <= UINT32_MAX && !member_find(gw, (uint32_t)job)) {
-            hdt_log_info("worker %s/%s is released from job %lld, which is over", gw->conf.site,
-                         worker, (long long)job);
+        if (job > 0 && job <= UINT32_MAX && (!member || epoch < (json_int_t)member->epoch)) {
+            hdt_log_info("worker %s/%s is released from epoch %lld of job %u, which is over",
+                         gw->conf.site, worker, (long long)epoch,
+                         hdt_gwjob_number_of((uint32_t)job));
             worker_release(gw, worker, job, epoch);
         }
     }
@@ -189,14 +213,17 @@ void hdt_member_worker_up(struct hdt_gateway *gw, const char *worker, const json
 void hdt_member_job_close(struct hdt_gateway *gw, const json_t *msg)
 {
     json_int_t job = json_integer_value(json_object_get(hdt_msg_body(msg), "job"));
+    const json_t *epoch = json_object_get(hdt_msg_body(msg), "epoch");
     struct hdt_gwmember *member =
         job > 0 && job <= UINT32_MAX ? member_find(gw, (uint32_t)job) : NULL;
     struct hdt_error err = {0};
 
-    if (!member || strcmp(member->coordinator, hdt_msg_from(msg)) != 0) {
+    if (!member || strcmp(member->coordinator, hdt_msg_from(msg)) != 0 ||
+        (epoch && json_integer_value(epoch) < (json_int_t)member->epoch)) {
         return;
     }
-    hdt_log_info("job %u of %s: closed", hdt_gwjob_number_of(member->job), member->coordinator);
+    hdt_log_info("job %u of %s: epoch %u closed", hdt_gwjob_number_of(member->job),
+                 member->coordinator, member->epoch);
     if (strcmp(member->coordinator, gw->conf.site) != 0 &&
         hdt_store_put_job(gw->store, member->job, "closed", hdt_msg_body(msg), &err) != HDT_OK) {
         hdt_log_failure(HDT_LOG_ERROR, &err);
@@ -298,18 +325,20 @@ static enum hdt_status flow_parse(struct hdt_gateway *gw, const json_t *msg,
     return HDT_OK;
 }
 
-static enum hdt_status flow_open(struct hdt_gateway *gw, const json_t *msg, uint32_t *job,
-                                 struct hdt_error *err)
+/* *told: the member whose coordinator has to know of a failure; NULL: none, as of an epoch that is
+ * over. */
+static enum hdt_status flow_open(struct hdt_gateway *gw, const json_t *msg,
+                                 struct hdt_gwmember **told, struct hdt_error *err)
 {
     struct hdt_dataplane_flow flow;
     struct hdt_gwmember *member;
 
     HDT_TRY(flow_parse(gw, msg, &flow, err));
-    *job = flow.job;
     member = member_find(gw, flow.job);
     if (!member) {
         return hdt_error_set(err, HDT_ENOENT, "this gateway knows no job %u", flow.job);
     }
+    *told = flow.epoch >= member->epoch ? member : NULL;
     HDT_TRY(flow_confirm(member, hdt_msg_from(msg), &flow, err));
     return hdt_dataplane_flow_open(gw->dp, &flow, err);
 }
@@ -317,40 +346,42 @@ static enum hdt_status flow_open(struct hdt_gateway *gw, const json_t *msg, uint
 void hdt_member_flow_open(struct hdt_gateway *gw, const json_t *msg)
 {
     struct hdt_error err = {0}, ignored = {0};
-    struct hdt_gwmember *member;
-    uint32_t job = 0;
+    struct hdt_gwmember *member = NULL;
 
-    if (flow_open(gw, msg, &job, &err) == HDT_OK) {
+    if (flow_open(gw, msg, &member, &err) == HDT_OK) {
         return;
     }
     hdt_error_where(&err, "%s", hdt_msg_from(msg));
     hdt_log_failure(HDT_LOG_DEBUG, &err); /* the coordinator logs it as the job's end */
     hdt_route_send(gw, hdt_msg_reply_error(msg, &err), &ignored);
-    member = member_find(gw, job);
     if (member) {
-        member_tell_failed(gw, member->coordinator, job, member->epoch, &err);
+        member_fail(gw, member, &err);
     }
 }
 
-void hdt_member_flow_failed(struct hdt_gateway *gw, uint32_t job, const struct hdt_error *why)
+void hdt_member_flow_failed(struct hdt_gateway *gw, uint32_t job, uint32_t epoch,
+                            const struct hdt_error *why)
 {
-    const struct hdt_gwmember *member = member_find(gw, job);
+    struct hdt_gwmember *member = member_find(gw, job);
     struct hdt_error err = *why;
 
-    if (!member) {
+    err.status = HDT_ELINK; /* it is the flow that is lost: a new epoch has others */
+    if (!member || member->epoch != epoch) {
         return; /* it is over */
     }
     hdt_error_where(&err, "%s", gw->conf.site);
     hdt_log_failure(HDT_LOG_WARN, &err);
-    member_tell_failed(gw, member->coordinator, job, member->epoch, &err);
+    member_fail(gw, member, &err);
 }
 
 /* ---- bytes over the WAN ---- */
 
-static json_t *member_wan(struct hdt_gateway *gw, uint32_t job)
+/* What the flows of the job's present epoch have carried. */
+static json_t *job_wan(struct hdt_gateway *gw, uint32_t job)
 {
     struct hdt_flow_stats *flows = hdt_calloc(MAX_FLOW_STATS, sizeof(*flows));
     size_t n = hdt_dataplane_flow_stats(gw->dp, flows, MAX_FLOW_STATS);
+    const struct hdt_gwmember *member;
     uint64_t raw = 0, plain = 0, sent = 0;
 
     for (size_t i = 0; i < n && i < MAX_FLOW_STATS; i++) {
@@ -362,8 +393,11 @@ static json_t *member_wan(struct hdt_gateway *gw, uint32_t job)
         }
     }
     free(flows);
-    return json_pack("{s:I, s:I, s:I, s:I}", "job", (json_int_t)job, "raw", (json_int_t)raw,
-                     "plain", (json_int_t)plain, "sent", (json_int_t)sent);
+    member = member_find(gw, job);
+    return json_pack("{s:I, s:I, s:o, s:I, s:I, s:I}", "job", (json_int_t)job, "epoch",
+                     (json_int_t)(member ? member->epoch : 0), "instance",
+                     hdt_msg_u64_hex(gw->instance), "raw", (json_int_t)raw, "plain",
+                     (json_int_t)plain, "sent", (json_int_t)sent);
 }
 
 void hdt_member_job_wan(struct hdt_gateway *gw, const json_t *msg)
@@ -371,7 +405,7 @@ void hdt_member_job_wan(struct hdt_gateway *gw, const json_t *msg)
     json_int_t job = json_integer_value(json_object_get(hdt_msg_body(msg), "job"));
     struct hdt_error err = {0};
 
-    hdt_route_send(gw, hdt_msg_reply(msg, "job.wan", member_wan(gw, (uint32_t)job)), &err);
+    hdt_route_send(gw, hdt_msg_reply(msg, "job.wan", job_wan(gw, (uint32_t)job)), &err);
 }
 
 void hdt_member_tick(struct hdt_gateway *gw)
@@ -380,7 +414,10 @@ void hdt_member_tick(struct hdt_gateway *gw)
 
     LL_FOREACH(gw->members, member)
     {
-        hdt_route_post(gw, member->coordinator, "job.wan", member_wan(gw, member->job));
+        hdt_route_post(gw, member->coordinator, "job.wan", job_wan(gw, member->job));
+        if (member->why.status != HDT_OK) {
+            member_tell_failed(gw, member->coordinator, member->job, member->epoch, &member->why);
+        }
     }
 }
 

@@ -9,15 +9,20 @@
  */
 #include "gateway/control.h"
 
-/* "job.plan" {job, epoch, coordinator, name, plan, model}: know the plan, keep it. */
+/* "job.plan" {job, epoch, coordinator, name, plan, model}: know the plan, keep it. It takes the
+ * place of an older epoch's, whose flows end; the same one again changes nothing, an older one is
+ * dropped.
+ */
 void hdt_member_job_plan(struct hdt_gateway *gw, const json_t *msg);
-/* "job.close" {job}: forget flows and plan. */
+/* "job.close" {job, epoch}: forget flows and plan, unless they are of a newer epoch. */
 void hdt_member_job_close(struct hdt_gateway *gw, const json_t *msg);
 /* "flow.open" of a worker: refuse what the plan does not have, else hand it to the data plane. */
 void hdt_member_flow_open(struct hdt_gateway *gw, const json_t *msg);
 /* The data plane cannot go on with a flow of this job: its coordinator is told. */
-void hdt_member_flow_failed(struct hdt_gateway *gw, uint32_t job, const struct hdt_error *why);
-/* A worker of this site is back with these jobs ([{job, epoch}]): it drops those that are over. */
+void hdt_member_flow_failed(struct hdt_gateway *gw, uint32_t job, uint32_t epoch,
+                            const struct hdt_error *why);
+/* A worker of this site is back with these jobs ([{job, epoch}]): it drops those that are over, or
+ * go on in a newer epoch. */
 void hdt_member_worker_up(struct hdt_gateway *gw, const char *worker, const json_t *jobs);
 /* "job.wan.get" {job}: answer "job.wan" {job, raw, plain, sent}. */
 void hdt_member_job_wan(struct hdt_gateway *gw, const json_t *msg);

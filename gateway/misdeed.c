@@ -31,7 +31,7 @@ static const char *misdeed_text(enum hdt_bad cause)
         [HDT_BAD_CREDIT] = "its frame is beyond the credit given",
         [HDT_BAD_LENGTH] = "its frame is longer than a slot",
         [HDT_BAD_CODEC] = "its codec or coded length is not allowed",
-        [HDT_BAD_FRAME] = "other chunks of its frame tell another length or type",
+        [HDT_BAD_FRAME] = "other chunks of its frame tell another length, type or hash",
         [HDT_BAD_BYTES] = "its bytes do not decode or do not fit their checksum",
     };
 

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What workers and member gateways report of a job: kept, written to metrics.jsonl, passed on to
- * those who follow. */
+ * those who follow. A report of a worker is acknowledged when that is done, and is taken once; see
+ * intake.c. */
 #include "config.h"
 
-#include "gateway/coordinator.h"
+#include "gateway/journal.h"
+#include "gateway/recovery.h"
 #include "src/base/buf.h"
 #include "src/base/clock.h"
 #include "src/base/log.h"
@@ -13,8 +15,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define WAN_RATE_WINDOW_US 900000 /* gateways report every second */
-#define COUNT_MAX          ((int64_t)1 << 50)
+#define COUNT_MAX           ((int64_t)1 << 50)
+#define METRICS_PATIENCE_US (600 * HDT_US_PER_S) /* for a full disk */
 
 static double body_real(const json_t *body, const char *key)
 {
@@ -40,52 +42,50 @@ static json_t *real_or_null(double value)
     return isfinite(value) ? json_real(value) : json_null();
 }
 
-static void metrics_write(struct hdt_gwjob *job, const json_t *line)
-{
-    char *text;
+/* ---- metrics.jsonl ---- */
 
-    if (!job->metrics) {
-        return;
+static enum hdt_status metrics_write(struct hdt_gwjob *job, const json_t *line,
+                                     struct hdt_error *err)
+{
+    char *path;
+
+    if (!job->metrics) { /* it could not be opened; whatever was in the way may be gone */
+        path = hdt_asprintf("%s/metrics.jsonl", job->run_dir);
+        hdt_journal_open(path, &job->metrics, err);
+        free(path);
     }
-    text = json_dumps(line, JSON_COMPACT | JSON_REAL_PRECISION(17));
-    if (fprintf(job->metrics, "%s\n", text) < 0 || fflush(job->metrics) != 0) {
-        hdt_log_warn_limited(60, "job %ld: cannot write %s/metrics.jsonl: disk full?",
-                             (long)job->number, job->run_dir);
-    }
-    free(text);
+    return job->metrics ? hdt_journal_write(job->metrics, line, err) : HDT_EIO;
 }
 
-/* ---- WAN bytes ---- */
-
-void hdt_gwjob_take_wan(struct hdt_gwjob *job, const char *site, const json_t *body)
+/* A line that cannot be written is still with the worker whose report it is of, and comes again.
+ * But a job is worth more than its metrics: after a while it goes on without them. */
+static enum hdt_status metrics_try(struct hdt_gwjob *job, const json_t *line)
 {
-    struct hdt_gwjob_wan *wan = NULL;
-    int64_t now_us = hdt_clock_now_us();
-    int64_t raw, sent;
+    const int64_t now_us = hdt_clock_now_us();
+    struct hdt_error err = {0};
 
-    for (size_t i = 0; i < job->n_wan; i++) {
-        if (strcmp(job->wan[i].site, site) == 0) {
-            wan = &job->wan[i];
-        }
+    if (metrics_write(job, line, &err) == HDT_OK) {
+        job->metrics_failed_us = 0;
+        return HDT_OK;
     }
-    if (!wan) {
-        job->wan = hdt_realloc(job->wan, (job->n_wan + 1) * sizeof(*wan));
-        wan = &job->wan[job->n_wan++];
-        memset(wan, 0, sizeof(*wan));
-        snprintf(wan->site, sizeof(wan->site), "%s", site);
+    job->metrics_failed_us = job->metrics_failed_us ? job->metrics_failed_us : now_us;
+    if (now_us - job->metrics_failed_us < METRICS_PATIENCE_US) {
+        hdt_log_warn_limited(60, "job %ld: its metrics wait: %s", (long)job->number, err.msg);
+        return HDT_EIO;
     }
-    wan->raw = body_count(body, "raw");
-    wan->plain = body_count(body, "plain");
-    wan->sent = body_count(body, "sent");
-    hdt_gwjob_wan_totals(job, &raw, &sent);
-    if (now_us - job->wan_rate_us >= WAN_RATE_WINDOW_US) {
-        if (job->wan_rate_us && sent >= job->wan_rate_sent) { /* less: a gateway began anew */
-            job->wan_bits_per_s =
-                8e6 * (double)(sent - job->wan_rate_sent) / (double)(now_us - job->wan_rate_us);
-        }
-        job->wan_rate_us = now_us;
-        job->wan_rate_sent = sent;
-    }
+    hdt_log_error("job %ld: a line of its metrics is lost: %s", (long)job->number, err.msg);
+    return HDT_OK;
+}
+
+enum hdt_status hdt_gwjob_metrics_add(struct hdt_gwjob *job, json_t *line)
+{
+    enum hdt_status status;
+
+    json_object_set_new(line, "epoch", json_integer(job->epoch));
+    json_object_set_new(line, "time", json_real((double)hdt_clock_wall_us() / 1e6));
+    status = metrics_try(job, line);
+    json_decref(line);
+    return status;
 }
 
 static json_t *wan_ratio(const struct hdt_gwjob *job)
@@ -96,61 +96,129 @@ static json_t *wan_ratio(const struct hdt_gwjob *job)
     return sent > 0 ? json_real((double)raw / (double)sent) : json_null();
 }
 
+/* Write the line of a report, then tell those who follow; the line is stolen. Which report it is of
+ * stands in it: so a restarted gateway knows that it was taken. */
+static enum hdt_status report_line(struct hdt_gateway *gw, struct hdt_gwjob *job, const char *event,
+                                   const json_t *body, json_t *line)
+{
+    json_t *n = json_object_get(body, "n");
+
+    if (n) {
+        json_object_set_new(line, "rank", json_integer(job->plan.root_rank));
+        json_object_set(line, "n", n);
+    }
+    if (hdt_gwjob_metrics_add(job, json_incref(line)) != HDT_OK) {
+        json_decref(line);
+        return HDT_EIO;
+    }
+    hdt_gwjob_event(gw, job, event, line);
+    return HDT_OK;
+}
+
 /* ---- reports of workers ---- */
 
-static void report_step(struct hdt_gateway *gw, struct hdt_gwjob *job, const json_t *body)
+/* Tokens that this job trained up to a step: a step that is trained again counts once. */
+static int64_t tokens_at(const struct hdt_gwjob *job, int64_t step, int64_t step_tokens)
 {
-    int64_t tokens = body_count(body, "tokens");
-    json_t *line;
+    const int64_t n_steps = step - job->tokens_step;
+    const double tokens = (double)job->tokens + (double)n_steps * (double)step_tokens;
 
-    job->step = body_count(body, "step");
-    job->loss = body_real(body, "loss");
-    job->lr = body_real(body, "lr");
-    job->grad_norm = body_real(body, "grad_norm");
-    job->step_s = body_real(body, "step_s");
-    job->tokens = job->tokens > COUNT_MAX ? job->tokens : job->tokens + tokens;
-    job->tokens_per_s = job->step_s > 0 ? (double)tokens / job->step_s : 0;
-    if (json_is_array(json_object_get(body, "ranks"))) {
-        json_decref(job->ranks);
-        job->ranks = json_incref(json_object_get(body, "ranks"));
-    }
+    return tokens < 0                   ? 0
+           : tokens > (double)COUNT_MAX ? COUNT_MAX
+                                        : job->tokens + n_steps * step_tokens;
+}
+
+static enum hdt_status report_step(struct hdt_gateway *gw, struct hdt_gwjob *job,
+                                   const json_t *body)
+{
+    const int64_t step_tokens = body_count(body, "tokens"), step = body_count(body, "step");
+    const int64_t tokens = tokens_at(job, step, step_tokens);
+    const double loss = body_real(body, "loss"), lr = body_real(body, "lr");
+    const double grad_norm = body_real(body, "grad_norm"), step_s = body_real(body, "step_s");
+    const double tokens_per_s = step_s > 0 ? (double)step_tokens / step_s : 0;
+    json_t *ranks = json_object_get(body, "ranks"), *line;
+
+    ranks = json_is_array(ranks) ? ranks : job->ranks;
     line = json_pack("{s:I, s:o, s:o, s:o, s:I, s:o, s:o, s:f, s:f, s:o, s:O}", "step",
-                     (json_int_t)job->step, "loss", real_or_null(job->loss), "lr",
-                     real_or_null(job->lr), "grad_norm", real_or_null(job->grad_norm), "tokens",
-                     (json_int_t)job->tokens, "tokens_per_s", real_or_null(job->tokens_per_s),
-                     "step_s", real_or_null(job->step_s), "predicted_step_s", job->plan.step_s,
-                     "wan_bits_per_s", job->wan_bits_per_s, "wan_ratio", wan_ratio(job), "ranks",
-                     job->ranks);
-    json_object_set_new(line, "time", json_real((double)hdt_clock_wall_us() / 1e6));
-    metrics_write(job, line);
-    hdt_gwjob_event(gw, job, "step", line);
+                     (json_int_t)step, "loss", real_or_null(loss), "lr", real_or_null(lr),
+                     "grad_norm", real_or_null(grad_norm), "tokens", (json_int_t)tokens,
+                     "tokens_per_s", real_or_null(tokens_per_s), "step_s", real_or_null(step_s),
+                     "predicted_step_s", job->plan.step_s, "wan_bits_per_s", job->wan_bits_per_s,
+                     "wan_ratio", wan_ratio(job), "ranks", ranks);
+    HDT_TRY(report_line(gw, job, "step", body, line));
+    if (step > job->best_step) {
+        job->best_step = step;
+        job->n_attempts = 0;
+    }
+    job->step = step;
+    job->tokens = tokens;
+    job->tokens_step = step;
+    job->loss = loss;
+    job->lr = lr;
+    job->grad_norm = grad_norm;
+    job->step_s = step_s;
+    job->tokens_per_s = tokens_per_s;
+    json_incref(ranks);
+    json_decref(job->ranks);
+    job->ranks = ranks;
+    return HDT_OK;
 }
 
-static void report_eval(struct hdt_gateway *gw, struct hdt_gwjob *job, const json_t *body)
+static enum hdt_status report_eval(struct hdt_gateway *gw, struct hdt_gwjob *job,
+                                   const json_t *body)
 {
-    json_t *line;
+    const double val_loss = body_real(body, "val_loss");
 
-    job->val_loss = body_real(body, "val_loss");
+    HDT_TRY(report_line(gw, job, "eval", body,
+                        json_pack("{s:I, s:o}", "step", (json_int_t)body_int(body, "step"),
+                                  "val_loss", real_or_null(val_loss))));
+    job->val_loss = val_loss;
     job->has_val_loss = true;
-    line = json_pack("{s:I, s:o}", "step", (json_int_t)body_int(body, "step"), "val_loss",
-                     real_or_null(job->val_loss));
-    metrics_write(job, line);
-    hdt_gwjob_event(gw, job, "eval", line);
+    return HDT_OK;
 }
 
-static void report_checkpoint(struct hdt_gateway *gw, struct hdt_gwjob *job, const json_t *body)
+void hdt_gwjob_take_checkpoint(struct hdt_gateway *gw, struct hdt_gwjob *job, const json_t *body)
 {
     const char *path = json_string_value(json_object_get(body, "path"));
+    int64_t step = body_count(body, "step");
 
+    if (!path ||
+        (job->checkpoint && (step < job->checkpoint_step || strcmp(path, job->checkpoint) == 0))) {
+        return; /* said before; or of an epoch that is over, and older than what we have */
+    }
+    if (step > job->checkpoint_step) {
+        job->n_attempts = 0;
+    }
     free(job->checkpoint);
-    job->checkpoint = hdt_strdup(path ? path : "");
-    job->checkpoint_step = body_count(body, "step");
+    job->checkpoint = hdt_strdup(path);
+    job->checkpoint_step = step;
     hdt_gwjob_save(gw, job);
     hdt_log_info("job %ld: checkpoint of step %ld complete: %s", (long)job->number,
                  (long)body_int(body, "step"), job->checkpoint);
     hdt_gwjob_event(gw, job, "checkpoint",
-                    json_pack("{s:I, s:s, s:f}", "step", (json_int_t)body_int(body, "step"), "path",
-                              job->checkpoint, "seconds", body_real(body, "seconds")));
+                    json_pack("{s:I, s:I, s:s, s:f}", "epoch", (json_int_t)job->epoch, "step",
+                              (json_int_t)body_int(body, "step"), "path", job->checkpoint,
+                              "seconds", body_real(body, "seconds")));
+}
+
+/* The job goes on: its last checkpoint is older than it should be, and somebody must know. */
+static void report_checkpoint_failed(struct hdt_gateway *gw, struct hdt_gwjob *job,
+                                     const json_t *body)
+{
+    const json_t *error = json_object_get(body, "error");
+    struct hdt_error err = {0};
+
+    hdt_msg_error_from_body(error, &err);
+    hdt_log_warn("job %ld: no checkpoint of step %ld: %s", (long)job->number,
+                 (long)body_int(body, "step"), err.msg);
+    /* A disk that is full here as well must not keep the news back. */
+    (void)hdt_gwjob_metrics_add(job, json_pack("{s:s, s:I, s:o}", "event", "ckpt.failed", "step",
+                                               (json_int_t)body_int(body, "step"), "error",
+                                               hdt_msg_error_body(&err)));
+    hdt_gwjob_event(gw, job, "ckpt.failed",
+                    json_pack("{s:I, s:I, s:o}", "epoch", (json_int_t)job->epoch, "step",
+                              (json_int_t)body_int(body, "step"), "error",
+                              hdt_msg_error_body(&err)));
 }
 
 static void report_root_done(struct hdt_gateway *gw, struct hdt_gwjob *job, const json_t *body)
@@ -174,7 +242,7 @@ static void report_failed(struct hdt_gateway *gw, struct hdt_gwjob *job, const j
     if (!err.where[0]) {
         hdt_error_where(&err, "%s", hdt_msg_from(msg));
     }
-    hdt_gwjob_fail(gw, job, &err);
+    hdt_recovery_rank_failed(gw, job, hdt_msg_from(msg), &err);
 }
 
 static void report_rank_done(struct hdt_gateway *gw, struct hdt_gwjob *job, const json_t *body)
@@ -182,27 +250,24 @@ static void report_rank_done(struct hdt_gateway *gw, struct hdt_gwjob *job, cons
     json_t *trace = json_object_get(body, "trace");
     int64_t rank = body_int(body, "rank");
 
-    if (job->rank_is_done[rank]) {
-        return;
-    }
-    job->rank_is_done[rank] = true;
-    job->n_ranks_done++;
-    if (json_is_string(trace)) {
+    if (!job->rank_is_done[rank] && json_is_string(trace)) {
         json_array_append(job->traces, trace);
     }
-    hdt_gwjob_save(gw, job);
+    hdt_gwjob_rank_done(gw, job, (size_t)rank);
 }
 
-/* Only who has a part in the job speaks of it, and of ranks only who runs them. */
+/* Only who has a part in the job speaks of it, of ranks only who runs them, and of steps the root.
+ */
 static bool report_is_allowed(const struct hdt_gwjob *job, const json_t *msg)
 {
-    const char *from = hdt_msg_from(msg);
+    const char *from = hdt_msg_from(msg), *type = hdt_msg_type(msg);
+    const json_t *rank = json_object_get(hdt_msg_body(msg), "rank");
 
-    if (strcmp(hdt_msg_type(msg), "rank.done") == 0) {
-        return hdt_gwjob_rank_is_of(
-            job,
-            json_object_get(hdt_msg_body(msg), "rank") ? body_int(hdt_msg_body(msg), "rank") : -1,
-            from);
+    if (strcmp(type, "rank.done") == 0) {
+        return hdt_gwjob_rank_is_of(job, rank ? json_integer_value(rank) : -1, from);
+    }
+    if (strcmp(type, "step") == 0 || strcmp(type, "eval") == 0 || strcmp(type, "done") == 0) {
+        return hdt_gwjob_rank_is_of(job, job->plan.root_rank, from);
     }
     return hdt_gwjob_has_member(job, from);
 }
@@ -218,27 +283,39 @@ static void report_refuse(struct hdt_gateway *gw, const json_t *msg)
     hdt_route_send(gw, hdt_msg_reply_error(msg, &err), &ignored);
 }
 
-/* A site that still has a job which is over was away when it ended: it is told again. */
+/* A site that still has a job, or an epoch, which is over was away when it ended: it is told again.
+ * So is a worker that still speaks of it. */
 static void report_of_none(struct hdt_gateway *gw, const json_t *msg)
 {
+    const json_t *body = hdt_msg_body(msg);
+
     if (strcmp(hdt_msg_type(msg), "job.wan") == 0) {
         hdt_route_post(gw, hdt_msg_from(msg), "job.close",
-                       json_pack("{s:I}", "job", body_int(hdt_msg_body(msg), "job")));
+                       json_pack("{s:I, s:I}", "job", body_int(body, "job"), "epoch",
+                                 body_int(body, "epoch")));
+    } else if (strchr(hdt_msg_from(msg), '/')) {
+        hdt_route_post(gw, hdt_msg_from(msg), "release",
+                       json_pack("{s:I, s:I}", "job", body_int(body, "job"), "epoch",
+                                 body_int(body, "epoch")));
     }
 }
 
-static void report_take(struct hdt_gateway *gw, struct hdt_gwjob *job, const json_t *msg)
+/* HDT_EIO: it could not be written down, and was not taken. */
+static enum hdt_status report_take(struct hdt_gateway *gw, struct hdt_gwjob *job, const json_t *msg)
 {
     const json_t *body = hdt_msg_body(msg);
     const char *type = hdt_msg_type(msg);
 
-    job->last_report_us = hdt_clock_now_us();
     if (strcmp(type, "step") == 0) {
-        report_step(gw, job, body);
-    } else if (strcmp(type, "eval") == 0) {
-        report_eval(gw, job, body);
-    } else if (strcmp(type, "ckpt") == 0) {
-        report_checkpoint(gw, job, body);
+        return report_step(gw, job, body);
+    }
+    if (strcmp(type, "eval") == 0) {
+        return report_eval(gw, job, body);
+    }
+    if (strcmp(type, "ckpt") == 0) {
+        hdt_gwjob_take_checkpoint(gw, job, body);
+    } else if (strcmp(type, "ckpt.failed") == 0) {
+        report_checkpoint_failed(gw, job, body);
     } else if (strcmp(type, "failed") == 0) {
         report_failed(gw, job, msg);
     } else if (strcmp(type, "done") == 0) {
@@ -249,14 +326,73 @@ static void report_take(struct hdt_gateway *gw, struct hdt_gwjob *job, const jso
     if (hdt_gwjob_all_done(job) && job->n_waiting == 0) {
         hdt_gwjob_finish(gw, job);
     }
+    return HDT_OK;
+}
+
+/* Rank of the worker with that address; -1: none. */
+static int64_t rank_of(const struct hdt_gwjob *job, const char *address)
+{
+    for (size_t rank = 0; rank < job->plan.n_ranks; rank++) {
+        if (hdt_gwjob_rank_is_of(job, (int64_t)rank, address)) {
+            return (int64_t)rank;
+        }
+    }
+    return -1;
+}
+
+/* A worker's report: once, in order, and acknowledged when it is written down. Its number is noted
+ * first: what the report changes is saved together with it. */
+static void report_take_numbered(struct hdt_gateway *gw, struct hdt_gwjob *job, size_t rank,
+                                 const json_t *msg)
+{
+    const json_t *body = hdt_msg_body(msg);
+    const int64_t n = body_count(body, "n"), before = hdt_gwjob_taken(job, rank);
+    const uint32_t epoch = job->epoch;
+
+    switch (hdt_gwjob_judge(job, rank, n, body_count(body, "first"))) {
+    case HDT_GWINTAKE_EARLY:
+        return;
+    case HDT_GWINTAKE_TAKEN:
+        break;
+    case HDT_GWINTAKE_NEXT:
+        hdt_gwjob_set_taken(job, rank, n);
+        if (report_take(gw, job, msg) != HDT_OK) {
+            hdt_gwjob_set_taken(job, rank, before);
+            return;
+        }
+        break;
+    }
+    if (!hdt_gwjob_is_over(job) && job->epoch == epoch) { /* else it is released */
+        hdt_gwjob_acknowledge(gw, job, rank, false);
+    }
+}
+
+/* Of an epoch that is over only its checkpoints count: they hold what any epoch comes to. */
+static bool epoch_counts(const struct hdt_gwjob *job, const json_t *msg)
+{
+    const json_t *epoch = json_object_get(hdt_msg_body(msg), "epoch");
+
+    if (!epoch || json_integer_value(epoch) == (int64_t)job->epoch) {
+        return job->state != HDT_GWJOB_RECOVERING;
+    }
+    return job->state == HDT_GWJOB_RECOVERING && strcmp(hdt_msg_type(msg), "ckpt") == 0 &&
+           json_integer_value(epoch) < (int64_t)job->epoch;
+}
+
+static bool epoch_is_present(const struct hdt_gwjob *job, const json_t *body)
+{
+    const json_t *epoch = json_object_get(body, "epoch");
+
+    return !epoch || json_integer_value(epoch) == (int64_t)job->epoch;
 }
 
 void hdt_coordinator_report(struct hdt_gateway *gw, const json_t *msg)
 {
     const json_t *body = hdt_msg_body(msg);
     struct hdt_gwjob *job = hdt_gwjob_find(gw, body_int(body, "job"));
+    int64_t rank;
 
-    if (!job || hdt_gwjob_is_over(job)) {
+    if (!job || hdt_gwjob_is_over(job) || !epoch_counts(job, msg)) {
         report_of_none(gw, msg); /* it may have ended while the message was under way */
         return;
     }
@@ -265,11 +401,17 @@ void hdt_coordinator_report(struct hdt_gateway *gw, const json_t *msg)
         return;
     }
     if (strcmp(hdt_msg_type(msg), "job.wan") == 0) {
-        hdt_gwjob_take_wan(job, hdt_msg_from(msg), body);
+        hdt_gwjob_take_wan(gw, job, hdt_msg_from(msg), body);
         return;
     }
-    if (body_int(body, "epoch") != (int64_t)job->epoch && json_object_get(body, "epoch")) {
-        return; /* of an older plan */
+    job->last_report_us = hdt_clock_now_us();
+    rank = rank_of(job, hdt_msg_from(msg));
+    if (rank >= 0 && body_int(body, "n") > 0 && epoch_is_present(job, body)) {
+        report_take_numbered(gw, job, (size_t)rank, msg);
+    } else {
+        report_take(gw, job, msg); /* of a gateway; or a checkpoint of an epoch that is over */
     }
-    report_take(gw, job, msg);
+    if (!epoch_is_present(job, body)) {
+        report_of_none(gw, msg);
+    }
 }

@@ -51,6 +51,8 @@ static const struct {
     {"step", FROM_WORKER, hdt_coordinator_report},
     {"eval", FROM_WORKER, hdt_coordinator_report},
     {"ckpt", FROM_WORKER, hdt_coordinator_report},
+    {"ckpt.failed", FROM_WORKER, hdt_coordinator_report},
+    {"saving", FROM_WORKER, hdt_coordinator_report},
     {"done", FROM_WORKER, hdt_coordinator_report},
     {"rank.done", FROM_WORKER, hdt_coordinator_report},
     {"failed", FROM_WORKER | FROM_SITE, hdt_coordinator_report},
@@ -62,6 +64,7 @@ static const struct {
     {"submit", FROM_OPERATOR, hdt_coordinator_submit},
     {"stop", FROM_OPERATOR, hdt_coordinator_stop},
     {"follow", FROM_OPERATOR, hdt_coordinator_follow},
+    {"unfollow", FROM_SITE, hdt_coordinator_unfollow},
     {"site.info", FROM_SITE, route_info},
     {"crl", FROM_SITE, hdt_revocation_msg},
     {"links.measure", FROM_SITE, hdt_survey_links},
@@ -380,13 +383,21 @@ static void route_local(struct hdt_gateway *gw, json_t *msg)
 static void route_forward(struct hdt_gateway *gw, json_t *msg)
 {
     struct hdt_error err = {0};
+    enum hdt_status status;
 
     gw->n_messages++;
     if (!client_may_get(gw, msg)) {
         hdt_error_set(&err, HDT_EACCES, "'%s' may not send '%s' to a worker", hdt_msg_from(msg),
                       hdt_msg_type(msg));
         route_refuse(gw, msg, &err);
-    } else if (route_deliver(gw, msg, &err) != HDT_OK) {
+        return;
+    }
+    status = route_deliver(gw, msg, &err);
+    if (status == HDT_ENOENT && strcmp(hdt_msg_type(msg), "job.event") == 0) {
+        hdt_route_post(gw, hdt_msg_from(msg), "unfollow",
+                       json_pack("{s:O, s:s}", "job", json_object_get(hdt_msg_body(msg), "job"),
+                                 "follower", hdt_msg_to(msg)));
+    } else if (status != HDT_OK) {
         route_refuse(gw, msg, &err);
     }
 }

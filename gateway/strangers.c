@@ -3,7 +3,7 @@
  * peers by site and cause. Every cause is always there, so that an alarm may rest on it. */
 #include "config.h"
 
-#include "gateway/control.h"
+#include "gateway/metrics.h"
 #include "src/base/buf.h"
 
 #include <stdlib.h>
@@ -69,13 +69,14 @@ json_t *hdt_misdeeds_json(struct hdt_gateway *gw)
     return sites;
 }
 
-static void door_metrics(struct hdt_buf *out, const char *door,
+static void door_metrics(const struct hdt_gateway *gw, struct hdt_buf *out, const char *door,
                          const uint64_t refused[HDT_REFUSED_COUNT])
 {
     for (int i = 0; i < HDT_REFUSED_COUNT; i++) {
-        hdt_buf_appendf(out, "hdt_refused_connections_total{socket=\"%s\",cause=\"%s\"} %llu\n",
-                        door, hdt_refused_name((enum hdt_refused)i),
-                        (unsigned long long)refused[i]);
+        hdt_metrics_begin(out, gw, "hdt_refused_connections_total");
+        hdt_metrics_label(out, "socket", door);
+        hdt_metrics_label(out, "cause", hdt_refused_name((enum hdt_refused)i));
+        hdt_metrics_end(out, (double)refused[i]);
     }
 }
 
@@ -86,21 +87,20 @@ void hdt_strangers_metrics(struct hdt_gateway *gw, struct hdt_buf *out)
     const size_t n = peers_get(gw, &peers);
 
     hdt_dataplane_stats(gw->dp, &dp);
-    hdt_buf_appendf(out, "# HELP hdt_refused_connections_total Connections dropped before they "
-                         "were let in, by listening socket and cause.\n"
-                         "# TYPE hdt_refused_connections_total counter\n");
+    hdt_metrics_head(out, "hdt_refused_connections_total", "counter",
+                     "Connections dropped before they were let in, by socket and cause.");
     for (int door = 0; door < HDT_LISTENER_COUNT; door++) {
-        door_metrics(out, door_names[door], dp.refused[door]);
+        door_metrics(gw, out, door_names[door], dp.refused[door]);
     }
-    door_metrics(out, "http", gw->http_refused);
-    hdt_buf_appendf(out, "# HELP hdt_peer_misdeeds_total Records of a peer that were dropped, "
-                         "closed a stream or had it read slower, by cause.\n"
-                         "# TYPE hdt_peer_misdeeds_total counter\n");
+    door_metrics(gw, out, "http", gw->http_refused);
+    hdt_metrics_head(out, "hdt_peer_misdeeds_total", "counter",
+                     "What a peer did against the protocol, by cause.");
     for (size_t i = 0; i < n; i++) {
         for (int k = 0; k < HDT_BAD_COUNT; k++) {
-            hdt_buf_appendf(out, "hdt_peer_misdeeds_total{peer=\"%s\",cause=\"%s\"} %llu\n",
-                            peers[i].site, hdt_bad_name((enum hdt_bad)k),
-                            (unsigned long long)peers[i].bad[k]);
+            hdt_metrics_begin(out, gw, "hdt_peer_misdeeds_total");
+            hdt_metrics_label(out, "peer", peers[i].site);
+            hdt_metrics_label(out, "cause", hdt_bad_name((enum hdt_bad)k));
+            hdt_metrics_end(out, (double)peers[i].bad[k]);
         }
     }
     free(peers);

@@ -82,8 +82,16 @@ static void reply_error(struct hdt_agent *agent, const json_t *msg, const struct
 /* Forget a job that has nothing more to do. */
 static void runner_reap(struct hdt_agent *agent)
 {
+    hdt_port_hold(agent->port, 0, 0);
     hdt_runner_free(agent->runner);
     agent->runner = NULL;
+}
+
+/* Is this job here, in that epoch or an older one? */
+static bool runner_is_within(const struct hdt_agent *agent, json_int_t job, json_int_t epoch)
+{
+    return agent->runner && (json_int_t)hdt_runner_job(agent->runner) == job &&
+           (json_int_t)hdt_runner_epoch(agent->runner) <= epoch;
 }
 
 static enum hdt_status busy_check(struct hdt_agent *agent, const char *what, struct hdt_error *err)
@@ -97,7 +105,28 @@ static enum hdt_status busy_check(struct hdt_agent *agent, const char *what, str
     return HDT_EEXIST;
 }
 
-/* "assign": a newer epoch of the same job takes the place of the older one. */
+/* The job is here already: the same epoch is answered again, a newer one takes its place, an older
+ * one is over. HDT_AGAIN: it was dealt with. */
+static enum hdt_status assign_again(struct hdt_agent *agent, json_t *msg, json_int_t epoch,
+                                    struct hdt_error *err)
+{
+    uint32_t own = hdt_runner_epoch(agent->runner);
+
+    if (own == epoch) {
+        hdt_runner_assigned_again(agent->runner, msg);
+        return HDT_AGAIN;
+    }
+    if (own > epoch) {
+        return hdt_error_set(
+            err, HDT_EEXIST, "cannot take epoch %lld of job %lld on worker %s: it runs epoch %u",
+            (long long)epoch, hdt_runner_number(agent->runner), agent->conf.worker->name, own);
+    }
+    hdt_log_info("job %lld: epoch %lld takes the place of %u", hdt_runner_number(agent->runner),
+                 (long long)epoch, own);
+    runner_reap(agent);
+    return HDT_OK;
+}
+
 static enum hdt_status on_assign(struct hdt_agent *agent, json_t *msg, struct hdt_error *err)
 {
     struct hdt_runner_conf conf = {.backend = agent->conf.backend,
@@ -106,18 +135,21 @@ static enum hdt_status on_assign(struct hdt_agent *agent, json_t *msg, struct hd
                                    .data_dir = agent->conf.worker->data_dir,
                                    .state_dir = agent->conf.worker->state_dir,
                                    .memory_bytes = agent->conf.memory_bytes};
+    enum hdt_status status;
     json_int_t job, epoch;
 
     HDT_TRY(hdt_msg_unpack(msg, err, "{s:I,s:I}", "job", &job, "epoch", &epoch));
-    if (agent->runner && (json_int_t)hdt_runner_job(agent->runner) == job &&
-        (json_int_t)hdt_runner_epoch(agent->runner) < epoch) {
-        hdt_log_info("job %lld: epoch %lld takes the place of %u", hdt_runner_number(agent->runner),
-                     (long long)epoch, hdt_runner_epoch(agent->runner));
-        runner_reap(agent);
+    if (agent->runner && (json_int_t)hdt_runner_job(agent->runner) == job) {
+        status = assign_again(agent, msg, epoch, err);
+        if (status != HDT_OK) {
+            return status == HDT_AGAIN ? HDT_OK : status;
+        }
     }
     HDT_TRY(busy_check(agent, "take a job", err));
     runner_reap(agent);
-    return hdt_runner_new(&conf, msg, &agent->runner, err);
+    HDT_TRY(hdt_runner_new(&conf, msg, &agent->runner, err));
+    hdt_port_hold(agent->port, hdt_runner_job(agent->runner), hdt_runner_epoch(agent->runner));
+    return HDT_OK;
 }
 
 /* The job that a message speaks of, in its epoch; HDT_ENOENT. */
@@ -136,10 +168,26 @@ static enum hdt_status runner_named(struct hdt_agent *agent, const json_t *msg,
     return HDT_OK;
 }
 
+/* The answer to an order that may come twice. */
+static void reply_state(struct hdt_agent *agent, const json_t *msg, const char *type, json_t *body)
+{
+    const json_t *asked = hdt_msg_body(msg);
+
+    json_object_set(body, "job", json_object_get(asked, "job"));
+    json_object_set(body, "epoch", json_object_get(asked, "epoch"));
+    hdt_port_send(agent->port, hdt_msg_reply(msg, type, body));
+}
+
+/* Asks as well whether the job is here: a worker that was restarted has lost it. */
 static enum hdt_status on_start(struct hdt_agent *agent, json_t *msg, struct hdt_error *err)
 {
-    HDT_TRY(runner_named(agent, msg, err));
-    hdt_runner_start(agent->runner);
+    bool held = runner_named(agent, msg, NULL) == HDT_OK;
+
+    (void)err;
+    if (held) {
+        hdt_runner_start(agent->runner);
+    }
+    reply_state(agent, msg, "started", json_pack("{s:b}", "held", (int)held));
     return HDT_OK;
 }
 
@@ -156,13 +204,25 @@ static enum hdt_status on_stop(struct hdt_agent *agent, json_t *msg, struct hdt_
     return HDT_OK;
 }
 
-/* "release" of what is not there is no error: it may come twice. */
+/* "release" of what is not there is no error: it may come twice. Once it is answered, the memory of
+ * that epoch, and of all before it, is free. The report of its last checkpoint may not have come
+ * through; it is where the next epoch would begin. */
 static enum hdt_status on_release(struct hdt_agent *agent, json_t *msg, struct hdt_error *err)
 {
-    (void)err;
-    if (runner_named(agent, msg, NULL) == HDT_OK) {
+    json_t *body, *checkpoint;
+    json_int_t job, epoch;
+
+    HDT_TRY(hdt_msg_unpack(msg, err, "{s:I,s:I}", "job", &job, "epoch", &epoch));
+    if (runner_is_within(agent, job, epoch)) {
         runner_reap(agent);
     }
+    hdt_port_reports_end(agent->port, job, epoch); /* those of its end, too */
+    body = json_object();
+    checkpoint = hdt_port_last_checkpoint(agent->port, job);
+    if (checkpoint) {
+        json_object_set_new(body, "checkpoint", checkpoint);
+    }
+    reply_state(agent, msg, "released", body);
     return HDT_OK;
 }
 
@@ -292,7 +352,8 @@ enum hdt_status hdt_agent_new(const struct hdt_agent_conf *conf, struct hdt_agen
 {
     static const struct hdt_port_events events = {on_up, on_down, on_message};
     struct hdt_agent *agent = hdt_calloc(1, sizeof(*agent));
-    struct hdt_port_conf port_conf = {.address = conf->worker->gateway, .tls = conf->tls};
+    struct hdt_port_conf port_conf = {
+        .address = conf->worker->gateway, .tls = conf->tls, .spool_dir = conf->worker->state_dir};
     enum hdt_status status;
 
     agent->conf = *conf;

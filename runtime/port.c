@@ -218,9 +218,9 @@ static void port_hello(struct hdt_stream *stream, void *user)
 
     (void)stream;
     pthread_mutex_lock(&port->lock);
-    if (port->job) {
-        json_array_append_new(jobs, json_pack("{s:I,s:I}", "job", (json_int_t)port->job->conf.job,
-                                              "epoch", (json_int_t)port->job->conf.epoch));
+    if (port->held_job) {
+        json_array_append_new(jobs, json_pack("{s:I,s:I}", "job", (json_int_t)port->held_job,
+                                              "epoch", (json_int_t)port->held_epoch));
     }
     pthread_mutex_unlock(&port->lock);
     json_object_set_new(body, "jobs", jobs);
@@ -238,6 +238,7 @@ static void port_welcome(struct hdt_port *port, const json_t *msg)
     port->events.up(port->user, hdt_msg_body(msg));
     hdt_port_flows_up(port);
     out_pump(port);
+    hdt_port_reports_up(port);
     hdt_port_flows_pump(port);
 }
 
@@ -269,7 +270,7 @@ static enum hdt_status port_msg_arrived(struct hdt_port *port, const void *bytes
     json_t *msg;
 
     HDT_TRY(hdt_msg_decode(bytes, len, &msg, err));
-    if (port->up && hdt_port_report_refused(port, msg)) {
+    if (port->up && hdt_port_report_answered(port, msg)) {
         json_decref(msg);
         return HDT_OK;
     }
@@ -495,6 +496,7 @@ static void port_pump(struct hdt_engine *engine, struct hdt_task *task)
     }
     if (up && port->stream && !port->closing_stream) {
         out_pump(port);
+        hdt_port_reports_pump(port);
         hdt_port_flows_pump(port);
     }
     if (stopping && !port->ending) {
@@ -516,19 +518,17 @@ static void *port_thread(void *arg)
 static void port_free(struct hdt_port *port)
 {
     struct port_msg *msg;
-    size_t i;
 
     while ((msg = port->out_head)) {
         port->out_head = msg->next;
         port_msg_free(msg);
     }
-    for (i = 0; i < HDT_PORT_REPORTS; i++) {
-        hdt_buf_release(&port->reports[i].bytes);
-    }
+    hdt_port_reports_release(port);
     hdt_engine_close(port->engine);
     hdt_buf_release(&port->recv);
     free(port->discard);
     free(port->address);
+    free(port->spool_dir);
     pthread_cond_destroy(&port->moved);
     pthread_mutex_destroy(&port->lock);
     free(port);
@@ -549,8 +549,8 @@ static struct hdt_port *port_new(const struct hdt_port_conf *conf,
     port->pump_task.run = port_pump;
     port->timer.fire = port_timer;
     port->timer.user = port;
-    port->report_timer.fire = hdt_port_report_timer;
-    port->report_timer.user = port;
+    port->spool_dir = conf->spool_dir ? hdt_strdup(conf->spool_dir) : NULL;
+    hdt_port_reports_init(port);
     port->next_pool = 1;
     pthread_mutex_init(&port->lock, NULL);
     pthread_condattr_init(&attr);
@@ -601,6 +601,14 @@ void hdt_port_close(struct hdt_port *port)
     pthread_mutex_unlock(&port->lock);
     pthread_join(port->thread, NULL);
     port_free(port);
+}
+
+void hdt_port_hold(struct hdt_port *port, uint32_t job, uint32_t epoch)
+{
+    pthread_mutex_lock(&port->lock);
+    port->held_job = job;
+    port->held_epoch = epoch;
+    pthread_mutex_unlock(&port->lock);
 }
 
 void hdt_port_break(struct hdt_port *port)

@@ -53,6 +53,7 @@ struct hdt_port_conf {
     const char *address;     /* "unix:PATH" or "tls:host:port" */
     struct hdt_tls_ctx *tls; /* for "tls:"; outlives the port; a reload counts from the next dial */
     const json_t *hello;     /* body of hello without "jobs"; outlives the port, is not changed */
+    const char *spool_dir;   /* folder for reports that memory does not hold; NULL: none */
 };
 
 /* Start the port's thread; the connection is made in the background. HDT_EINVAL: the address.
@@ -70,11 +71,21 @@ void hdt_port_close(struct hdt_port *port);
 #define HDT_PORT_MSG_BYTES_MAX ((size_t)16 << 20)
 void hdt_port_send(struct hdt_port *port, json_t *msg);
 
-/* As hdt_port_send, for messages to another site that must not be lost: when the gateway answers
- * that it has no session with that site now, the message is sent again until it has. The last
- * HDT_PORT_REPORTS are kept for this. */
-#define HDT_PORT_REPORTS 256
+/* A report to the coordinator of a job (stolen; its body names "job" and "epoch"): numbered, kept
+ * and said again until the coordinator has written it down, however long it is away: in memory,
+ * then in a file in spool_dir. Reports of another job or epoch end those before them. Any thread;
+ * may wait for the disk while the coordinator is away. */
 void hdt_port_report(struct hdt_port *port, json_t *msg);
+
+/* The epoch is over, and those before it: what was not acknowledged need not be said. Any thread.
+ */
+void hdt_port_reports_end(struct hdt_port *port, json_int_t job, json_int_t epoch);
+
+/* Body of the last report "ckpt" of the job, acknowledged or not, until another job reports; NULL:
+ * none. New reference. Any thread. */
+json_t *hdt_port_last_checkpoint(struct hdt_port *port, json_int_t job);
+/* The job that hello names from now on, as this worker holds it; 0: none. Any thread. */
+void hdt_port_hold(struct hdt_port *port, uint32_t job, uint32_t epoch);
 
 /* Close the connection as a fault would (tests); it is made again. Any thread. */
 void hdt_port_break(struct hdt_port *port);
@@ -110,6 +121,9 @@ const struct hdt_pool *hdt_port_job_pool(const struct hdt_port_job *job);
 /* End all waits, now and later, with HDT_ECANCELED and the text of `why`. Any thread. */
 void hdt_port_job_cancel(struct hdt_port_job *job, const struct hdt_error *why);
 
+/* HDT_ECANCELED once it was cancelled: for work that waits for nothing. Any thread. */
+enum hdt_status hdt_port_job_check(struct hdt_port_job *job, struct hdt_error *err);
+
 /* Something of the job moved (a step, a slab written): the progress deadline starts anew. */
 void hdt_port_job_progress(struct hdt_port_job *job);
 
@@ -120,6 +134,9 @@ void hdt_port_job_progress(struct hdt_port_job *job);
 /* Wait for a free slot and set *slot and *cap; the frame is written there in place. */
 enum hdt_status hdt_port_send_get(struct hdt_port_job *job, int flow, void **slot, size_t *cap,
                                   struct hdt_error *err);
+
+/* As hdt_port_send_get without waiting; false: no slot is free. */
+bool hdt_port_send_try(struct hdt_port_job *job, int flow, void **slot, size_t *cap);
 
 /* Hand over the slot of the last get: `len` bytes of `dtype`, made from raw_len bytes of tensor. It
  * goes out when the receiver gives credit. Does not block. */

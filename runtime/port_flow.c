@@ -362,7 +362,7 @@ static enum hdt_status data_arrived(struct hdt_port_job *job, struct port_flow *
         return data_refuse(flow, frame, "it does not lie in its slot", err);
     }
     if (job->conf.inspect_hash && frame->xxh3 &&
-        frame->xxh3 != XXH3_64bits(slot->data, frame->frame_len)) {
+        (uint32_t)frame->xxh3 != (uint32_t)XXH3_64bits(slot->data, frame->frame_len)) {
         return hdt_error_set(err, HDT_ECRC, "cannot take frame %llu of flow %u: it was damaged",
                              (unsigned long long)frame->seq, flow->idx);
     }

@@ -2,8 +2,10 @@
 #ifndef HDT_RUNTIME_PORT_IMPL_H
 #define HDT_RUNTIME_PORT_IMPL_H
 
-/* What port.c (connection, messages) and port_flow.c (flows of a job) share; nobody else's. */
+/* What port.c (connection, messages), port_flow.c and port_job.c (flows of a job) and port_report.c
+ * share; nobody else's. */
 #include "runtime/port.h"
+#include "runtime/report_queue.h"
 #include "src/base/buf.h"
 #include "src/net/addr.h"
 #include "src/net/engine.h"
@@ -31,11 +33,16 @@ struct port_msg {
     struct port_msg *next;
 };
 
-/* A message that may have to be sent again. */
-struct port_report {
-    uint64_t id; /* 0: none */
-    struct hdt_buf bytes;
-    bool due;
+/* What the coordinator of a job has not acknowledged yet (port_report.c). */
+struct port_reports {
+    pthread_mutex_t lock;      /* guards the rest: the file of the queue may make its holder wait */
+    json_int_t job, epoch;     /* of the queue */
+    struct hdt_buf checkpoint; /* the last "ckpt" that was reported of the job */
+    struct hdt_report_queue *queue; /* NULL: none */
+    uint64_t id_base;   /* what "id" has above the number: no answer is taken for another queue's */
+    uint64_t sent;      /* last one that went out and need not yet be said again */
+    unsigned window;    /* how many may be under way */
+    int64_t silence_us; /* after which they are said again */
 };
 
 struct port_slot {
@@ -94,6 +101,8 @@ struct hdt_port {
     const struct hdt_link_ops *link;
     struct hdt_engine *engine;
     pthread_t thread;
+    char *spool_dir;
+    struct port_reports reports; /* has a lock of its own */
 
     pthread_mutex_t lock; /* guards the members up to the next comment, and the job's flows */
     pthread_cond_t moved; /* whenever anything that somebody waits for may have changed */
@@ -103,9 +112,8 @@ struct hdt_port {
     struct port_msg *out_head, *out_tail;
     size_t out_bytes;
     struct hdt_port_job *job;
+    uint32_t held_job, held_epoch; /* for hello; 0: none */
     uint32_t next_pool;
-    struct port_report reports[HDT_PORT_REPORTS]; /* number id lies at id % HDT_PORT_REPORTS */
-    uint64_t last_report;
 
     /* Touched by the port's thread only. */
     struct hdt_task pump_task;
@@ -138,10 +146,13 @@ void hdt_port_post_pump(struct hdt_port *port);
 /* Queue encoded bytes (copied) as a message. The lock is held. */
 void hdt_port_enqueue(struct hdt_port *port, const void *bytes, size_t len);
 
-/* An "error" came: true when it says that a report did not get through, which is then sent again.
- */
-bool hdt_port_report_refused(struct hdt_port *port, const json_t *msg);
-void hdt_port_report_timer(struct hdt_engine *engine, struct hdt_timer *timer);
+/* Reports. On the port's thread, no lock held. */
+void hdt_port_reports_init(struct hdt_port *port);
+void hdt_port_reports_release(struct hdt_port *port);
+void hdt_port_reports_up(struct hdt_port *port);   /* after welcome: say again */
+void hdt_port_reports_pump(struct hdt_port *port); /* say what may be said */
+/* A message came: true when it was an answer to a report and is dealt with. */
+bool hdt_port_report_answered(struct hdt_port *port, const json_t *msg);
 
 /* Send a message that belongs to this connection (stolen). Port thread, lock not held. */
 void hdt_port_send_once(struct hdt_port *port, json_t *msg);

@@ -241,6 +241,18 @@ static enum hdt_status wait_canceled(const struct hdt_port_job *job, struct hdt_
     return HDT_ECANCELED;
 }
 
+enum hdt_status hdt_port_job_check(struct hdt_port_job *job, struct hdt_error *err)
+{
+    enum hdt_status status = HDT_OK;
+
+    pthread_mutex_lock(&job->port->lock);
+    if (job->cancelled) {
+        status = wait_canceled(job, err);
+    }
+    pthread_mutex_unlock(&job->port->lock);
+    return status;
+}
+
 static enum hdt_status wait_timed_out(const struct hdt_port_job *job, const struct port_flow *flow,
                                       const char *what, uint64_t seq, struct hdt_error *err)
 {
@@ -319,6 +331,22 @@ enum hdt_status hdt_port_send_get(struct hdt_port_job *job, int flow_idx, void *
     }
     pthread_mutex_unlock(&job->port->lock);
     return status;
+}
+
+bool hdt_port_send_try(struct hdt_port_job *job, int flow_idx, void **slot, size_t *cap)
+{
+    struct port_flow *flow = job_flow(job, flow_idx);
+    bool is_free;
+
+    HDT_ASSERT(flow->is_src);
+    pthread_mutex_lock(&job->port->lock);
+    is_free = !job->cancelled && wait_is_over(flow, WAIT_SLOT);
+    if (is_free) {
+        *slot = port_flow_slot(flow, flow->next_seq)->data;
+        *cap = flow->frame_cap;
+    }
+    pthread_mutex_unlock(&job->port->lock);
+    return is_free;
 }
 
 void hdt_port_send_commit(struct hdt_port_job *job, int flow_idx, size_t len, size_t raw_len,

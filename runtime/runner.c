@@ -3,7 +3,7 @@
 
 #include "runtime/runner_impl.h"
 
-#include "runtime/ckpt_files.h"
+#include "src/core/ckpt_files.h"
 #include "src/base/buf.h"
 #include "src/base/clock.h"
 #include "src/base/log.h"
@@ -18,6 +18,9 @@
 /* From "ready" to "start". A coordinator gives the slowest rank ten minutes to be ready; one that
  * is silent for longer has forgotten the job, and a worker must not be held by it for ever. */
 #define START_TIMEOUT_S 900
+
+/* Between two tries to write the last checkpoint. */
+#define SAVE_RETRY_US (3 * HDT_US_PER_S)
 
 /* ---- steps ---- */
 
@@ -51,6 +54,28 @@ static bool eval_is_due(const struct hdt_runner *r)
     return r->eval.n_ops > 0 && (done >= r->job.steps || (every > 0 && done % every == 0));
 }
 
+/* Half a second, or less when the job is aborted: HDT_ECANCELED. */
+static enum hdt_status runner_pause(struct hdt_runner *r, struct hdt_error *err)
+{
+    struct timespec until;
+    bool aborted;
+
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    until.tv_nsec += 500000000;
+    until.tv_sec += until.tv_nsec / 1000000000;
+    until.tv_nsec %= 1000000000;
+    pthread_mutex_lock(&r->lock);
+    while (r->stop != HDT_RUNNER_ABORT &&
+           pthread_cond_timedwait(&r->changed, &r->lock, &until) != ETIMEDOUT) {
+    }
+    aborted = r->stop == HDT_RUNNER_ABORT;
+    if (aborted && err) {
+        *err = r->why;
+    }
+    pthread_mutex_unlock(&r->lock);
+    return aborted ? HDT_ECANCELED : HDT_OK;
+}
+
 /* One step with all that may follow it; *stop when it was the last by decision. */
 static enum hdt_status run_step(struct hdt_runner *r, bool *stop, struct hdt_error *err)
 {
@@ -78,17 +103,81 @@ static enum hdt_status run_step(struct hdt_runner *r, bool *stop, struct hdt_err
     return HDT_OK;
 }
 
-/* The last checkpoint, and the digest of the weights. */
+/* ---- the end ---- */
+
+/* Until the save's end, with signs of life to those who wait for this rank as long as it moves. */
+static enum hdt_status end_wait(struct hdt_runner *r, struct hdt_error *err)
+{
+    uint64_t seen = hdt_state_n_moved(r->state), now;
+
+    while (!hdt_state_wait_until(r->state, hdt_clock_now_us() + HDT_US_PER_S)) {
+        now = hdt_state_n_moved(r->state);
+        if (now != seen) {
+            hdt_runner_saving(r);
+        }
+        seen = now;
+    }
+    return hdt_state_wait(r->state, err);
+}
+
+/* The last checkpoint could not be written for as long as the job bears. */
+static enum hdt_status end_give_up(struct hdt_runner *r, const struct hdt_error *why,
+                                   struct hdt_error *err)
+{
+    const struct hdt_ckpt_query query = {.max_step = -1};
+    struct hdt_ckpt_found found;
+
+    hdt_error_set(err, HDT_EIO, "cannot save the last checkpoint, of step %lld, for %.0f s: %s",
+                  (long long)r->step, (double)(hdt_clock_now_us() - r->save_failed_us) / 1e6,
+                  why->msg);
+    if (hdt_ckpt_newest(r->dir, &query, &found, NULL) == HDT_OK) {
+        hdt_error_hint(err,
+                       "make room, then 'hdt submit --resume %s', the newest complete checkpoint",
+                       found.path);
+    } else {
+        hdt_error_hint(err, "make room, then submit the job again: there is no older checkpoint");
+    }
+    return HDT_EIO;
+}
+
+/* The checkpoint rank, after a save that failed: wait until another try may help, for as long as
+ * the job's progress_timeout. */
+static enum hdt_status end_wait_room(struct hdt_runner *r, struct hdt_error *err)
+{
+    int64_t until = hdt_clock_now_us() + SAVE_RETRY_US;
+    struct hdt_error why = {0};
+
+    r->save_again = hdt_state_save_error(r->state, &why) != HDT_OK;
+    if (!r->save_again) {
+        r->save_failed_us = 0;
+        return HDT_OK;
+    }
+    r->save_failed_us = r->save_failed_us ? r->save_failed_us : hdt_clock_now_us();
+    while (hdt_clock_now_us() < until || hdt_ckpt_check_room(r->dir, &r->model, NULL) != HDT_OK) {
+        if (hdt_clock_now_us() - r->save_failed_us >= r->job.progress_timeout * HDT_US_PER_MS) {
+            return end_give_up(r, &why, err);
+        }
+        HDT_TRY(runner_pause(r, err));
+        hdt_port_job_progress(r->port);
+        hdt_runner_saving(r);
+    }
+    return HDT_OK;
+}
+
+/* The last checkpoint, and the digest of the weights: again and again, if need be. */
 static enum hdt_status run_end(struct hdt_runner *r, bool stopped, struct hdt_error *err)
 {
     struct hdt_ckpt_meta meta;
 
     meta_now(r, &meta);
-    if (r->step > r->start_step) {
-        HDT_TRY(hdt_state_save(r->state, &meta, err));
-    }
-    HDT_TRY(hdt_state_wait(r->state, err));
-    HDT_TRY(hdt_runner_sync(r, HDT_SYNC_DIGEST, err));
+    do {
+        if (r->step > r->start_step) {
+            HDT_TRY(hdt_state_save(r->state, &meta, err));
+        }
+        HDT_TRY(end_wait(r, err));
+        HDT_TRY(end_wait_room(r, err));
+        HDT_TRY(hdt_runner_sync(r, HDT_SYNC_DIGEST, err));
+    } while (r->down.flags & HDT_SYNC_CHECKPOINT);
     if (hdt_runner_is_root(r)) {
         hdt_runner_report_done(r, stopped);
     }
@@ -102,7 +191,7 @@ static enum hdt_status run_steps(struct hdt_runner *r, struct hdt_error *err)
     for (r->step = r->start_step; r->step < r->job.steps && !stop; r->step++) {
         HDT_TRY(run_step(r, &stop, err));
         if (!hdt_state_is_busy(r->state)) {
-            HDT_TRY(hdt_state_wait(r->state, err)); /* a failed checkpoint ends the job */
+            HDT_TRY(hdt_state_wait(r->state, err));
         }
     }
     return run_end(r, stop, err);
@@ -125,15 +214,54 @@ static uint64_t rank_params(const struct hdt_runner *r)
     return n;
 }
 
-static void send_ready(struct hdt_runner *r)
+static void send_ready(const struct hdt_runner *r, const json_t *assign)
 {
     json_t *body = json_pack("{s:I,s:I,s:i,s:I,s:I,s:I}", "job", (json_int_t)r->job_id, "epoch",
                              (json_int_t)r->epoch, "rank", r->rank, "params",
                              (json_int_t)rank_params(r), "memory_bytes",
                              (json_int_t)r->memory_bytes, "start_step", (json_int_t)r->start_step);
 
+    hdt_port_send(r->conf.port, hdt_msg_reply(assign, "ready", body));
+}
+
+/* The answer to "assign", and to one that came again meanwhile. */
+static void answer_ready(struct hdt_runner *r)
+{
     hdt_log_info("job %lld epoch %u rank %d: ready", r->number, r->epoch, r->rank);
-    hdt_port_send(r->conf.port, hdt_msg_reply(r->assign, "ready", body));
+    pthread_mutex_lock(&r->lock);
+    r->ready = true;
+    send_ready(r, r->assign);
+    if (r->again) {
+        send_ready(r, r->again);
+    }
+    pthread_mutex_unlock(&r->lock);
+}
+
+static void answer_error(struct hdt_runner *r, const struct hdt_error *err)
+{
+    hdt_log_failure(err->status == HDT_ECANCELED ? HDT_LOG_INFO : HDT_LOG_ERROR, err);
+    pthread_mutex_lock(&r->lock);
+    r->build_err = *err;
+    hdt_port_send(r->conf.port, hdt_msg_reply_error(r->assign, err));
+    if (r->again) {
+        hdt_port_send(r->conf.port, hdt_msg_reply_error(r->again, err));
+    }
+    r->ended = true;
+    pthread_mutex_unlock(&r->lock);
+}
+
+void hdt_runner_assigned_again(struct hdt_runner *r, json_t *assign)
+{
+    pthread_mutex_lock(&r->lock);
+    if (r->ready) {
+        send_ready(r, assign);
+    } else if (r->ended) {
+        hdt_port_send(r->conf.port, hdt_msg_reply_error(assign, &r->build_err));
+    } else {
+        json_decref(r->again);
+        r->again = json_incref(assign);
+    }
+    pthread_mutex_unlock(&r->lock);
 }
 
 static void report_failed(struct hdt_runner *r, const struct hdt_error *err)
@@ -218,8 +346,18 @@ static void report_rank_done(struct hdt_runner *r)
     write_trace(r, path);
     hdt_runner_report(r, "rank.done",
                       json_pack("{s:i,s:s,s:f,s:f}", "rank", r->rank, "trace", path, "busy_s",
-                                (double)(r->busy_all_ns + r->busy_ns) / 1e9, "wait_s",
-                                (double)(r->wait_all_ns + r->wait_ns) / 1e9));
+                                (double)r->busy_ns / 1e9, "wait_s", (double)r->wait_ns / 1e9));
+}
+
+/* Whoever told it to end at once wants nothing more of it. */
+static bool was_dropped(struct hdt_runner *r)
+{
+    bool dropped;
+
+    pthread_mutex_lock(&r->lock);
+    dropped = r->stop == HDT_RUNNER_ABORT && !r->tell_abort;
+    pthread_mutex_unlock(&r->lock);
+    return dropped;
 }
 
 static void runner_train(struct hdt_runner *r)
@@ -236,7 +374,9 @@ static void runner_train(struct hdt_runner *r)
         hdt_port_job_cancel(r->port, &why);
         hdt_state_wait(r->state, NULL);
     }
-    report_rank_done(r);
+    if (!was_dropped(r)) {
+        report_rank_done(r);
+    }
 }
 
 static void *runner_thread(void *arg)
@@ -245,11 +385,10 @@ static void *runner_thread(void *arg)
     struct hdt_error err = {0};
 
     if (hdt_runner_build(r, &err) == HDT_OK) {
-        send_ready(r);
+        answer_ready(r);
         runner_train(r);
     } else {
-        hdt_log_failure(err.status == HDT_ECANCELED ? HDT_LOG_INFO : HDT_LOG_ERROR, &err);
-        hdt_port_send(r->conf.port, hdt_msg_reply_error(r->assign, &err));
+        answer_error(r, &err);
     }
     pthread_mutex_lock(&r->lock);
     r->ended = true;
@@ -263,6 +402,7 @@ static void runner_release(struct hdt_runner *r)
 {
     hdt_runner_unbuild(r);
     json_decref(r->assign);
+    json_decref(r->again);
     free(r->coordinator);
     free(r->resume);
     free(r->dir);

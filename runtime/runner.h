@@ -39,6 +39,9 @@ enum hdt_runner_stop { HDT_RUNNER_RUN, HDT_RUNNER_CHECKPOINT, HDT_RUNNER_ABORT }
 enum hdt_status hdt_runner_new(const struct hdt_runner_conf *conf, json_t *assign,
                                struct hdt_runner **runner, struct hdt_error *err);
 
+/* The same "assign" came again, because its answer may be lost: it is answered as the first. */
+void hdt_runner_assigned_again(struct hdt_runner *runner, json_t *assign);
+
 /* Aborts if it still runs, waits for its end, frees all. NULL is allowed. */
 void hdt_runner_free(struct hdt_runner *runner);
 

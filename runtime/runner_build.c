@@ -4,7 +4,7 @@
 /* From "assign" to "ready": everything that can be refused is refused here, before a step is run,
  * and all memory that training will use is taken here. */
 #include "runtime/runner_impl.h"
-#include "runtime/ckpt_files.h"
+#include "src/core/ckpt_files.h"
 #include "src/base/buf.h"
 #include "src/base/log.h"
 #include "src/core/msg.h"
@@ -53,17 +53,17 @@ static enum hdt_status parse_job(struct hdt_runner *r, const json_t *conf, const
 
 enum hdt_status hdt_runner_parse(struct hdt_runner *r, struct hdt_error *err)
 {
-    const char *resume = "", *coordinator = "";
+    const char *resume = "", *coordinator = "", *submitted = "";
     json_t *conf, *model, *plan;
     json_int_t job, epoch, number;
     int rank;
 
     r->assign_body = (json_t *)(uintptr_t)hdt_msg_body(r->assign);
     number = -1;
-    HDT_TRY(hdt_msg_unpack(r->assign, err, "{s:I,s:I,s:i,s:o,s:o,s:o,s?:s,s:s,s?:I}", "job", &job,
-                           "epoch", &epoch, "rank", &rank, "plan", &plan, "conf", &conf, "model",
-                           &model, "resume", &resume, "coordinator", &coordinator, "number",
-                           &number));
+    HDT_TRY(hdt_msg_unpack(r->assign, err, "{s:I,s:I,s:i,s:o,s:o,s:o,s?:s,s:s,s?:I,s?:s}", "job",
+                           &job, "epoch", &epoch, "rank", &rank, "plan", &plan, "conf", &conf,
+                           "model", &model, "resume", &resume, "coordinator", &coordinator,
+                           "number", &number, "submitted", &submitted));
     if (job < 0 || job > UINT32_MAX || epoch < 0 || epoch > UINT32_MAX) {
         return hdt_error_set(err, HDT_EPROTO,
                              "cannot take job %lld, epoch %lld: not numbers of one", (long long)job,
@@ -73,6 +73,7 @@ enum hdt_status hdt_runner_parse(struct hdt_runner *r, struct hdt_error *err)
     r->number = number >= 0 ? number : job;
     r->epoch = (uint32_t)epoch;
     r->rank = rank;
+    snprintf(r->submitted, sizeof(r->submitted), "%s", submitted);
     r->job_json = conf;
     HDT_TRY(parse_job(r, conf, model, plan, err));
     r->coordinator = hdt_strdup(coordinator);
@@ -197,6 +198,7 @@ static enum hdt_status build_stages(struct hdt_runner *r, struct hdt_error *err)
             continue;
         }
         stage_conf_fill(r, &r->plan.stages[i], &conf);
+        HDT_TRY(hdt_runner_stop_check(r, err)); /* before each, which may take seconds */
         HDT_TRY(hdt_stage_new(r->conf.backend, r->conf.device, &conf, &r->stages[i], err));
         hdt_stage_set_loss_scale(r->stages[i], (float)(1.0 / (double)tokens));
     }
@@ -259,6 +261,27 @@ static void build_sync(struct hdt_runner *r)
     hdt_trace_init(&r->trace, TRACE_EVENTS);
 }
 
+static struct hdt_ckpt_owner owner_of(const struct hdt_runner *r)
+{
+    struct hdt_ckpt_owner owner = {.job = r->job_id, .epoch = r->epoch, .number = r->number};
+
+    snprintf(owner.name, sizeof(owner.name), "%s", r->job.name);
+    snprintf(owner.coordinator, sizeof(owner.coordinator), "%s", r->coordinator);
+    snprintf(owner.submitted, sizeof(owner.submitted), "%s", r->submitted);
+    return owner;
+}
+
+/* Another job's checkpoints beyond the step that this one starts from would be overwritten, hours
+ * from now: better said at once. */
+static enum hdt_status check_owner(const struct hdt_runner *r, struct hdt_error *err)
+{
+    struct hdt_ckpt_owner owner = owner_of(r);
+
+    return r->rank == r->plan.checkpoint_rank
+               ? hdt_ckpt_check_owner(r->dir, &owner, r->start_step, err)
+               : HDT_OK;
+}
+
 static enum hdt_status build_state(struct hdt_runner *r, struct hdt_error *err)
 {
     struct hdt_state_conf conf = {.plan = &r->plan,
@@ -268,15 +291,17 @@ static enum hdt_status build_state(struct hdt_runner *r, struct hdt_error *err)
                                   .stages = r->stages,
                                   .dir = r->dir,
                                   .keep = r->job.checkpoint.keep,
+                                  .owner = owner_of(r),
                                   .job = r->job_json,
                                   .background = r->job.checkpoint.every > 0,
                                   .saved = hdt_runner_report_ckpt,
+                                  .failed = hdt_runner_report_ckpt_failed,
                                   .user = r};
     struct hdt_ckpt_meta meta;
 
     HDT_TRY(hdt_state_new(&conf, &r->state, err));
     if (r->resume[0] == '\0') {
-        return HDT_OK;
+        return check_owner(r, err);
     }
     HDT_TRY(hdt_state_load(r->state, r->resume, &meta, err));
     r->start_step = meta.step;
@@ -288,7 +313,7 @@ static enum hdt_status build_state(struct hdt_runner *r, struct hdt_error *err)
                      r->number, (long long)r->job.seed, (unsigned long long)meta.seed);
     }
     hdt_log_info("job %lld: resumed after step %lld", r->number, (long long)meta.step);
-    return HDT_OK;
+    return check_owner(r, err);
 }
 
 enum hdt_status hdt_runner_build(struct hdt_runner *r, struct hdt_error *err)
@@ -304,6 +329,7 @@ enum hdt_status hdt_runner_build(struct hdt_runner *r, struct hdt_error *err)
     HDT_TRY(build_staging(r, err));
     build_sync(r);
     HDT_TRY(build_flows(r, err));
+    HDT_TRY(hdt_runner_stop_check(r, err));
     return build_state(r, err);
 }
 

@@ -5,7 +5,7 @@
 /* What the parts of the runner share: runner.c (life), runner_build.c (from "assign" to "ready"),
  * runner_ops.c (the op list), runner_sync.c (end of a step, reports). */
 #include "compress/codec.h"
-#include "runtime/ckpt.h"
+#include "src/core/ckpt.h"
 #include "runtime/data.h"
 #include "runtime/runner.h"
 #include "runtime/stage.h"
@@ -32,7 +32,8 @@ struct hdt_runner {
     json_t *assign;      /* the request */
     json_t *assign_body; /* borrowed from it */
     uint32_t job_id, epoch;
-    long long number; /* as people know the job: the coordinator's count */
+    char submitted[20]; /* instance of the gateway that took the job */
+    long long number;   /* as people know the job: the coordinator's count */
     int rank;
     char *coordinator; /* site that reports go to */
     char *dir;         /* of checkpoints */
@@ -63,11 +64,15 @@ struct hdt_runner {
     uint64_t start_samples, start_tokens;
     int64_t step; /* 0-based, of the step that runs; steps done when none does */
     enum hdt_phase phase;
-    bool grads_finished; /* of this step */
-    bool ckpt_due;       /* root: a periodic checkpoint waits for the last one's end */
-    double loss_sum;     /* of this phase, in micro-batch order */
-    int64_t busy_ns, wait_ns, busy_all_ns, wait_all_ns;
-    struct hdt_sync_total total; /* root */
+    bool grads_finished;      /* of this step */
+    bool save_again;          /* the last checkpoint could not be written */
+    int64_t save_failed_us;   /* since when; 0: it could */
+    int64_t saving_us;        /* when the last sign of life went out */
+    bool ckpt_due;            /* root: a periodic checkpoint waits for the last one's end */
+    double loss_sum;          /* of this phase, in micro-batch order */
+    int64_t busy_ns, wait_ns; /* of the whole run */
+    int64_t busy_told_ns, wait_told_ns; /* of these, in the last SYNC_UP */
+    struct hdt_sync_total total;        /* root */
     struct hdt_sync_item *items;
     double *sumsq;
     struct hdt_sync_up *ups; /* root: of the last sync, by rank */
@@ -76,11 +81,15 @@ struct hdt_runner {
     bool has_val_loss;
     struct hdt_trace trace;
 
+    char ckpt_cause[HDT_ERROR_MSG_CAP]; /* the saving thread's: why the last checkpoint could not be
+                                           written */
     pthread_t thread;
     pthread_mutex_t lock; /* guards the rest */
     pthread_cond_t changed;
-    bool started, ended;
-    bool tell_abort; /* the coordinator does not know of it */
+    bool started, ready, ended;
+    json_t *again;              /* the last "assign" that came again before it was ready */
+    struct hdt_error build_err; /* of one that never was */
+    bool tell_abort;            /* the coordinator does not know of it */
     enum hdt_runner_stop stop;
     struct hdt_error why; /* of an abort */
 };
@@ -92,6 +101,9 @@ enum hdt_status hdt_runner_parse(struct hdt_runner *r, struct hdt_error *err);
 enum hdt_status hdt_runner_build(struct hdt_runner *r, struct hdt_error *err);
 void hdt_runner_unbuild(struct hdt_runner *r);
 
+/* HDT_ECANCELED when the end was asked for. */
+enum hdt_status hdt_runner_stop_check(struct hdt_runner *r, struct hdt_error *err);
+
 /* Run an op list once. */
 enum hdt_status hdt_runner_run_ops(struct hdt_runner *r, enum hdt_phase phase,
                                    struct hdt_error *err);
@@ -99,6 +111,10 @@ enum hdt_status hdt_runner_run_ops(struct hdt_runner *r, enum hdt_phase phase,
 /* One round of SYNC_UP and SYNC_DOWN; the result is in r->down. */
 enum hdt_status hdt_runner_sync(struct hdt_runner *r, enum hdt_sync_phase phase,
                                 struct hdt_error *err);
+
+/* Say to those who wait for this rank that its part of the last checkpoint moves on; once a second
+ * at most. To be called only when something did move, or a deadline of its own bounds the calls. */
+void hdt_runner_saving(struct hdt_runner *r);
 
 /* Exchange the halves of a tied gradient and finish the gradients of all stages. */
 enum hdt_status hdt_runner_tied_sync(struct hdt_runner *r, struct hdt_error *err);
@@ -117,6 +133,8 @@ void hdt_runner_report_eval(struct hdt_runner *r);
 void hdt_runner_report_done(struct hdt_runner *r, bool stopped);
 void hdt_runner_report_ckpt(void *user, const struct hdt_ckpt_meta *meta,
                             const struct hdt_ckpt_result *result, double seconds);
+void hdt_runner_report_ckpt_failed(void *user, const struct hdt_ckpt_meta *meta,
+                                   const struct hdt_error *why);
 
 static inline bool hdt_runner_is_root(const struct hdt_runner *r)
 {

@@ -274,7 +274,7 @@ static enum hdt_status op_run(struct hdt_runner *r, const struct hdt_op *op, str
     }
 }
 
-static enum hdt_status stop_check(struct hdt_runner *r, struct hdt_error *err)
+enum hdt_status hdt_runner_stop_check(struct hdt_runner *r, struct hdt_error *err)
 {
     bool abort;
 
@@ -291,8 +291,8 @@ enum hdt_status hdt_runner_run_ops(struct hdt_runner *r, enum hdt_phase phase,
                                    struct hdt_error *err)
 {
     const struct hdt_schedule *schedule = phase == HDT_PHASE_TRAIN ? &r->train : &r->eval;
-    struct hdt_trace_event event = {.step = r->step};
-    int64_t waited;
+    struct hdt_trace_event event = {.step = r->step, .eval = phase == HDT_PHASE_EVAL};
+    int64_t waited, cpu_ns;
     size_t i;
 
     r->phase = phase;
@@ -303,17 +303,19 @@ enum hdt_status hdt_runner_run_ops(struct hdt_runner *r, enum hdt_phase phase,
         }
     }
     for (i = 0; i < schedule->n_ops; i++) {
-        HDT_TRY(stop_check(r, err));
+        HDT_TRY(hdt_runner_stop_check(r, err));
         waited = r->wait_ns;
         event.kind = schedule->ops[i].kind;
         event.stage = schedule->ops[i].stage;
         event.mb = schedule->ops[i].mb;
+        cpu_ns = hdt_clock_thread_cpu_ns();
         event.start_ns = hdt_clock_now_ns();
         HDT_TRY(op_run(r, &schedule->ops[i], err));
         /* An op waits before it works: in the trace, as in the planner's, that is a gap. */
         waited = r->wait_ns - waited;
         event.duration_ns = hdt_clock_now_ns() - event.start_ns - waited;
         event.start_ns += waited;
+        event.cpu_ns = hdt_clock_thread_cpu_ns() - cpu_ns;
         r->busy_ns += event.duration_ns;
         hdt_trace_add(&r->trace, &event);
     }

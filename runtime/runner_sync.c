@@ -15,9 +15,12 @@
 
 #include <inttypes.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <xxhash.h>
+
+#define SAVING_US HDT_US_PER_S
 
 /* ---- tied embeddings ---- */
 
@@ -190,17 +193,18 @@ static enum hdt_status up_fill(struct hdt_runner *r, enum hdt_sync_phase phase,
 {
     memset(up, 0, sizeof(*up));
     up->phase = (uint8_t)phase;
-    up->flags = hdt_state_is_busy(r->state) ? HDT_SYNC_BUSY : 0;
+    up->flags = phase == HDT_SYNC_DIGEST      ? (r->save_again ? HDT_SYNC_AGAIN : 0)
+                : hdt_state_is_busy(r->state) ? HDT_SYNC_BUSY
+                                              : 0;
     up->rank = (uint32_t)r->rank;
     up->step = r->step;
     up->loss_sum = phase == HDT_SYNC_DIGEST ? 0 : r->loss_sum;
     up->n_tokens = phase_tokens(r, phase);
-    up->busy_s = (double)r->busy_ns / 1e9;
-    up->wait_s = (double)r->wait_ns / 1e9;
-    r->busy_all_ns += r->busy_ns;
-    r->wait_all_ns += r->wait_ns;
-    r->busy_ns = 0;
-    r->wait_ns = 0;
+    /* The op that this sync is part of is not over: it counts in the next record. */
+    up->busy_s = (double)(r->busy_ns - r->busy_told_ns) / 1e9;
+    up->wait_s = (double)(r->wait_ns - r->wait_told_ns) / 1e9;
+    r->busy_told_ns = r->busy_ns;
+    r->wait_told_ns = r->wait_ns;
     if (phase == HDT_SYNC_TRAIN) {
         return items_sumsq(r, &up->n_items, err);
     }
@@ -217,8 +221,9 @@ static int sync_flow(const struct hdt_runner *r, enum hdt_flow_kind kind, int sr
     return flow;
 }
 
+/* `*alive`: it was a sign of life only, and the record itself is still to come. */
 static enum hdt_status root_take(struct hdt_runner *r, int from, const struct hdt_sync_up *own,
-                                 struct hdt_error *err)
+                                 bool *alive, struct hdt_error *err)
 {
     int flow = sync_flow(r, HDT_FLOW_SYNC_UP, from, r->rank);
     struct hdt_sync_item item;
@@ -238,6 +243,11 @@ static enum hdt_status root_take(struct hdt_runner *r, int from, const struct hd
                                (long long)own->step + 1, own->phase, up.rank,
                                (long long)up.step + 1, up.phase);
     }
+    *alive = status == HDT_OK && up.phase == HDT_SYNC_DIGEST && (up.flags & HDT_SYNC_BUSY);
+    if (*alive) {
+        hdt_port_recv_done(r->port, flow);
+        return HDT_OK;
+    }
     for (i = 0; status == HDT_OK && i < up.n_items; i++) {
         item = hdt_sync_item_get(frame, i);
         status = hdt_sync_total_item(&r->total, &item, err);
@@ -253,6 +263,7 @@ static enum hdt_status root_take(struct hdt_runner *r, int from, const struct hd
 static enum hdt_status root_gather(struct hdt_runner *r, const struct hdt_sync_up *own,
                                    struct hdt_error *err)
 {
+    bool alive;
     uint32_t i;
     int rank;
 
@@ -263,8 +274,12 @@ static enum hdt_status root_gather(struct hdt_runner *r, const struct hdt_sync_u
         HDT_TRY(hdt_sync_total_item(&r->total, &r->items[i], err));
     }
     for (rank = 0; rank < (int)r->plan.n_ranks; rank++) {
-        if (rank != r->rank) {
-            HDT_TRY(root_take(r, rank, own, err));
+        alive = rank != r->rank;
+        while (alive) {
+            HDT_TRY(root_take(r, rank, own, &alive, err));
+            if (alive) {
+                hdt_runner_saving(r);
+            }
         }
     }
     return HDT_OK;
@@ -325,6 +340,7 @@ static enum hdt_status root_sum(struct hdt_runner *r, enum hdt_sync_phase phase,
     if (phase == HDT_SYNC_DIGEST) {
         HDT_TRY(hdt_sync_total_check(&r->total, n, err));
         r->down.digest = hdt_sync_total_digest(&r->total, n);
+        r->down.flags = r->total.flags & HDT_SYNC_AGAIN ? HDT_SYNC_CHECKPOINT : 0;
         return HDT_OK;
     }
     r->down.loss = r->total.n_tokens ? r->total.loss_sum / (double)r->total.n_tokens : 0;
@@ -378,16 +394,74 @@ static enum hdt_status leaf_sync(struct hdt_runner *r, const struct hdt_sync_up 
     HDT_ASSERT(len <= cap);
     hdt_sync_up_pack(up, r->items, slot);
     hdt_runner_commit(r, up_flow, len, len);
-    HDT_TRY(hdt_runner_recv(r, down_flow, &frame, &len, err));
-    status = hdt_sync_down_unpack(frame, len, &r->down, err);
-    hdt_port_recv_done(r->port, down_flow);
-    HDT_TRY(status);
+    do {
+        HDT_TRY(hdt_runner_recv(r, down_flow, &frame, &len, err));
+        status = hdt_sync_down_unpack(frame, len, &r->down, err);
+        hdt_port_recv_done(r->port, down_flow);
+        HDT_TRY(status);
+    } while (r->down.phase == HDT_SYNC_DIGEST && (r->down.flags & HDT_SYNC_BUSY));
     if (r->down.step != up->step || r->down.phase != up->phase) {
         return hdt_error_set(
             err, HDT_EPROTO, "cannot end step %lld (phase %u): the root is at step %lld (phase %u)",
             (long long)up->step + 1, up->phase, (long long)r->down.step + 1, r->down.phase);
     }
     return HDT_OK;
+}
+
+/* ---- signs of life, while the last checkpoint is written ---- */
+
+/* The root to all others, who wait for it. Who is not there yet has no room for more, and needs
+ * none. */
+static void saving_down(struct hdt_runner *r)
+{
+    const struct hdt_sync_down down = {
+        .phase = HDT_SYNC_DIGEST, .flags = HDT_SYNC_BUSY, .step = r->step};
+    int rank, flow;
+    size_t cap;
+    void *slot;
+
+    for (rank = 0; rank < (int)r->plan.n_ranks; rank++) {
+        if (rank == r->rank) {
+            continue;
+        }
+        flow = sync_flow(r, HDT_FLOW_SYNC_DOWN, r->rank, rank);
+        if (hdt_port_send_try(r->port, flow, &slot, &cap)) {
+            hdt_sync_down_pack(&down, slot);
+            hdt_runner_commit(r, flow, HDT_SYNC_DOWN_LEN, HDT_SYNC_DOWN_LEN);
+        }
+    }
+}
+
+static void saving_up(struct hdt_runner *r)
+{
+    const struct hdt_sync_up up = {.phase = HDT_SYNC_DIGEST,
+                                   .flags = HDT_SYNC_BUSY,
+                                   .rank = (uint32_t)r->rank,
+                                   .step = r->step};
+    int flow = sync_flow(r, HDT_FLOW_SYNC_UP, r->rank, r->plan.root_rank);
+    size_t cap;
+    void *slot;
+
+    if (hdt_port_send_try(r->port, flow, &slot, &cap)) {
+        hdt_sync_up_pack(&up, NULL, slot);
+        hdt_runner_commit(r, flow, hdt_sync_up_len(0), hdt_sync_up_len(0));
+    }
+}
+
+void hdt_runner_saving(struct hdt_runner *r)
+{
+    int64_t now = hdt_clock_now_us();
+
+    if (now - r->saving_us < SAVING_US) {
+        return;
+    }
+    r->saving_us = now;
+    if (!hdt_runner_is_root(r)) {
+        saving_up(r);
+        return;
+    }
+    saving_down(r);
+    hdt_runner_report(r, "saving", json_pack("{s:I}", "step", (json_int_t)r->step));
 }
 
 enum hdt_status hdt_runner_sync(struct hdt_runner *r, enum hdt_sync_phase phase,
@@ -452,6 +526,7 @@ void hdt_runner_report_ckpt(void *user, const struct hdt_ckpt_meta *meta,
 {
     struct hdt_runner *r = user;
 
+    r->ckpt_cause[0] = '\0';
     hdt_log_info("job %lld: checkpoint of step %lld in %s, %.1f MB, %.1f s", r->number,
                  (long long)meta->step, result->path, (double)result->bytes / 1e6, seconds);
     hdt_runner_report(r, "ckpt",
@@ -459,4 +534,24 @@ void hdt_runner_report_ckpt(void *user, const struct hdt_ckpt_meta *meta,
                                 result->path, "seconds", seconds, "bytes",
                                 (json_int_t)result->bytes, "weights_digest",
                                 hdt_msg_u64_hex(result->digest)));
+}
+
+void hdt_runner_report_ckpt_failed(void *user, const struct hdt_ckpt_meta *meta,
+                                   const struct hdt_error *why)
+{
+    struct hdt_runner *r = user;
+    const char *cause = strrchr(why->msg, ':');
+
+    /* The same cause again (the same words after the last colon) is no news on this machine. */
+    cause = cause ? cause : why->msg;
+    if (strcmp(cause, r->ckpt_cause) != 0) {
+        snprintf(r->ckpt_cause, sizeof(r->ckpt_cause), "%s", cause);
+        hdt_log_failure(HDT_LOG_WARN, why);
+        hdt_log_warn("job %lld: no checkpoint of step %lld; training goes on, and the next one is "
+                     "tried when it is due",
+                     r->number, (long long)meta->step);
+    }
+    hdt_runner_report(
+        r, "ckpt.failed",
+        json_pack("{s:I,s:o}", "step", (json_int_t)meta->step, "error", hdt_msg_error_body(why)));
 }

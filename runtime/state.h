@@ -15,11 +15,13 @@
  *
  *     0 u32 magic "HDST"  4 u16 version  6 u8 part (0 weight, 1 exp_avg, 2 exp_avg_sq)  7 u8 flags
  *     8 u32 tensor       12 u32 zero    16 i64 step  24 u64 samples  32 u64 tokens
- *    40 u64 byte offset in the tensor   48 u64 zero  56 u64 zero
+ *    40 u64 byte offset in the tensor   48 u64 xxh3  56 u64 zero
  *
- * Flags: 1 = last frame, without data; 2 = keep-alive, without data: the sender is still reading.
+ * Flags: 1 = last frame, without data; 2 = keep-alive, without data: the sender is still reading;
+ * 4 = sealed: the last slab of its part, and `xxh3` is the XXH3-64 of the whole part. Saving, its
+ * owner took it in its memory; loading, it is the manifest's. Who takes the part compares.
  */
-#include "runtime/ckpt.h"
+#include "src/core/ckpt.h"
 #include "runtime/port.h"
 #include "runtime/stage.h"
 
@@ -30,13 +32,13 @@ extern "C" {
 #define HDT_STATE_VERSION    1
 #define HDT_STATE_HEADER_LEN 64
 
-enum hdt_state_flag { HDT_STATE_LAST = 1, HDT_STATE_KEEPALIVE = 2 };
+enum hdt_state_flag { HDT_STATE_LAST = 1, HDT_STATE_KEEPALIVE = 2, HDT_STATE_SEALED = 4 };
 
 struct hdt_state_header {
     uint8_t part, flags;
     uint32_t tensor;
     int64_t step;
-    uint64_t samples, tokens, offset;
+    uint64_t samples, tokens, offset, xxh3;
 };
 
 void hdt_state_header_pack(const struct hdt_state_header *header, void *out);
@@ -52,12 +54,15 @@ struct hdt_state_conf {
     struct hdt_stage **stages; /* by plan index; NULL where another rank's */
     const char *dir;           /* of checkpoints; on the checkpoint rank */
     int64_t keep;
+    struct hdt_ckpt_owner owner;
     const json_t *job;
     bool background; /* make room for a snapshot */
 
-    /* A checkpoint is complete (on the checkpoint rank). Called on the saving thread. */
+    /* A checkpoint is complete, or could not be written: nothing is left of it then, and the last
+     * complete one is what it was. On the checkpoint rank; called on the saving thread. */
     void (*saved)(void *user, const struct hdt_ckpt_meta *meta,
                   const struct hdt_ckpt_result *result, double seconds);
+    void (*failed)(void *user, const struct hdt_ckpt_meta *meta, const struct hdt_error *why);
     void *user;
 };
 
@@ -73,16 +78,27 @@ enum hdt_status hdt_state_new(const struct hdt_state_conf *conf, struct hdt_stat
 /* Waits for the thread (cancel the port's job first to be quick). NULL is allowed. */
 void hdt_state_free(struct hdt_state *state);
 
-/* True while the last save is not done. A save that failed is told by hdt_state_wait. */
+/* True while the last save is not done. One that failed is told by hdt_state_wait. */
 bool hdt_state_is_busy(struct hdt_state *state);
 
-/* Begin to save what the stages hold now; returns once the snapshot is taken (with `background` in
- * conf), else when all is saved. Not while busy. Every rank calls it after the same step. */
+/* Begin to save what the stages hold now. With `background` in conf a snapshot is taken and the
+ * stages may change on return; else only after hdt_state_wait. Not while busy. Every rank calls it
+ * after the same step. */
 enum hdt_status hdt_state_save(struct hdt_state *state, const struct hdt_ckpt_meta *meta,
                                struct hdt_error *err);
 
-/* Wait for the end of the last save and return how it went. */
+/* Wait for the end of the last save until this time (hdt_clock_now_us); false: it is still busy. */
+bool hdt_state_wait_until(struct hdt_state *state, int64_t until_us);
+
+/* A number that grows as saves move on: slabs sent, taken, written. Any thread. */
+uint64_t hdt_state_n_moved(struct hdt_state *state);
+
+/* Wait for the end of the last save and return how it went with the other ranks. */
 enum hdt_status hdt_state_wait(struct hdt_state *state, struct hdt_error *err);
+
+/* Why the last save could not be written; HDT_OK: it was, or this is not the checkpoint rank. After
+ * hdt_state_wait. */
+enum hdt_status hdt_state_save_error(struct hdt_state *state, struct hdt_error *err);
 
 /* Fill the stages from the checkpoint at `path` (used on the checkpoint rank only; see
  * hdt_ckpt_reader_open). Every rank calls it. Sets *meta, whose job is NULL, and whose seed only

@@ -48,7 +48,10 @@ enum hdt_sync_phase {
 enum hdt_sync_flag {
     HDT_SYNC_STOP = 1 << 0,       /* DOWN: this step is the last one */
     HDT_SYNC_CHECKPOINT = 1 << 1, /* DOWN: write a checkpoint after this step */
-    HDT_SYNC_BUSY = 1 << 2,       /* UP: still busy with the last checkpoint */
+    HDT_SYNC_BUSY = 1 << 2,       /* UP: still busy with the last checkpoint. In phase DIGEST, UP
+                                     and DOWN: a sign of life, the record itself comes later */
+    HDT_SYNC_AGAIN = 1 << 3,      /* UP, phase DIGEST: the last checkpoint could not be written;
+                                     DOWN answers with CHECKPOINT, and all save again */
 };
 
 struct hdt_sync_up {

@@ -3,8 +3,8 @@
 
 #include "runtime/task.h"
 
-#include "runtime/ckpt.h"
-#include "runtime/ckpt_files.h"
+#include "src/core/ckpt.h"
+#include "src/core/ckpt_files.h"
 #include "runtime/generate.h"
 #include "src/base/buf.h"
 #include "src/core/safetensors.h"
@@ -50,6 +50,7 @@ static enum hdt_status weights_open_plain(const char *dir, struct weights *weigh
 
 static enum hdt_status weights_open(const char *dir, struct weights *weights, struct hdt_error *err)
 {
+    const struct hdt_ckpt_open how = {.weights_only = true};
     char manifest[HDT_CKPT_PATH_CAP], config[HDT_CKPT_PATH_CAP];
     const json_t *job;
     struct stat st;
@@ -59,7 +60,7 @@ static enum hdt_status weights_open(const char *dir, struct weights *weights, st
     if (stat(manifest, &st) != 0 && stat(config, &st) == 0) {
         return weights_open_plain(dir, weights, err);
     }
-    HDT_TRY(hdt_ckpt_reader_open(dir, NULL, NULL, NULL, &weights->reader, err));
+    HDT_TRY(hdt_ckpt_reader_open(dir, &how, &weights->reader, err));
     weights->model = *hdt_ckpt_reader_model(weights->reader);
     job = hdt_ckpt_reader_meta(weights->reader)->job;
     weights->seq_len =

@@ -38,6 +38,8 @@ static struct hdt_timeline_op event_op(const struct hdt_trace_event *event, int 
                                     .stage = event->stage,
                                     .mb = event->mb,
                                     .step = event->step,
+                                    .eval = event->eval,
+                                    .cpu_us = (double)event->cpu_ns / 1e3,
                                     .start_us = (double)(event->start_ns + wall_off_ns) / 1e3,
                                     .dur_us = (double)event->duration_ns / 1e3};
 }

@@ -6,6 +6,7 @@
  * JSON (chrome://tracing, ui.perfetto.dev). Belongs to one thread. */
 #include "src/core/schedule.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -15,7 +16,9 @@ extern "C" {
 
 struct hdt_trace_event {
     int64_t start_ns, duration_ns; /* monotonic clock; waiting is not part of it */
+    int64_t cpu_ns;                /* that the runner's thread had of it */
     int32_t kind, stage;           /* enum hdt_op_kind */
+    bool eval;                     /* of an evaluation after the step */
     int64_t mb, step;
 };
 

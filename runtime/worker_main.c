@@ -5,10 +5,11 @@
 #include "runtime/backend_find.h"
 #include "runtime/agent.h"
 #include "runtime/task.h"
-#include "runtime/ckpt_files.h"
+#include "src/core/ckpt_files.h"
 #include "src/base/buf.h"
 #include "src/base/clock.h"
 #include "src/base/log.h"
+#include "src/base/notify.h"
 #include "src/core/cluster.h"
 #include "src/core/worker_conf.h"
 #include "src/net/link.h"
@@ -286,7 +287,9 @@ static void *signal_thread(void *arg)
     (void)arg;
     while (sigwait(&signals.set, &sig) == 0) {
         if (sig == SIGHUP) {
+            hdt_notify_reloading();
             certificates_reload();
+            hdt_notify_ready();
             continue;
         }
         /* One that comes along with the first (to the process and to its group) is no second. */
@@ -299,6 +302,7 @@ static void *signal_thread(void *arg)
         }
         first_us = hdt_clock_now_us();
         hdt_log_info("ending on %s", strsignal(sig));
+        hdt_notify_stopping();
         hdt_agent_stop(signals.agent);
     }
     return NULL;
@@ -339,6 +343,7 @@ static enum hdt_status daemon_serve(struct hdt_agent_conf *conf, struct hdt_erro
         return hdt_error_set(err, HDT_ENOMEM, "cannot start the signal thread");
     }
     pthread_detach(thread);
+    hdt_notify_ready(); /* joining goes on by itself: the gateway may start later */
     hdt_agent_run(agent);
     hdt_agent_free(agent);
     hdt_log_info("stopped");

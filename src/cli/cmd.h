@@ -48,6 +48,7 @@ int hdt_cmd_dispatch(const struct hdt_cmd *const *table, const char *intro, int 
 extern const struct hdt_cmd *const hdt_cmds[];
 
 extern const struct hdt_cmd hdt_cmd_ca;
+extern const struct hdt_cmd hdt_cmd_checkpoint;
 extern const struct hdt_cmd hdt_cmd_complete;
 extern const struct hdt_cmd hdt_cmd_config;
 extern const struct hdt_cmd hdt_cmd_doctor;

@@ -2,6 +2,7 @@
 /* hdt ca: the federation's certificate authority. */
 #include "config.h"
 
+#include "src/cli/ca_folder.h"
 #include "src/cli/cmd.h"
 #include "src/base/buf.h"
 #include "src/net/ca.h"
@@ -14,8 +15,6 @@
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
-
-#define DAYS_MAX 36500
 
 enum ca_option { OPT_FEDERATION = 256, OPT_OUT, OPT_DAYS, OPT_FORCE, OPT_JSON };
 
@@ -54,11 +53,9 @@ struct ca_args {
 
 static error_t days_parse(const char *arg, struct ca_args *args, struct argp_state *state)
 {
-    char *end;
-
-    args->days = strtoll(arg, &end, 10);
-    if (*end || end == arg || args->days < 1 || args->days > DAYS_MAX) {
-        argp_error(state, "--days '%s' is not a number from 1 to %d", arg, DAYS_MAX);
+    args->days = hdt_ca_days_parse(arg);
+    if (!args->days) {
+        argp_error(state, "--days '%s' is not a number from 1 to %d", arg, HDT_CA_DAYS_MAX);
         return EINVAL;
     }
     return 0;
@@ -115,51 +112,6 @@ static struct ca_args args_parse(const struct argp *argp, int n_words, int argc,
     return args;
 }
 
-/* The authority's folder, to be freed. */
-static char *dir_find(const struct ca_args *args)
-{
-    const char *env = getenv("HDT_CA_DIR"), *home = getenv("HOME");
-
-    if (args->dir) {
-        return hdt_strdup(args->dir);
-    }
-    return env && *env ? hdt_strdup(env) : hdt_asprintf("%s/.hdt/ca", home ? home : ".");
-}
-
-static enum hdt_status ca_open(const struct ca_args *args, struct hdt_ca **ca,
-                               struct hdt_error *err)
-{
-    char *dir = dir_find(args);
-    enum hdt_status status = hdt_ca_open(dir, ca, err);
-
-    free(dir);
-    return status;
-}
-
-static const char *date_format(int64_t seconds, char buf[16])
-{
-    time_t t = (time_t)seconds;
-    struct tm tm;
-
-    strftime(buf, 16, "%Y-%m-%d", gmtime_r(&t, &tm));
-    return buf;
-}
-
-static json_t *entry_to_json(const struct hdt_ca_entry *entry)
-{
-    char uri[HDT_IDENTITY_URI_CAP];
-    json_t *json = json_object();
-
-    json_object_set_new(json, "serial", json_string(entry->serial));
-    json_object_set_new(json, "identity", json_string(hdt_identity_format(&entry->identity, uri)));
-    json_object_set_new(json, "role", json_string(hdt_role_name(entry->identity.role)));
-    json_object_set_new(json, "valid_from", json_integer(entry->dates.from_s));
-    json_object_set_new(json, "valid_until", json_integer(entry->dates.until_s));
-    json_object_set_new(json, "revoked_at",
-                        entry->revoked_s ? json_integer(entry->revoked_s) : json_null());
-    return json;
-}
-
 static void json_print(json_t *json)
 {
     json_dumpf(json, stdout, JSON_INDENT(2));
@@ -175,14 +127,14 @@ static void issued_print(const struct ca_args *args, const struct hdt_ca_entry *
     json_t *json;
 
     if (args->json) {
-        json = entry_to_json(entry);
+        json = hdt_ca_entry_to_json(entry);
         json_object_set_new(json, "dir", json_string(dir));
         json_print(json);
         return;
     }
     printf("certificate of %s, serial %s, valid until %s, in %s/\n",
            hdt_identity_describe(&entry->identity, who), entry->serial,
-           date_format(entry->dates.until_s, until), dir);
+           hdt_ca_date_format(entry->dates.until_s, until), dir);
 }
 
 /* ---- init ---- */
@@ -206,7 +158,7 @@ static const struct argp init_argp = {
 static int init_run(int argc, char **argv)
 {
     struct ca_args args = args_parse(&init_argp, 0, argc, argv);
-    char *dir = dir_find(&args);
+    char *dir = hdt_ca_folder_find(args.dir);
     struct hdt_ca_output output = {.dir = dir, .force = args.force};
     struct hdt_ca_dates dates = hdt_ca_dates_days(args.days ? args.days : HDT_CA_ROOT_DAYS);
     struct hdt_error err = {0};
@@ -252,7 +204,7 @@ static enum hdt_status issue(const struct ca_args *args, struct hdt_error *err)
     struct hdt_ca *ca;
     enum hdt_status status;
 
-    HDT_TRY(ca_open(args, &ca, err));
+    HDT_TRY(hdt_ca_folder_open(args->dir, &ca, err));
     status = hdt_identity_make(hdt_ca_federation(ca), args->words[0], args->words[1],
                                &entry.identity, err);
     if (status == HDT_OK) {
@@ -368,7 +320,7 @@ static enum hdt_status sign(const struct ca_args *args, struct hdt_error *err)
     if (!args->yes && !identity_confirm(&entry.identity, err)) {
         return err->status;
     }
-    HDT_TRY(ca_open(args, &ca, err));
+    HDT_TRY(hdt_ca_folder_open(args->dir, &ca, err));
     output.dir = args->out ? args->out : hdt_ca_stem(&entry.identity, stem);
     status = hdt_ca_sign(ca, args->words[0], &output, &entry, err);
     if (status == HDT_OK) {
@@ -407,13 +359,13 @@ static int revoke_run(int argc, char **argv)
     char who[HDT_IDENTITY_URI_CAP], *path;
     int rc = HDT_EXIT_OK;
 
-    if (ca_open(&args, &ca, &err) != HDT_OK) {
+    if (hdt_ca_folder_open(args.dir, &ca, &err) != HDT_OK) {
         return hdt_cmd_fail(&err);
     }
     if (hdt_ca_revoke(ca, args.words[0], &entry, &err) != HDT_OK) {
         rc = hdt_cmd_fail(&err);
     } else if (args.json) {
-        json_print(entry_to_json(&entry));
+        json_print(hdt_ca_entry_to_json(&entry));
     } else {
         path = hdt_ca_path(ca, "crl.pem");
         printf("revoked %s, serial %s; copy %s to a site (tls.crl) and reload its gateway\n",
@@ -438,7 +390,7 @@ static const char *entry_state(const struct hdt_ca_entry *entry, char buf[32])
     char date[16];
 
     if (entry->revoked_s) {
-        snprintf(buf, 32, "revoked %s", date_format(entry->revoked_s, date));
+        snprintf(buf, 32, "revoked %s", hdt_ca_date_format(entry->revoked_s, date));
     } else if (entry->dates.until_s < (int64_t)time(NULL)) {
         snprintf(buf, 32, "expired");
     } else {
@@ -459,10 +411,11 @@ static void list_print(const struct hdt_ca *ca, bool as_json)
     }
     for (size_t i = 0; i < n; i++) {
         if (as_json) {
-            json_array_append_new(array, entry_to_json(&entries[i]));
+            json_array_append_new(array, hdt_ca_entry_to_json(&entries[i]));
         } else {
             printf("%-18s%-12s%-20s%s\n", entries[i].serial,
-                   date_format(entries[i].dates.until_s, until), entry_state(&entries[i], state),
+                   hdt_ca_date_format(entries[i].dates.until_s, until),
+                   entry_state(&entries[i], state),
                    hdt_identity_describe(&entries[i].identity, who));
         }
     }
@@ -479,7 +432,7 @@ static int list_run(int argc, char **argv)
     struct hdt_error err = {0};
     struct hdt_ca *ca;
 
-    if (ca_open(&args, &ca, &err) != HDT_OK) {
+    if (hdt_ca_folder_open(args.dir, &ca, &err) != HDT_OK) {
         return hdt_cmd_fail(&err);
     }
     list_print(ca, args.json);
@@ -501,8 +454,9 @@ static const struct hdt_cmd revoke_cmd = {"revoke", "revoke a certificate", revo
                                           &revoke_argp, NULL};
 static const struct hdt_cmd list_cmd = {"list", "list the certificates", list_run, &list_argp,
                                         NULL};
-static const struct hdt_cmd *const subs[] = {&init_cmd,   &issue_cmd, &request_cmd, &sign_cmd,
-                                             &revoke_cmd, &list_cmd,  NULL};
+static const struct hdt_cmd *const subs[] = {&init_cmd,   &hdt_cmd_ca_bundle, &hdt_cmd_ca_install,
+                                             &issue_cmd,  &request_cmd,       &sign_cmd,
+                                             &revoke_cmd, &list_cmd,          NULL};
 
 static int ca_run(int argc, char **argv)
 {
@@ -512,5 +466,6 @@ static int ca_run(int argc, char **argv)
                             argc, argv);
 }
 
-const struct hdt_cmd hdt_cmd_ca = {"ca", "certificates: init, issue, request, sign, revoke, list",
-                                   ca_run, NULL, subs};
+const struct hdt_cmd hdt_cmd_ca = {
+    "ca", "certificates: init, bundle, install, issue, request, sign, revoke, list", ca_run, NULL,
+    subs};

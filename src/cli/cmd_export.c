@@ -5,6 +5,8 @@
 #include "src/cli/cmd.h"
 #include "src/base/buf.h"
 #include "src/base/file.h"
+#include "src/core/ckpt.h"
+#include "src/core/ckpt_files.h"
 #include "src/core/model.h"
 #include "src/core/safetensors.h"
 
@@ -17,6 +19,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+#include <xxhash.h>
 
 #define PIECE 262144 /* elements converted at a time */
 
@@ -84,15 +87,19 @@ static const struct argp argp = {
     .args_doc = "--checkpoint DIR --out DIR",
     .doc = "Write the weights of a checkpoint, without optimizer state, as config.json and "
            "model.safetensors: the form that Hugging Face transformers, vLLM and llama.cpp's "
-           "converter read.",
+           "converter read. All that is read is verified; SHA256SUMS tells whether a copy is "
+           "whole (sha256sum -c).",
 };
 
-/* What is copied from where to where. */
+/* What is copied from where to where: from a checkpoint of HDT, whose digests are checked, or from
+ * a folder of other programs, which has none. */
 struct exporter {
     struct hdt_model_config model;
+    struct hdt_ckpt_reader *reader; /* NULL: a folder of others */
     struct hdt_safetensors *in;
     struct hdt_safetensors_writer *out;
     enum hdt_dtype dtype;
+    XXH3_state_t *xxh3;
     float *f32;     /* PIECE */
     uint16_t *bf16; /* PIECE */
     uint64_t n_parameters;
@@ -155,17 +162,41 @@ static enum hdt_status tensors_declare(struct exporter *exp, struct hdt_error *e
     return hdt_safetensors_writer_begin(exp->out, err);
 }
 
+/* The manifest's digest against that of the bytes that went into the copy. */
+static enum hdt_status tensor_check(const struct exporter *exp, int64_t tensor, uint64_t got,
+                                    struct hdt_error *err)
+{
+    uint64_t want;
+    char name[128];
+
+    if (!exp->reader) {
+        return HDT_OK;
+    }
+    want = hdt_ckpt_reader_digest(exp->reader, tensor, HDT_CKPT_WEIGHT);
+    if (got == want) {
+        return HDT_OK;
+    }
+    hdt_ckpt_tensor_name(&exp->model, tensor, HDT_CKPT_WEIGHT, name, sizeof(name));
+    return hdt_error_set(err, HDT_EIO,
+                         "cannot export tensor '%s' of '%s': what was read has the digest "
+                         "%016" PRIx64 ", the manifest says %016" PRIx64
+                         ": it was changed meanwhile, or memory is at fault",
+                         name, hdt_ckpt_reader_path(exp->reader), got, want);
+}
+
 static enum hdt_status tensor_copy(struct exporter *exp, const struct hdt_safetensors_entry *entry,
                                    size_t idx, struct hdt_error *err)
 {
     uint64_t n = entry->len / sizeof(float);
 
+    XXH3_64bits_reset(exp->xxh3);
     for (uint64_t pos = 0; pos < n; pos += PIECE) {
         size_t n_now = n - pos < PIECE ? (size_t)(n - pos) : PIECE;
         const void *data = exp->f32;
 
         HDT_TRY(hdt_safetensors_read_part(exp->in, entry, pos * sizeof(float),
                                           n_now * sizeof(float), exp->f32, err));
+        XXH3_64bits_update(exp->xxh3, exp->f32, n_now * sizeof(float));
         for (size_t i = 0; i < n_now && exp->dtype == HDT_DTYPE_BF16; i++) {
             exp->bf16[i] = bf16_of(exp->f32[i]);
             data = exp->bf16;
@@ -189,6 +220,7 @@ static enum hdt_status tensors_copy(struct exporter *exp, struct hdt_error *err)
         if (!tensor.tied) {
             HDT_TRY(entry_find(exp, &tensor, &entry, err));
             HDT_TRY(tensor_copy(exp, entry, idx++, err));
+            HDT_TRY(tensor_check(exp, i, XXH3_64bits_digest(exp->xxh3), err));
         }
     }
     return HDT_OK;
@@ -231,32 +263,59 @@ static enum hdt_status config_write(const struct exporter *exp, const char *out,
     return status;
 }
 
-/* The folder that has the files: `dir`, or the newest below it. To be freed. */
-static char *checkpoint_find(const char *dir)
-{
-    char *path = hdt_asprintf("%s/latest/model.safetensors", dir);
-    bool has_latest = hdt_file_exists(path);
-
-    free(path);
-    return has_latest ? hdt_asprintf("%s/latest", dir) : hdt_strdup(dir);
-}
-
+/* The folder of a step that `dir` means, its digests checked; or a folder of other programs. */
 static enum hdt_status checkpoint_open(struct exporter *exp, const char *dir, struct hdt_error *err)
 {
+    const struct hdt_ckpt_open how = {.weights_only = true};
     char *config = hdt_asprintf("%s/config.json", dir);
-    char *weights = hdt_asprintf("%s/model.safetensors", dir);
-    enum hdt_status status = hdt_model_load(config, &exp->model, err);
+    char *manifest = hdt_asprintf("%s/hdt.json", dir), *weights;
+    enum hdt_status status;
 
+    if (!hdt_file_exists(manifest) && hdt_file_exists(config)) {
+        status = hdt_model_load(config, &exp->model, err);
+        weights = hdt_asprintf("%s/model.safetensors", dir);
+    } else {
+        status = hdt_ckpt_reader_open(dir, &how, &exp->reader, err);
+        if (status == HDT_OK) {
+            exp->model = *hdt_ckpt_reader_model(exp->reader);
+        }
+        weights = hdt_asprintf("%s/model.safetensors",
+                               status == HDT_OK ? hdt_ckpt_reader_path(exp->reader) : dir);
+    }
     if (status == HDT_OK) {
         status = hdt_safetensors_open(weights, &exp->in, err);
     }
     if (status != HDT_OK) {
         hdt_error_prefix(err, "cannot read checkpoint '%s'", dir);
-        hdt_error_hint(err, "name a folder that holds config.json and model.safetensors, or the "
-                            "folder of all checkpoints");
     }
-    free(config);
     free(weights);
+    free(manifest);
+    free(config);
+    return status;
+}
+
+/* SHA256SUMS, as coreutils' sha256sum reads it: taken from the disk, so that whoever copies the
+ * folder can tell whether the copy is whole. */
+static enum hdt_status sums_write(const char *out, struct hdt_error *err)
+{
+    static const char *const names[] = {"config.json", "model.safetensors"};
+    char *sums = hdt_asprintf("%s/SHA256SUMS", out);
+    struct hdt_buf text = {0};
+    enum hdt_status status = HDT_OK;
+
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]) && status == HDT_OK; i++) {
+        char *path = hdt_asprintf("%s/%s", out, names[i]);
+        struct hdt_ckpt_scan scan = {.path = path, .from_disk = true};
+
+        status = hdt_ckpt_scan_file(&scan, err);
+        hdt_buf_appendf(&text, "%s  %s\n", scan.sha256, names[i]);
+        free(path);
+    }
+    if (status == HDT_OK) {
+        status = hdt_file_write(sums, &text, 0644, HDT_FILE_REPLACE, err);
+    }
+    hdt_buf_release(&text);
+    free(sums);
     return status;
 }
 
@@ -279,6 +338,9 @@ static enum hdt_status folder_write(struct exporter *exp, const struct export_ar
     }
     if (status == HDT_OK && rename(temp, final) != 0) {
         status = hdt_error_set_errno(err, HDT_EIO, errno, "cannot write '%s'", final);
+    }
+    if (status == HDT_OK) {
+        status = sums_write(args->out, err);
     }
     if (status != HDT_OK && status != HDT_EEXIST) {
         unlink(temp);
@@ -310,14 +372,14 @@ static int export_run(int argc, char **argv)
     struct exporter exporter = {0};
     struct hdt_error err = {0};
     enum hdt_status status;
-    char *dir;
 
     hdt_cmd_parse(&argp, argc, argv, &args);
-    dir = checkpoint_find(args.checkpoint);
     exporter.dtype = args.dtype;
     exporter.f32 = hdt_malloc(PIECE * sizeof(*exporter.f32));
     exporter.bf16 = hdt_malloc(PIECE * sizeof(*exporter.bf16));
-    status = checkpoint_open(&exporter, dir, &err);
+    exporter.xxh3 = XXH3_createState();
+    HDT_ASSERT(exporter.xxh3);
+    status = checkpoint_open(&exporter, args.checkpoint, &err);
     if (status == HDT_OK) {
         status = folder_write(&exporter, &args, &err);
     }
@@ -325,9 +387,10 @@ static int export_run(int argc, char **argv)
         result_print(&exporter, &args);
     }
     hdt_safetensors_close(exporter.in);
+    hdt_ckpt_reader_close(exporter.reader);
+    XXH3_freeState(exporter.xxh3);
     free(exporter.f32);
     free(exporter.bf16);
-    free(dir);
     return status == HDT_OK ? HDT_EXIT_OK : hdt_cmd_fail(&err);
 }
 

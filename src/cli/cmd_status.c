@@ -137,30 +137,73 @@ static void workers_print(const json_t *body)
     }
 }
 
+/* Of a job that was restarted, and where it would go on. */
+static void job_print_restarts(const json_t *job)
+{
+    const char *checkpoint = text_of(job, "checkpoint");
+    double restarts = real_of(job, "restarts"), step = real_of(job, "checkpoint_step");
+
+    if (restarts > 0) {
+        printf("       epoch %.0f, restarted %.0f time%s\n", real_of(job, "epoch"), restarts,
+               restarts == 1 ? "" : "s");
+    }
+    if (checkpoint[0] && step > 0) {
+        printf("       checkpoint of step %.0f: %s\n", step, checkpoint);
+    } else if (checkpoint[0]) {
+        printf("       checkpoint %s\n", checkpoint);
+    }
+}
+
+/* Why it does not run, and what it waits for. */
+static void job_print_reason(const json_t *job)
+{
+    const json_t *error = json_object_get(job, "error"), *name;
+    const json_t *names = json_object_get(job, "waits_for");
+    char left[HDT_HUMAN_CAP];
+    size_t i;
+
+    if (json_is_object(error)) {
+        printf("       %s%s%s\n", text_of(error, "where"), text_of(error, "where")[0] ? ": " : "",
+               text_of(error, "msg"));
+        if (text_of(error, "hint")[0]) {
+            printf("       hint: %s\n", text_of(error, "hint"));
+        }
+    }
+    if (strcmp(text_of(job, "state"), "recovering") != 0 || json_array_size(names) == 0) {
+        return;
+    }
+    json_array_foreach(names, i, name)
+    {
+        printf("%s%s", i ? ", " : "       waits for ", json_string_value(name));
+    }
+    printf(" (%s at most)\n", hdt_human_duration(real_of(job, "until_s"), left));
+}
+
+static void job_print(const json_t *job)
+{
+    char name[160];
+
+    snprintf(name, sizeof(name), "%.0f %s", real_of(job, "number"), text_of(job, "name"));
+    printf("job    %-18s %-9s step %.0f/%.0f", name, text_of(job, "state"), real_of(job, "step"),
+           real_of(job, "steps"));
+    if (json_is_number(json_object_get(job, "loss"))) {
+        printf("  loss %.4f  %.0f tokens/s  %.3f s (predicted %.3f)", real_of(job, "loss"),
+               real_of(job, "tokens_per_s"), real_of(job, "step_s"),
+               real_of(job, "predicted_step_s"));
+    }
+    putchar('\n');
+    job_print_reason(job);
+    job_print_restarts(job);
+}
+
 static void jobs_print(const json_t *body)
 {
-    const json_t *jobs = json_object_get(body, "jobs");
+    const json_t *job;
     size_t i;
-    json_t *job;
 
-    json_array_foreach(jobs, i, job)
+    json_array_foreach(json_object_get(body, "jobs"), i, job)
     {
-        const json_t *error = json_object_get(job, "error");
-        char name[160];
-
-        snprintf(name, sizeof(name), "%.0f %s", real_of(job, "number"), text_of(job, "name"));
-        printf("job    %-18s %-9s step %.0f/%.0f", name, text_of(job, "state"),
-               real_of(job, "step"), real_of(job, "steps"));
-        if (json_is_number(json_object_get(job, "loss"))) {
-            printf("  loss %.4f  %.0f tokens/s  %.3f s (predicted %.3f)", real_of(job, "loss"),
-                   real_of(job, "tokens_per_s"), real_of(job, "step_s"),
-                   real_of(job, "predicted_step_s"));
-        }
-        putchar('\n');
-        if (json_is_object(error)) {
-            printf("       %s%s%s\n", text_of(error, "where"),
-                   text_of(error, "where")[0] ? ": " : "", text_of(error, "msg"));
-        }
+        job_print(job);
     }
 }
 

@@ -78,6 +78,8 @@ static enum hdt_status stop_ask(struct hdt_gwclient *client, const struct stop_a
     f->job = json_integer_value(json_object_get(body, "job"));
     number = json_object_get(body, "number");
     f->number = json_is_integer(number) ? json_integer_value(number) : f->job;
+    f->last_step.epoch = json_integer_value(json_object_get(body, "epoch"));
+    f->last_step.step = json_integer_value(json_object_get(body, "step"));
     json_decref(body);
     return HDT_OK;
 }
@@ -103,6 +105,9 @@ static int stop_run(int argc, char **argv)
         client = f.client;
     }
     hdt_gwclient_close(client);
+    if (status == HDT_OK && strcmp(f.state, "stopped") == 0 && f.error.msg[0]) {
+        printf("%s\n", f.error.msg); /* where it could not write a checkpoint */
+    }
     if (status == HDT_OK && strcmp(f.state, "failed") == 0) {
         status = HDT_EJOB;
         err = f.error;

@@ -5,6 +5,7 @@
 #include "src/cli/cmd.h"
 #include "src/cli/follow.h"
 #include "src/cli/gwoptions.h"
+#include "src/cli/human.h"
 #include "src/cli/planned.h"
 #include "src/base/buf.h"
 #include "src/core/msg.h"
@@ -18,6 +19,7 @@
 #include <unistd.h>
 
 #define SUBMIT_TIMEOUT_MS 60000
+#define FINISH_TIMEOUT_MS 600000 /* a coordinator's */
 
 enum submit_option { OPT_RESUME = 256, OPT_DETACH, OPT_JSON, OPT_STEPS, OPT_CODEC };
 
@@ -151,6 +153,11 @@ static json_t *done_get(const struct hdt_follow *f, const char *key)
     return value ? json_incref(value) : json_null();
 }
 
+static json_int_t n_restarts(const struct hdt_follow *f)
+{
+    return f->epoch > 1 ? f->epoch - 1 : 0;
+}
+
 static json_t *result_json(const struct hdt_planned *p, const struct hdt_follow *f)
 {
     const struct hdt_plan *plan = &p->result.plan;
@@ -159,15 +166,17 @@ static json_t *result_json(const struct hdt_planned *p, const struct hdt_follow 
     double median_s = hdt_follow_median_step(f);
     json_t *losses = json_array(), *json;
 
-    for (size_t i = 0; i < f->n_losses; i++) {
-        json_array_append_new(losses, real_or_null(f->losses[i]));
+    for (size_t i = 0; i < f->n_trained; i++) {
+        json_array_append_new(losses, real_or_null(f->trained[i].loss));
     }
     json = json_pack("{s:I, s:I, s:s, s:o, s:o, s:o, s:o, s:o, s:f, s:o}", "sites",
-                     n_sites_of(plan), "steps", (json_int_t)f->n_losses, "state", f->state, "wan",
+                     n_sites_of(plan), "steps", (json_int_t)f->n_trained, "state", f->state, "wan",
                      wan_json(p), "loss", losses, "val_loss", real_or_null(f->val_loss),
                      "weights_digest", done_get(f, "weights_digest"), "tokens_per_s",
                      real_or_null(median_s > 0 ? tokens / median_s : NAN), "predicted_step_s",
                      plan->step_s, "measured_step_s", real_or_null(median_s > 0 ? median_s : NAN));
+    json_object_update_new(json, json_pack("{s:I, s:I, s:f}", "restarts", n_restarts(f),
+                                           "steps_again", f->n_again, "seconds_lost", f->lost_s));
     json_object_set_new(json, "tls", done_get(f, "tls"));
     json_object_set_new(json, "codec", codec_json(p));
     json_object_set_new(json, "wan_bytes_raw", done_get(f, "wan_bytes_raw"));
@@ -228,11 +237,16 @@ static void summary_print(const struct hdt_planned *p, const struct hdt_follow *
     const char *run_dir = json_string_value(json_object_get(f->done, "run_dir"));
     double sent = json_number_value(json_object_get(f->done, "wan_bytes_sent"));
     double raw = json_number_value(json_object_get(f->done, "wan_bytes_raw"));
+    char lost[HDT_HUMAN_CAP];
 
-    if (f->n_losses > 0) {
+    if (f->n_trained > 0) {
         printf("step time   %.3f s measured (median of %zu), %.3f s predicted (%+.0f %%)\n",
-               median_s, f->n_losses, predicted_s, 100 * (median_s / predicted_s - 1));
-        printf("loss        %.4f -> %.4f\n", f->losses[0], f->losses[f->n_losses - 1]);
+               median_s, f->n_trained, predicted_s, 100 * (median_s / predicted_s - 1));
+        printf("loss        %.4f -> %.4f\n", f->trained[0].loss, f->trained[f->n_trained - 1].loss);
+    }
+    if (n_restarts(f) > 0) {
+        printf("restarts    %lld, %lld steps done again, %s lost\n", (long long)n_restarts(f),
+               (long long)f->n_again, hdt_human_duration(f->lost_s, lost));
     }
     if (isfinite(f->val_loss)) {
         printf("held-out    %.4f\n", f->val_loss);
@@ -289,7 +303,8 @@ static int end_report(const struct hdt_planned *p, const struct submit_args *arg
         return hdt_cmd_fail(&err);
     }
     summary_print(p, f);
-    if (strcmp(f->state, "failed") == 0) {
+    if (strcmp(f->state, "failed") == 0 ||
+        (strcmp(f->state, "stopped") == 0 && f->error.msg[0])) { /* without a last checkpoint */
         fflush(stdout);
         hdt_error_print(&f->error, "hdt");
         return HDT_EXIT_FAILED;
@@ -301,12 +316,21 @@ static int end_report(const struct hdt_planned *p, const struct submit_args *arg
     return HDT_EXIT_OK;
 }
 
+/* Longer than a coordinator waits: for progress, and for the last checkpoint to be written. */
+static int64_t silence_ms(const struct hdt_job *job)
+{
+    const int64_t progress_ms = 3 * job->progress_timeout;
+
+    return (progress_ms > FINISH_TIMEOUT_MS ? progress_ms : FINISH_TIMEOUT_MS) + 60000;
+}
+
 static int submit_planned(struct hdt_planned *p, const struct submit_args *args,
                           struct hdt_gwclient **client)
 {
     struct hdt_follow f = {.conf = &args->client,
                            .steps = p->job.steps,
-                           .silence_ms = 2 * p->job.progress_timeout + 60000,
+                           .silence_ms = silence_ms(&p->job),
+                           .last_step = {.epoch = 1},
                            .predicted_step_s = p->result.plan.step_s,
                            .stops_on_interrupt = true};
     struct hdt_error err = {0};

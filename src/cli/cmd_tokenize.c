@@ -4,6 +4,7 @@
 
 #include "src/cli/cmd.h"
 #include "src/base/buf.h"
+#include "src/core/shard_sums.h"
 #include "src/core/tokenizer.h"
 
 #include <argp.h>
@@ -14,8 +15,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
-enum tokenize_option { OPT_TOKENIZER = 256, OPT_MODEL, OPT_FORMAT, OPT_JSON };
+enum tokenize_option { OPT_TOKENIZER = 256, OPT_MODEL, OPT_FORMAT, OPT_SUMS, OPT_JSON };
 
 static const struct argp_option options[] = {
     {"output", 'o', "FILE", 0, "Shard to write (default: TEXT with .bin)", 0},
@@ -25,6 +27,10 @@ static const struct argp_option options[] = {
      "Form of the shard (default raw, with a .json beside "
      "it)",
      0},
+    {"sums", OPT_SUMS, NULL, 0,
+     "TEXT is a token shard of any program: only write digests for it, so that workers find a bit "
+     "that flips in it",
+     0},
     {"json", OPT_JSON, NULL, 0, "Print JSON", 0},
     {0},
 };
@@ -32,7 +38,7 @@ static const struct argp_option options[] = {
 struct tokenize_args {
     const char *text, *output, *tokenizer, *model;
     enum hdt_shard_format format;
-    bool json;
+    bool sums, json;
 };
 
 static error_t option_parse(int key, char *arg, struct argp_state *state)
@@ -55,6 +61,9 @@ static error_t option_parse(int key, char *arg, struct argp_state *state)
             return EINVAL;
         }
         args->format = strcmp(arg, "raw") == 0 ? HDT_SHARD_RAW : HDT_SHARD_LLMC;
+        return 0;
+    case OPT_SUMS:
+        args->sums = true;
         return 0;
     case OPT_JSON:
         args->json = true;
@@ -110,6 +119,30 @@ static enum hdt_status tokenize(const struct tokenize_args *args, const char *ou
     return status;
 }
 
+/* Digests for a shard that is there. */
+static int sums_run(const struct tokenize_args *args)
+{
+    struct hdt_shard_options options_ = {0};
+    struct hdt_error err = {0};
+    struct hdt_shard *shard = NULL;
+    enum hdt_status status;
+    char *path = hdt_asprintf("%s" HDT_SHARD_SUMS_ENDING, args->text);
+
+    unlink(path); /* those of before would refuse it */
+    free(path);
+    status = hdt_shard_open(args->text, &options_, &shard, &err);
+    if (status == HDT_OK) {
+        status = hdt_shard_sums_write(hdt_shard_path(shard), hdt_shard_path(shard),
+                                      hdt_shard_dtype(shard), &err);
+    }
+    if (status == HDT_OK) {
+        printf("%s" HDT_SHARD_SUMS_ENDING ": %" PRIu64 " tokens\n", hdt_shard_path(shard),
+               hdt_shard_n_tokens(shard));
+    }
+    hdt_shard_close(shard);
+    return status == HDT_OK ? HDT_EXIT_OK : hdt_cmd_fail(&err);
+}
+
 static int tokenize_run(int argc, char **argv)
 {
     struct tokenize_args args = {.tokenizer = "byte", .format = HDT_SHARD_RAW};
@@ -120,6 +153,9 @@ static int tokenize_run(int argc, char **argv)
     int rc = HDT_EXIT_OK;
 
     hdt_cmd_parse(&argp, argc, argv, &args);
+    if (args.sums) {
+        return sums_run(&args);
+    }
     output = args.output ? hdt_strdup(args.output) : hdt_asprintf("%s.bin", args.text);
     if (tokenize(&args, output, &n_tokens, &err) != HDT_OK) {
         rc = hdt_cmd_fail(&err);

@@ -2,6 +2,7 @@
 #include "config.h"
 
 #include "src/cli/follow.h"
+#include "src/cli/follow_show.h"
 #include "src/cli/gwoptions.h"
 #include "src/cli/human.h"
 #include "src/base/buf.h"
@@ -12,41 +13,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/ioctl.h>
 #include <unistd.h>
 
-#define RECONNECT_MS  60000
-#define BAR_WIDTH     20
-#define BAR_WIDTH_MIN 6
-
-/* ---- the live line ---- */
-
-static int terminal_columns(void)
-{
-    struct winsize size;
-
-    return ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 20 ? size.ws_col : 80;
-}
-
-/* Clear the live line, so that a lasting one can be printed. */
-static void line_clear(struct hdt_follow *f)
-{
-    if (f->line_len > 0) {
-        printf("\r\033[K");
-        f->line_len = 0;
-    }
-}
-
-static void line_show(struct hdt_follow *f, const char *text)
-{
-    if (f->on_tty) {
-        f->line_len = printf("\r%.*s\033[K", terminal_columns() - 1, text);
-        fflush(stdout);
-        return;
-    }
-    puts(text);
-    fflush(stdout);
-}
+#define LOOK_MS       1000 /* how often the live line is written anew while nothing comes */
+#define RETRY_US      500000
+#define ASK_MS        10000
+#define AWAY_EVERY_US (30 * HDT_US_PER_S)
 
 static double real_of(const json_t *body, const char *key)
 {
@@ -55,69 +27,39 @@ static double real_of(const json_t *body, const char *key)
     return json_is_number(value) ? json_number_value(value) : NAN;
 }
 
-/* What is left of the line shows how far the job is. */
-static void bar_append(struct hdt_buf *out, size_t text_len, double share)
+static json_int_t int_of(const json_t *body, const char *key)
 {
-    int room = terminal_columns() - 1 - (int)text_len - 4;
-    int width = room < BAR_WIDTH ? room : BAR_WIDTH;
-    int n_full = (int)(share * width + 0.5);
-
-    if (width < BAR_WIDTH_MIN) {
-        return;
-    }
-    hdt_buf_append_str(out, "  [");
-    for (int i = 0; i < width; i++) {
-        hdt_buf_append_str(out, i < n_full ? "#" : ".");
-    }
-    hdt_buf_append_str(out, "]");
-}
-
-/* At most 100 columns, so that a usual terminal need not cut it. */
-static void step_show(struct hdt_follow *f, const json_t *body)
-{
-    long long step = json_integer_value(json_object_get(body, "step"));
-    double ratio = real_of(body, "wan_ratio"), bits = real_of(body, "wan_bits_per_s");
-    double tokens = real_of(body, "tokens_per_s");
-    struct hdt_buf text = {0};
-    char rate[HDT_HUMAN_CAP] = "-", speed[HDT_HUMAN_CAP];
-
-    hdt_buf_appendf(&text, "step %lld", step);
-    if (f->steps > 0) {
-        hdt_buf_appendf(&text, "/%lld", (long long)f->steps);
-    }
-    snprintf(speed, sizeof(speed), "%.0f", tokens);
-    if (tokens >= 1e5) {
-        hdt_human_count(tokens, speed);
-    }
-    hdt_buf_appendf(&text, "  loss %.4f  %s tokens/s  %.3f s", real_of(body, "loss"), speed,
-                    real_of(body, "step_s"));
-    if (f->predicted_step_s > 0) {
-        hdt_buf_appendf(&text, " (predicted %.3f)", f->predicted_step_s);
-    }
-    if (bits > 0) {
-        hdt_human_rate(bits / 8, rate);
-    }
-    if (isfinite(ratio)) {
-        hdt_buf_appendf(&text, "  WAN %s  ratio %.2f", rate, ratio);
-    }
-    if (f->on_tty && f->steps > 0) {
-        bar_append(&text, text.len, fmin(1, (double)step / (double)f->steps));
-    }
-    line_show(f, hdt_buf_str(&text));
-    hdt_buf_release(&text);
+    return json_integer_value(json_object_get(body, key));
 }
 
 /* ---- events ---- */
 
-static void step_record(struct hdt_follow *f, const json_t *body)
+/* Steps come again after a restart: the record has them as they were trained last. */
+static void step_take(struct hdt_follow *f, const json_t *body)
 {
-    if (f->n_losses == f->losses_cap) {
-        f->losses_cap = f->losses_cap ? 2 * f->losses_cap : 256;
-        f->losses = hdt_realloc(f->losses, f->losses_cap * sizeof(f->losses[0]));
-        f->step_s = hdt_realloc(f->step_s, f->losses_cap * sizeof(f->step_s[0]));
+    const json_int_t step = int_of(body, "step");
+    const double predicted_s = real_of(body, "predicted_step_s");
+
+    while (f->n_trained > 0 && f->trained[f->n_trained - 1].step >= step) {
+        f->n_trained--;
+        f->n_again++;
     }
-    f->losses[f->n_losses] = real_of(body, "loss");
-    f->step_s[f->n_losses++] = real_of(body, "step_s");
+    if (f->n_trained == f->trained_cap) {
+        f->trained_cap = f->trained_cap ? 2 * f->trained_cap : 256;
+        f->trained = hdt_realloc(f->trained, f->trained_cap * sizeof(f->trained[0]));
+    }
+    f->trained[f->n_trained++] = (struct hdt_follow_step){
+        .step = step, .loss = real_of(body, "loss"), .step_s = real_of(body, "step_s")};
+    if (predicted_s > 0) {
+        f->predicted_step_s = predicted_s; /* of the plan as it is now */
+    }
+    hdt_follow_show_step(f, body);
+}
+
+static bool state_is_over(const char *state)
+{
+    return strcmp(state, "done") == 0 || strcmp(state, "failed") == 0 ||
+           strcmp(state, "stopped") == 0;
 }
 
 static void state_take(struct hdt_follow *f, const json_t *body)
@@ -128,171 +70,284 @@ static void state_take(struct hdt_follow *f, const json_t *body)
     if (!state) {
         return;
     }
-    if (strcmp(state, f->state) != 0) {
-        line_clear(f);
-        printf("job %lld: %s\n", (long long)f->number, state);
-        fflush(stdout);
-    }
+    hdt_follow_show_state(f, body);
     snprintf(f->state, sizeof(f->state), "%s", state);
-    if (json_is_object(error)) {
+    if (int_of(body, "epoch") > 0) {
+        f->epoch = int_of(body, "epoch");
+    }
+    if (json_is_object(error) && state_is_over(state)) {
         hdt_msg_error_from_body(error, &f->error);
     }
 }
 
-/* After a reconnect, or when two of our requests made us a follower, an event may come twice. */
-static bool event_is_new(struct hdt_follow *f, const char *event, const json_t *body)
+static void eval_take(struct hdt_follow *f, const json_t *body)
 {
-    json_int_t step = json_integer_value(json_object_get(body, "step"));
-    json_int_t *last = strcmp(event, "step") == 0         ? &f->last_step
-                       : strcmp(event, "eval") == 0       ? &f->last_eval
-                       : strcmp(event, "checkpoint") == 0 ? &f->last_checkpoint
-                                                          : NULL;
+    f->val_loss = real_of(body, "val_loss");
+    hdt_follow_show(f, "step %lld: held-out loss %.4f", (long long)int_of(body, "step"),
+                    f->val_loss);
+}
 
-    if (last && step > 0 && step <= *last) {
+static void checkpoint_take(struct hdt_follow *f, const json_t *body)
+{
+    const char *path = json_string_value(json_object_get(body, "path"));
+    const json_int_t step = int_of(body, "step");
+
+    if (!path || (step == f->checkpoint_step && strcmp(path, f->checkpoint) == 0)) {
+        return;
+    }
+    f->checkpoint_step = step;
+    snprintf(f->checkpoint, sizeof(f->checkpoint), "%s", path);
+    hdt_follow_show(f, "step %lld: checkpoint %s (%.1f s)", (long long)step, path,
+                    real_of(body, "seconds"));
+}
+
+static void checkpoint_failed_take(struct hdt_follow *f, const json_t *body)
+{
+    struct hdt_error err = {0};
+
+    hdt_msg_error_from_body(json_object_get(body, "error"), &err);
+    hdt_follow_show(f, "step %lld: NO CHECKPOINT: %s", (long long)int_of(body, "step"), err.msg);
+    if (err.hint[0]) {
+        hdt_follow_show(f, "  hint: %s", err.hint);
+    }
+}
+
+/* Told by states while it happens; this is for who was away then, and has what it cost. */
+static void restart_take(struct hdt_follow *f, const json_t *body)
+{
+    const json_int_t epoch = int_of(body, "epoch");
+
+    if (epoch <= f->restart_epoch) {
+        return;
+    }
+    f->restart_epoch = epoch;
+    f->lost_s += fmax(0, json_number_value(json_object_get(body, "seconds_lost")));
+    if (epoch > f->epoch) {
+        hdt_follow_show_restart(f, body);
+        f->epoch = epoch;
+    }
+}
+
+static void done_take(struct hdt_follow *f, const json_t *body)
+{
+    json_decref(f->done);
+    f->done = json_incref((json_t *)(uintptr_t)body);
+}
+
+/* After a reconnect, or when two of our requests made us a follower, an event may come twice. */
+static bool event_is_new(struct hdt_follow *f, const json_t *body, struct hdt_follow_mark *last)
+{
+    const json_int_t step = int_of(body, "step");
+    json_int_t epoch = int_of(body, "epoch");
+
+    epoch = epoch > 0 ? epoch : f->epoch > 0 ? f->epoch : 1;
+    if (epoch < last->epoch || (epoch == last->epoch && step <= last->step)) {
         return false;
     }
-    if (last) {
-        *last = step;
-    }
+    *last = (struct hdt_follow_mark){.epoch = epoch, .step = step};
     return true;
 }
 
 static void event_take(struct hdt_follow *f, const json_t *body)
 {
+    const struct {
+        const char *event;
+        void (*take)(struct hdt_follow *f, const json_t *body);
+        struct hdt_follow_mark *last; /* NULL: the event knows itself what is new */
+    } events[] = {
+        {"state", state_take, NULL},
+        {"step", step_take, &f->last_step},
+        {"eval", eval_take, &f->last_eval},
+        {"checkpoint", checkpoint_take, NULL},
+        {"ckpt.failed", checkpoint_failed_take, &f->last_failed_checkpoint},
+        {"replan", hdt_follow_show_replan, NULL},
+        {"restart", restart_take, NULL},
+        {"done", done_take, NULL},
+    };
     const char *event = json_string_value(json_object_get(body, "event"));
-    const char *path = json_string_value(json_object_get(body, "path"));
 
-    if (!event || !event_is_new(f, event, body)) {
-        return;
+    for (size_t i = 0; event && i < sizeof(events) / sizeof(events[0]); i++) {
+        if (strcmp(event, events[i].event) == 0 &&
+            (!events[i].last || event_is_new(f, body, events[i].last))) {
+            events[i].take(f, body);
+        }
     }
-    if (strcmp(event, "state") == 0) {
-        state_take(f, body);
-    } else if (strcmp(event, "step") == 0) {
-        step_record(f, body);
-        step_show(f, body);
-    } else if (strcmp(event, "eval") == 0) {
-        f->val_loss = real_of(body, "val_loss");
-        line_clear(f);
-        printf("step %lld: held-out loss %.4f\n",
-               (long long)json_integer_value(json_object_get(body, "step")), f->val_loss);
-    } else if (strcmp(event, "checkpoint") == 0 && path) {
-        snprintf(f->checkpoint, sizeof(f->checkpoint), "%s", path);
-        line_clear(f);
-        printf("step %lld: checkpoint %s (%.1f s)\n",
-               (long long)json_integer_value(json_object_get(body, "step")), path,
-               real_of(body, "seconds"));
-    } else if (strcmp(event, "done") == 0) {
-        json_decref(f->done);
-        f->done = json_incref((json_t *)(uintptr_t)body);
-    }
-    fflush(stdout);
 }
 
 static bool follow_is_over(const struct hdt_follow *f)
 {
-    return f->left || strcmp(f->state, "done") == 0 || strcmp(f->state, "failed") == 0 ||
-           strcmp(f->state, "stopped") == 0;
+    return f->left || state_is_over(f->state);
 }
 
 /* ---- Ctrl-C and lost gateways ---- */
 
+static void follow_leave(struct hdt_follow *f)
+{
+    hdt_follow_show(f, "leaving; the job goes on. To end it: hdt stop %lld", (long long)f->number);
+    f->left = true;
+}
+
 static enum hdt_status interrupt_take(struct hdt_follow *f, struct hdt_error *err)
 {
-    line_clear(f);
     if (!f->stops_on_interrupt || f->stop_asked) {
-        printf("leaving; the job goes on. To end it: hdt stop %lld\n", (long long)f->number);
-        f->left = true;
+        follow_leave(f);
         return HDT_OK;
     }
     f->stop_asked = true;
-    printf("stopping after the step in work, with a checkpoint; Ctrl-C again leaves the job "
-           "running\n");
-    fflush(stdout);
+    hdt_follow_show(f, "stopping after the step in work, with a checkpoint; Ctrl-C again leaves "
+                       "the job running");
     return hdt_gwclient_send(f->client, "stop", json_pack("{s:I}", "job", f->job), err);
+}
+
+/* Connect and follow on: what we missed comes as events, the state last. HDT_AGAIN: not yet. */
+static enum hdt_status follow_connect(struct hdt_follow *f, struct hdt_error *err)
+{
+    struct hdt_gwclient_request request = {
+        .type = "follow", .expect = "following", .timeout_ms = ASK_MS};
+    struct hdt_gwclient *client;
+    enum hdt_status status;
+    json_t *body;
+
+    status = hdt_gwclient_open(f->conf, &client, err);
+    if (status != HDT_OK) {
+        return status == HDT_ENOENT || status == HDT_EPEER || status == HDT_ETIMEDOUT ? HDT_AGAIN
+                                                                                      : status;
+    }
+    hdt_gwclient_close(f->client);
+    f->client = client;
+    request.body = json_pack("{s:I, s:I, s:I}", "job", f->job, "epoch", f->last_step.epoch, "since",
+                             f->last_step.step);
+    status = hdt_gwclient_ask(f->client, &request, &body, err);
+    if (status == HDT_OK) {
+        json_decref(body);
+    } else if (status == HDT_EPEER || status == HDT_ETIMEDOUT) {
+        status = HDT_AGAIN;
+    } else if (status == HDT_ENOENT) {
+        hdt_error_hint(err, "it ended while the gateway was away, or the gateway lost its "
+                            "state_dir; the job's metrics.jsonl and 'hdt logs' say how it went");
+    }
+    return status;
+}
+
+static void away_show(struct hdt_follow *f, int64_t begin_us, int64_t now_us, const char *why)
+{
+    char away[HDT_HUMAN_CAP], left[HDT_HUMAN_CAP];
+    int64_t left_us = begin_us + f->silence_ms * HDT_US_PER_MS - now_us;
+
+    if (!f->on_tty && now_us - f->said_us < AWAY_EVERY_US) {
+        return;
+    }
+    f->said_us = now_us;
+    hdt_human_duration((double)left_us / 1e6, left);
+    hdt_follow_show_live(f, "gateway away for %s, trying for another %s: %s",
+                         hdt_human_duration((double)(now_us - begin_us) / 1e6, away), left, why);
 }
 
 /* The gateway keeps the job; when it restarts or the connection broke, follow it again. */
 static enum hdt_status follow_again(struct hdt_follow *f, struct hdt_error *err)
 {
-    struct hdt_gwclient_request request = {
-        .type = "follow", .expect = "following", .timeout_ms = 10000};
-    int64_t deadline_us = hdt_clock_now_us() + RECONNECT_MS * HDT_US_PER_MS;
-    int n_interrupts = hdt_interrupts_count();
-    struct hdt_gwclient *client;
+    const int64_t begin_us = hdt_clock_now_us();
+    const int n_interrupts = hdt_interrupts_count();
     enum hdt_status status;
-    json_t *body;
+    int64_t now_us;
 
-    line_clear(f);
-    printf("gateway lost, connecting again\n");
-    fflush(stdout);
-    do {
-        status = hdt_gwclient_open(f->conf, &client, err);
-        if (status == HDT_OK) {
-            hdt_gwclient_close(f->client);
-            f->client = client;
-            /* What we missed comes as events, the state last. */
-            request.body = json_pack("{s:I, s:I}", "job", f->job, "since", f->last_step);
-            HDT_TRY(hdt_gwclient_ask(f->client, &request, &body, err));
-            json_decref(body);
+    hdt_follow_show(f,
+                    "gateway lost, connecting again (the job goes on without it; Ctrl-C leaves)");
+    f->said_us = begin_us;
+    for (;;) {
+        status = follow_connect(f, err);
+        now_us = hdt_clock_now_us();
+        if (status != HDT_OK && hdt_interrupts_count() != n_interrupts) {
+            follow_leave(f); /* no gateway to stop it by */
             return HDT_OK;
         }
-        if (status != HDT_ENOENT && status != HDT_EPEER && status != HDT_ETIMEDOUT) {
-            return status;
+        if (status != HDT_AGAIN) {
+            break;
         }
-        usleep(500000);
-    } while (hdt_clock_now_us() < deadline_us && hdt_interrupts_count() == n_interrupts);
-    hdt_error_hint(err, "the job may go on without it: hdt status, once it is back");
+        if (now_us - begin_us >= f->silence_ms * HDT_US_PER_MS) {
+            status = err->status;
+            hdt_error_hint(err, "the job may go on without it: 'hdt status --watch' shows it once "
+                                "the gateway is back");
+            break;
+        }
+        away_show(f, begin_us, now_us, err->msg);
+        usleep(RETRY_US);
+    }
+    f->heard_us = now_us;
     return status;
 }
 
-static enum hdt_status follow_silence(const struct hdt_follow *f, struct hdt_error *err)
+/* ---- silence ---- */
+
+/* A job that recovers says how long that may take. */
+static int64_t silence_ends_us(const struct hdt_follow *f)
 {
+    const int64_t from_us = strcmp(f->state, "recovering") == 0 && f->until_us > f->heard_us
+                                ? f->until_us
+                                : f->heard_us;
+
+    return from_us + f->silence_ms * HDT_US_PER_MS;
+}
+
+static enum hdt_status follow_silence(struct hdt_follow *f, struct hdt_error *err)
+{
+    const int64_t now_us = hdt_clock_now_us();
+
+    if (now_us < silence_ends_us(f)) {
+        hdt_follow_show_waiting(f, now_us);
+        return HDT_OK;
+    }
     hdt_error_set(err, HDT_ETIMEDOUT, "nothing was heard of job %lld for %lld s",
-                  (long long)f->number, (long long)f->silence_ms / 1000);
+                  (long long)f->number, (long long)(now_us - f->heard_us) / HDT_US_PER_S);
     hdt_error_hint(err, "hdt status shows whether it runs, hdt stop %lld ends it",
                    (long long)f->number);
     return HDT_ETIMEDOUT;
 }
 
+static void msg_take(struct hdt_follow *f, json_t *msg)
+{
+    const json_t *body = hdt_msg_body(msg);
+
+    if (strcmp(hdt_msg_type(msg), "job.event") == 0 && int_of(body, "job") == f->job) {
+        f->heard_us = hdt_clock_now_us();
+        event_take(f, body);
+    }
+    json_decref(msg);
+}
+
 enum hdt_status hdt_follow_run(struct hdt_follow *f, struct hdt_error *err)
 {
     enum hdt_status status = HDT_OK;
+    int64_t left_ms;
     json_t *msg;
 
     f->on_tty = isatty(STDOUT_FILENO);
     f->val_loss = NAN;
-    while (!follow_is_over(f)) {
-        status = hdt_gwclient_next(f->client, (int)f->silence_ms, &msg, err);
+    f->heard_us = f->said_us = hdt_clock_now_us();
+    while (status == HDT_OK && !follow_is_over(f)) {
+        left_ms = (silence_ends_us(f) - hdt_clock_now_us()) / HDT_US_PER_MS + 1;
+        left_ms = left_ms < 0 ? 0 : left_ms > LOOK_MS ? LOOK_MS : left_ms;
+        status = hdt_gwclient_next(f->client, (int)left_ms, &msg, err);
         if (status == HDT_OK) {
-            if (strcmp(hdt_msg_type(msg), "job.event") == 0 &&
-                json_integer_value(json_object_get(hdt_msg_body(msg), "job")) == f->job) {
-                event_take(f, hdt_msg_body(msg));
-            }
-            json_decref(msg);
-            continue;
-        }
-        if (status == HDT_ECANCELED) {
+            msg_take(f, msg);
+        } else if (status == HDT_ECANCELED) {
             status = interrupt_take(f, err);
-        } else if (status == HDT_EPEER) {
-            status = follow_again(f, err);
         } else if (status == HDT_AGAIN) {
             status = follow_silence(f, err);
         }
-        if (status != HDT_OK) {
-            break;
+        if (status == HDT_EPEER) {
+            status = follow_again(f, err);
         }
     }
-    line_clear(f);
+    hdt_follow_show_clear(f);
     return status;
 }
 
 void hdt_follow_release(struct hdt_follow *f)
 {
-    free(f->losses);
-    free(f->step_s);
+    free(f->trained);
     json_decref(f->done);
-    f->losses = NULL;
-    f->step_s = NULL;
+    f->trained = NULL;
     f->done = NULL;
 }
 
@@ -307,13 +362,15 @@ double hdt_follow_median_step(const struct hdt_follow *f)
 {
     double *sorted, median;
 
-    if (f->n_losses == 0) {
+    if (f->n_trained == 0) {
         return 0;
     }
-    sorted = hdt_malloc(f->n_losses * sizeof(*sorted));
-    memcpy(sorted, f->step_s, f->n_losses * sizeof(*sorted));
-    qsort(sorted, f->n_losses, sizeof(*sorted), double_compare);
-    median = (sorted[(f->n_losses - 1) / 2] + sorted[f->n_losses / 2]) / 2;
+    sorted = hdt_malloc(f->n_trained * sizeof(*sorted));
+    for (size_t i = 0; i < f->n_trained; i++) {
+        sorted[i] = f->trained[i].step_s;
+    }
+    qsort(sorted, f->n_trained, sizeof(*sorted), double_compare);
+    median = (sorted[(f->n_trained - 1) / 2] + sorted[f->n_trained / 2]) / 2;
     free(sorted);
     return median;
 }

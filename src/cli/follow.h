@@ -5,6 +5,10 @@
 /*
  * Following a job to its end: "job.event" messages become one live line on a terminal, plain lines
  * elsewhere, and a record of the run. Shared by `hdt submit` and `hdt stop`.
+ *
+ * A job may be restarted from a checkpoint, as another epoch, and then says steps again: what is
+ * new is judged by (epoch, step), and the record has each step as it was trained last. A gateway
+ * that is lost is looked for until silence_ms is over; what was missed comes then.
  */
 #include "src/net/gwclient.h"
 
@@ -14,6 +18,16 @@
 extern "C" {
 #endif
 
+struct hdt_follow_step {
+    json_int_t step;
+    double loss, step_s; /* NaN: it was no number */
+};
+
+/* How far the events of a kind are known. */
+struct hdt_follow_mark {
+    json_int_t epoch, step;
+};
+
 struct hdt_follow {
     /* Set by the caller. */
     const struct hdt_gwclient_conf *conf; /* to connect again when the gateway restarts */
@@ -21,14 +35,18 @@ struct hdt_follow {
     json_int_t job;                       /* as the gateway named it */
     json_int_t number;                    /* as people name it */
     int64_t steps;                        /* of the whole job; 0: not known */
-    int64_t silence_ms;                   /* so long without any event is given up */
-    double predicted_step_s;              /* 0: not known */
-    bool stops_on_interrupt;              /* first Ctrl-C asks the job to stop; the second leaves */
+    int64_t silence_ms;      /* so long without any event, or without a gateway, is given up */
+    double predicted_step_s; /* 0: not known; replaced by what steps say */
+    bool stops_on_interrupt; /* first Ctrl-C asks the job to stop; the second leaves */
+    struct hdt_follow_mark last_step; /* what happened up to there is not asked for */
 
     /* What came. */
-    double *losses, *step_s; /* a step */
-    size_t n_losses, losses_cap;
-    double val_loss; /* NaN: none */
+    struct hdt_follow_step *trained; /* in order, each step once */
+    size_t n_trained, trained_cap;
+    json_int_t epoch;   /* of the job; 0: none was said yet */
+    json_int_t n_again; /* steps trained again after restarts */
+    double lost_s;      /* by restarts, as the coordinator says */
+    double val_loss;    /* NaN: none */
     char state[32];
     bool stop_asked; /* by our Ctrl-C */
     bool left;       /* by a second one: the job goes on */
@@ -37,13 +55,18 @@ struct hdt_follow {
     struct hdt_error error; /* of a failed job */
 
     /* Private. */
-    json_int_t last_step, last_eval, last_checkpoint;
+    struct hdt_follow_mark last_eval, last_failed_checkpoint;
+    json_int_t checkpoint_step, restart_epoch;
+    int64_t heard_us, said_us;       /* last event; last word about waiting */
+    int64_t recovering_us, until_us; /* since; what is waited for, until; 0: none */
+    char waits_for[256];
     bool on_tty;
     int line_len;
 };
 
 /* Receive events until the job is over or left. HDT_OK: the job ended or was left, see state;
- * HDT_ETIMEDOUT: silence; HDT_EPEER: the gateway is gone for good. */
+ * HDT_ETIMEDOUT: silence; HDT_EPEER, HDT_ENOENT: the gateway is gone for good, or knows the job no
+ * more. */
 enum hdt_status hdt_follow_run(struct hdt_follow *follow, struct hdt_error *err);
 void hdt_follow_release(struct hdt_follow *follow);
 

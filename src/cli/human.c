@@ -61,6 +61,27 @@ const char *hdt_human_time(double s, char out[HDT_HUMAN_CAP])
     return scaled(s * 1e6, 1e3, units, out);
 }
 
+const char *hdt_human_duration(double s, char out[HDT_HUMAN_CAP])
+{
+    static const struct {
+        long long s;
+        const char *unit;
+    } units[] = {{86400, "d"}, {3600, "h"}, {60, "min"}, {1, "s"}};
+    long long left = s < 0 ? 0 : s > 1e12 ? (long long)1e12 : (long long)(s + 0.5);
+    size_t i = 0;
+
+    while (i < 3 && left < units[i].s) {
+        i++;
+    }
+    if (i == 3 || left % units[i].s / units[i + 1].s == 0) {
+        snprintf(out, HDT_HUMAN_CAP, "%lld %s", left / units[i].s, units[i].unit);
+    } else {
+        snprintf(out, HDT_HUMAN_CAP, "%lld %s %lld %s", left / units[i].s, units[i].unit,
+                 left % units[i].s / units[i + 1].s, units[i + 1].unit);
+    }
+    return out;
+}
+
 const char *hdt_human_cut(const char *text, size_t width, char *out, size_t cap)
 {
     HDT_ASSERT(width > 2 && width < cap);

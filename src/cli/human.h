@@ -5,7 +5,7 @@
 /* Numbers and names as people read them in a table: three digits and a unit, a width that holds. */
 #include <stddef.h>
 
-/* Room for any text of hdt_human_count, _bytes, _rate and _time. */
+/* Room for any text of hdt_human_count, _bytes, _rate, _time and _duration. */
 #define HDT_HUMAN_CAP 32
 
 /* 586000 -> "586k", 70.6e9 -> "70.6B". Returns `out`. */
@@ -22,6 +22,9 @@ const char *hdt_human_rate(double bytes_per_s, char out[HDT_HUMAN_CAP]);
 
 /* "21.9 ms", "1.23 s". Returns `out`. */
 const char *hdt_human_time(double s, char out[HDT_HUMAN_CAP]);
+
+/* For waits: "45 s", "2 min 5 s", "3 h 12 min", "2 d 4 h". Returns `out`. */
+const char *hdt_human_duration(double s, char out[HDT_HUMAN_CAP]);
 
 /* `text` in at most `width` columns (below `cap`): a longer one is cut and ends in "..". `cap` is 3
  * at least. Returns `out`. */

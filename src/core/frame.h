@@ -8,10 +8,14 @@
  * specification; golden tests pin the bytes. 64 bytes, little-endian:
  *
  *    0 u32 magic 'HDT1'    4 u8 version  5 u8 kind   6 u8 codec   7 u8 dtype
- *    8 u32 job            12 u32 epoch  16 u32 flow  20 u16 shape  22 u8 prio  23 u8 flags
- *   24 u64 seq            32 u64 offset
+ *    8 u32 job            12 u32 epoch  16 u32 flow  20 u16 check  22 u8 prio  23 u8 flags
+ *   24 u64 seq            32 u64 offset (CHUNK: u32 offset, u32 whole)
  *   40 u32 len            44 u32 frame_len          48 u32 coded_len          52 u32 raw_len
  *   56 u64 xxh3
+ *
+ * `check` is a CRC-16 of the other 62 bytes: TLS protects a record on a wire, this one between its
+ * maker's memory and its taker's. One, two or three flipped bits, and all bursts of up to 16, are
+ * found for certain.
  *
  * A *frame* is one tensor of a flow; `seq` counts the frames of a flow in an epoch from 0. A
  * *chunk* is the byte range [offset, offset + len) of the plaintext frame; chunk boundaries are
@@ -86,23 +90,30 @@ enum hdt_prio {
 struct hdt_frame {
     uint8_t version, kind, codec, dtype; /* codec: gateway codec number of a chunk */
     uint32_t job, epoch, flow;
-    uint16_t shape; /* free for the ends: tells unlike frames of one flow apart */
     uint8_t prio, flags;
     uint64_t seq, offset;
+    uint32_t whole;     /* CHUNK: low half of the XXH3-64 of its frame's plaintext, as the sending
+                           worker took it; 0: not known */
     uint32_t len;       /* plaintext bytes of this chunk */
     uint32_t frame_len; /* plaintext bytes of the whole frame */
     uint32_t coded_len; /* bytes that follow this header */
     uint32_t raw_len;   /* bytes of the tensor before the worker's codec: statistics only */
-    uint64_t xxh3;      /* XXH3-64 of the chunk's plaintext (CHUNK), of the frame (DATA) */
+    uint64_t xxh3;      /* XXH3-64 of the chunk's plaintext (CHUNK), of the payload (MSG; 0: not
+                           known), of the frame (DATA; 0: not known; to a destination its low half
+                           only) */
 };
 
 /* Write the 64 bytes. */
 void hdt_frame_pack(const struct hdt_frame *frame, uint8_t out[HDT_FRAME_HEADER_LEN]);
 
-/* Read and check 64 foreign bytes: magic, version, known kind, dtype and priority, every size
- * against its limit and against each other (offset + len <= frame_len, granule). After HDT_OK all
- * sizes may be used in arithmetic without overflow. HDT_EVERSION, HDT_EPROTO (with the field and
- * its value). Flows and codecs are checked by those who know them. */
+/* CRC-16 (polynomial 0x1021, from 0xffff, not reflected) of a header without its bytes 20 and 21.
+ */
+uint16_t hdt_frame_crc(const uint8_t header[HDT_FRAME_HEADER_LEN]);
+
+/* Read and check 64 foreign bytes: magic, version, check, known kind, dtype and priority, every
+ * size against its limit and against each other (offset + len <= frame_len, granule). After HDT_OK
+ * all sizes may be used in arithmetic without overflow. HDT_EVERSION, HDT_EPROTO (with the field
+ * and its value). Flows and codecs are checked by those who know them. */
 enum hdt_status hdt_frame_unpack(const uint8_t in[HDT_FRAME_HEADER_LEN], struct hdt_frame *frame,
                                  struct hdt_error *err);
 

@@ -93,6 +93,20 @@ static const struct hdt_conf_row plan_rows[] = {
                      "embedding, each block, and the head. Empty: the planner cuts."),
     HDT_CONF_END};
 
+static const char *const on_loss_names[] = {"wait", "fail", NULL};
+
+static const struct hdt_conf_row recovery_rows[] = {
+    HDT_CONF_ENUM(
+        struct hdt_job_recovery, on_loss, "wait", on_loss_names,
+        "When a worker or its site is lost: wait until it is back and go on from the last "
+        "checkpoint, or fail."),
+    HDT_CONF_DURATION(struct hdt_job_recovery, give_up, "24h", 1e3, 8.64e10,
+                      "The job fails when its workers are not back after so long."),
+    HDT_CONF_INT(struct hdt_job_recovery, attempts, "5", 0, 1000,
+                 "Restarts in a row that bring neither a new step nor a new checkpoint; then the "
+                 "job fails."),
+    HDT_CONF_END};
+
 static const struct hdt_conf_row job_rows[] = {
     HDT_CONF_STRING(struct hdt_job, name, "job", "Name of the job: letters, digits, '-', '_'."),
     HDT_CONF_PATH(struct hdt_job, model, NULL,
@@ -111,6 +125,8 @@ static const struct hdt_conf_row job_rows[] = {
     HDT_CONF_SECTION(struct hdt_job, checkpoint, checkpoint_rows, "Checkpoints."),
     HDT_CONF_SECTION(struct hdt_job, eval, eval_rows, "Evaluation on held-out text."),
     HDT_CONF_SECTION(struct hdt_job, plan, plan_rows, "Limits for the planner."),
+    HDT_CONF_SECTION(struct hdt_job, recovery, recovery_rows,
+                     "What happens when a worker is lost in a run."),
     HDT_CONF_DURATION(struct hdt_job, progress_timeout, "60s", 5e3, 8.64e7,
                       "The job fails when nothing moved for so long."),
     HDT_CONF_END};

@@ -77,6 +77,15 @@ struct hdt_job_plan {
                                       stage as a count; empty: searched */
 };
 
+/* What happens when a worker of the job is lost. */
+enum hdt_on_loss { HDT_ON_LOSS_WAIT, HDT_ON_LOSS_FAIL };
+
+struct hdt_job_recovery {
+    int on_loss;      /* enum hdt_on_loss [wait] */
+    int64_t give_up;  /* DURATION ms [24h], 1s..1000d: so long without its workers: the job fails */
+    int64_t attempts; /* [5] restarts in a row that bring no new step or checkpoint */
+};
+
 struct hdt_job {
     char *name;  /* STRING ["job"] letters, digits, '-', '_' */
     char *model; /* PATH, required: config.json, read by `hdt` */
@@ -90,6 +99,7 @@ struct hdt_job {
     struct hdt_job_checkpoint checkpoint;
     struct hdt_job_eval eval;
     struct hdt_job_plan plan;
+    struct hdt_job_recovery recovery;
     int64_t
         progress_timeout; /* DURATION ms [60s], 5s..24h: nothing moved for so long: the job fails */
 };

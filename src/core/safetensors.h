@@ -94,10 +94,15 @@ enum hdt_status hdt_safetensors_writer_metadata(struct hdt_safetensors_writer *w
                                                 const char *key, const char *value,
                                                 struct hdt_error *err);
 
-/* Write the header. Tensors of wider elements come first, so that each is aligned to its element;
- * otherwise they keep their order. No declare or metadata after this. */
+/* Write the header and take the room for all data. Tensors of wider elements come first, so that
+ * each is aligned to its element; otherwise they keep their order. No declare or metadata after
+ * this. */
 enum hdt_status hdt_safetensors_writer_begin(struct hdt_safetensors_writer *writer,
                                              struct hdt_error *err);
+
+/* Where tensor `idx`, by order of declaration, lies in the file; after begin. */
+const struct hdt_safetensors_entry *
+hdt_safetensors_writer_entry(const struct hdt_safetensors_writer *writer, size_t idx);
 
 /* Write the next `len` bytes of tensor `idx`. Tensors may be filled in any order, or in turn; the
  * bytes of one come in order. HDT_EINVAL when they are more than its shape says. */

@@ -22,6 +22,10 @@
 #include <string.h>
 #include <unistd.h>
 
+/* What is written goes to the disk in portions: one sync of all at the end would take as long as
+ * the disk needs, without a sign of life. */
+#define SYNC_BYTES ((uint64_t)256 << 20)
+
 struct slot {
     struct hdt_safetensors_entry entry; /* name is ours */
     uint64_t written;
@@ -35,6 +39,7 @@ struct hdt_safetensors_writer {
     json_t *names;    /* set of names, to find one that comes twice */
     struct slot *slots;
     size_t n, cap;
+    uint64_t unsynced; /* bytes since the last sync */
 };
 
 enum hdt_status hdt_safetensors_writer_open(const char *path,
@@ -185,6 +190,25 @@ static enum hdt_status header_format(struct hdt_safetensors_writer *w, struct hd
     return HDT_OK;
 }
 
+/* Take the file's room now: a disk that is too full says so before hours of copying. Some file
+ * systems cannot; there it shows later. */
+static enum hdt_status room_reserve(const struct hdt_safetensors_writer *w, struct hdt_error *err)
+{
+    uint64_t end = 0;
+
+    for (size_t i = 0; i < w->n; i++) {
+        const struct hdt_safetensors_entry *e = &w->slots[i].entry;
+
+        end = e->offset + e->len > end ? e->offset + e->len : end;
+    }
+    if (end > 0 && fallocate(w->fd, 0, 0, (off_t)end) != 0 &&
+        (errno == ENOSPC || errno == EDQUOT || errno == EFBIG || errno == EIO)) {
+        return hdt_error_set_errno(err, HDT_EIO, errno,
+                                   "cannot make room for '%s', %" PRIu64 " bytes", w->path, end);
+    }
+    return HDT_OK;
+}
+
 enum hdt_status hdt_safetensors_writer_begin(struct hdt_safetensors_writer *writer,
                                              struct hdt_error *err)
 {
@@ -214,7 +238,14 @@ enum hdt_status hdt_safetensors_writer_begin(struct hdt_safetensors_writer *writ
         writer->slots[i].entry.offset += sizeof(len) + len;
     }
     writer->began = true;
-    return HDT_OK;
+    return room_reserve(writer, err);
+}
+
+const struct hdt_safetensors_entry *
+hdt_safetensors_writer_entry(const struct hdt_safetensors_writer *writer, size_t idx)
+{
+    HDT_ASSERT(writer->began && idx < writer->n);
+    return &writer->slots[idx].entry;
 }
 
 /* ---- data ---- */
@@ -235,6 +266,14 @@ enum hdt_status hdt_safetensors_writer_append(struct hdt_safetensors_writer *wri
     HDT_TRY(hdt_file_write_at(writer->fd, writer->path, slot->entry.offset + slot->written, data,
                               len, err));
     slot->written += len;
+    writer->unsynced += len;
+    if (writer->unsynced >= SYNC_BYTES) {
+        writer->unsynced = 0;
+        if (fdatasync(writer->fd) != 0) {
+            return hdt_error_set_errno(err, HDT_EIO, errno, "cannot write '%s' to disk",
+                                       writer->path);
+        }
+    }
     return HDT_OK;
 }
 

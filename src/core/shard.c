@@ -15,6 +15,7 @@
 #include "src/core/shard.h"
 #include "src/core/file_at.h"
 #include "src/core/shard_format.h"
+#include "src/core/shard_sums.h"
 #include "src/base/buf.h"
 
 #include <inttypes.h>
@@ -41,6 +42,7 @@ struct hdt_shard {
     uint32_t n_vocab;
     uint64_t n_tokens;
     uint64_t data_offset; /* of the first token in the file */
+    struct hdt_shard_sums sums;
 };
 
 /* ---- raw ---- */
@@ -262,7 +264,7 @@ static enum hdt_status shard_init(struct hdt_shard *s, struct hdt_error *err)
     if (s->n_tokens == 0) {
         return hdt_error_set(err, HDT_EINVAL, "token shard '%s' is empty", s->path);
     }
-    return HDT_OK;
+    return hdt_shard_sums_load(s->path, size, s->dtype, &s->sums, err);
 }
 
 enum hdt_status hdt_shard_open(const char *path, const struct hdt_shard_options *options,
@@ -301,6 +303,7 @@ void hdt_shard_close(struct hdt_shard *shard)
     if (shard->fd >= 0) {
         close(shard->fd);
     }
+    hdt_shard_sums_release(&shard->sums);
     free(shard->path);
     free(shard);
 }
@@ -358,6 +361,26 @@ static enum hdt_status widen(const struct hdt_shard *s, const void *raw, uint64_
     return HDT_OK;
 }
 
+/* Bytes of the file; with digests by whole blocks, which are compared. */
+static enum hdt_status bytes_read(const struct hdt_shard *s, uint64_t offset, void *dst, size_t len,
+                                  struct hdt_error *err)
+{
+    uint8_t block[HDT_SHARD_SUMS_BLOCK], *to = dst;
+    size_t at, n;
+
+    if (!s->sums.sums) {
+        return hdt_file_read_at(s->fd, s->path, offset, dst, len, err);
+    }
+    for (; len > 0; len -= n, offset += n, to += n) {
+        at = (size_t)(offset % HDT_SHARD_SUMS_BLOCK);
+        n = HDT_SHARD_SUMS_BLOCK - at < len ? HDT_SHARD_SUMS_BLOCK - at : len;
+        HDT_TRY(hdt_shard_sums_read(&s->sums, s->fd, s->path, offset / HDT_SHARD_SUMS_BLOCK, block,
+                                    err));
+        memcpy(to, block + at, n);
+    }
+    return HDT_OK;
+}
+
 enum hdt_status hdt_shard_read(const struct hdt_shard *shard, uint64_t pos, size_t n, int32_t *out,
                                struct hdt_error *err)
 {
@@ -373,8 +396,7 @@ enum hdt_status hdt_shard_read(const struct hdt_shard *shard, uint64_t pos, size
     while (n > 0) {
         size_t part = n < PIECE ? n : PIECE;
 
-        HDT_TRY(hdt_file_read_at(shard->fd, shard->path, shard->data_offset + pos * size, raw,
-                                 part * size, err));
+        HDT_TRY(bytes_read(shard, shard->data_offset + pos * size, raw, part * size, err));
         HDT_TRY(widen(shard, raw, pos, part, out, err));
         pos += part;
         out += part;

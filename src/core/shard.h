@@ -12,7 +12,9 @@
  *   megatron  `X.bin` beside `X.idx`; the documents in their order, one after the other.
  *
  * All are little-endian. A shard is checked when it is opened, token numbers when they are read;
- * errors name the file and the byte offset.
+ * errors name the file and the byte offset. None of these formats has a digest: a token that became
+ * another one is found only with `X.bin.sums` beside it (shard_sums.h), which the writer makes, and
+ * `hdt tokenize --sums` for files of other programs; it is used wherever it is.
  */
 #include "src/base/error.h"
 #include "src/core/tensor.h"
@@ -66,10 +68,11 @@ enum hdt_status hdt_shard_check(const struct hdt_shard *shard, struct hdt_error 
 
 struct hdt_shard_writer; /* opaque; one thread at a time */
 
-/* Make a file at `path` (replaced if it exists) in format RAW (AUTO means RAW) or LLMC, to be
- * filled by append. n_vocab must be set; dtype NONE picks U16 when n_vocab fits. `tokenizer` goes
- * into the sidecar of a raw shard and may be NULL. End with finish (complete: header, sidecar,
- * fsync) or abort (both files removed); both free the writer. HDT_EINVAL, HDT_EIO. */
+/* Make a file for `path` in format RAW (AUTO means RAW) or LLMC, to be filled by append. n_vocab
+ * must be set; dtype NONE picks U16 when n_vocab fits. `tokenizer` goes into the sidecar of a raw
+ * shard and may be NULL. The file has the name `path`.tmp until finish (header, digests, sidecar,
+ * fsync), which gives it its own and replaces what was there; abort removes it. Both free the
+ * writer. HDT_EINVAL, HDT_EIO. */
 enum hdt_status hdt_shard_writer_open(const char *path, const struct hdt_shard_options *options,
                                       const char *tokenizer, struct hdt_shard_writer **writer,
                                       struct hdt_error *err);

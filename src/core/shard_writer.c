@@ -4,7 +4,9 @@
 
 #include "src/core/shard.h"
 #include "src/core/shard_format.h"
+#include "src/core/shard_sums.h"
 #include "src/base/buf.h"
+#include "src/base/file.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -18,8 +20,8 @@
 #define PIECE 4096
 
 struct hdt_shard_writer {
-    char *path, *sidecar_path; /* the latter NULL for llm.c */
-    char *tokenizer;           /* may be NULL */
+    char *path, *temp, *sidecar_path; /* the last one NULL for llm.c */
+    char *tokenizer;                  /* may be NULL */
     FILE *file;
     enum hdt_shard_format format;
     enum hdt_dtype dtype;
@@ -33,6 +35,7 @@ static void writer_free(struct hdt_shard_writer *w)
         fclose(w->file);
     }
     free(w->path);
+    free(w->temp);
     free(w->sidecar_path);
     free(w->tokenizer);
     free(w);
@@ -84,7 +87,8 @@ enum hdt_status hdt_shard_writer_open(const char *path, const struct hdt_shard_o
     w->n_vocab = options->n_vocab;
     w->tokenizer = tokenizer ? hdt_strdup(tokenizer) : NULL;
     w->sidecar_path = w->format == HDT_SHARD_RAW ? hdt_asprintf("%s.json", path) : NULL;
-    w->file = fopen(path, "wbe");
+    w->temp = hdt_asprintf("%s.tmp", path);
+    w->file = fopen(w->temp, "wbe");
     if (!w->file) {
         write_failed(path, err);
         writer_free(w);
@@ -159,12 +163,28 @@ static enum hdt_status sidecar_write(const struct hdt_shard_writer *w, struct hd
     json_t *root = json_pack("{s:s, s:I, s:I, s:s*}", "dtype", hdt_dtype_name(w->dtype), "n_vocab",
                              (json_int_t)w->n_vocab, "n_tokens", (json_int_t)w->n_tokens,
                              "tokenizer", w->tokenizer);
-    int rc = root ? json_dump_file(root, w->sidecar_path, JSON_INDENT(2)) : -1;
+    char *json = json_dumps(root, JSON_INDENT(2));
+    struct hdt_buf text = {0};
+    enum hdt_status status;
 
+    hdt_buf_appendf(&text, "%s\n", json);
+    status = hdt_file_write(w->sidecar_path, &text, 0644, HDT_FILE_REPLACE, err);
+    hdt_buf_release(&text);
+    free(json);
     json_decref(root);
-    if (rc != 0) {
-        return hdt_error_set(err, HDT_EIO, "cannot write sidecar '%s' of token shard",
-                             w->sidecar_path);
+    return status;
+}
+
+/* What describes the shard first: a crash in between leaves an old shard that its new digests
+ * refuse, never a new one that is taken for an old. */
+static enum hdt_status writer_place(const struct hdt_shard_writer *w, struct hdt_error *err)
+{
+    HDT_TRY(hdt_shard_sums_write(w->temp, w->path, w->dtype, err));
+    if (w->sidecar_path) {
+        HDT_TRY(sidecar_write(w, err));
+    }
+    if (rename(w->temp, w->path) != 0) {
+        return write_failed(w->path, err);
     }
     return HDT_OK;
 }
@@ -188,7 +208,7 @@ static enum hdt_status writer_complete(struct hdt_shard_writer *w, struct hdt_er
     if (rc != 0) {
         return write_failed(w->path, err);
     }
-    return w->sidecar_path ? sidecar_write(w, err) : HDT_OK;
+    return writer_place(w, err);
 }
 
 enum hdt_status hdt_shard_writer_finish(struct hdt_shard_writer *writer, struct hdt_error *err)
@@ -205,9 +225,6 @@ enum hdt_status hdt_shard_writer_finish(struct hdt_shard_writer *writer, struct 
 
 void hdt_shard_writer_abort(struct hdt_shard_writer *writer)
 {
-    unlink(writer->path);
-    if (writer->sidecar_path) {
-        unlink(writer->sidecar_path);
-    }
+    unlink(writer->temp);
     writer_free(writer);
 }

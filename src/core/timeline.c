@@ -81,6 +81,14 @@ void hdt_timeline_add_op(struct hdt_timeline *t, const struct hdt_timeline_op *o
     }
     if (op->mb >= 0) {
         fprintf(t->out, "%s\"mb\":%" PRId64, comma, op->mb);
+        comma = ",";
+    }
+    if (op->eval) {
+        fprintf(t->out, "%s\"eval\":true", comma);
+        comma = ",";
+    }
+    if (op->cpu_us > 0) {
+        fprintf(t->out, "%s\"cpu_us\":%.1f", comma, op->cpu_us);
     }
     fputs("}}", t->out);
 }

@@ -25,7 +25,9 @@ struct hdt_timeline_op {
     enum hdt_op_kind kind;
     int rank, stage;         /* stage -1: an op of the rank */
     int64_t mb, step;        /* -1: none */
+    bool eval;               /* of an evaluation, not of the step itself */
     double start_us, dur_us; /* on any clock that all ranks of the file share */
+    double cpu_us;           /* of dur_us, on a core; 0: not known */
 };
 
 /* Begin the file. HDT_EIO. */

@@ -11,6 +11,7 @@
 
 #include "src/net/ca.h"
 #include "src/net/ca_internal.h"
+#include "src/net/bundle.h"
 #include "src/base/buf.h"
 #include "src/base/file.h"
 #include "src/net/crl.h"
@@ -422,19 +423,28 @@ static enum hdt_status anchors_check(const struct hdt_ca *ca, const struct hdt_c
     return status;
 }
 
+/* Copies of the authority's own files. */
+static enum hdt_status anchors_pem(const struct hdt_ca *ca, struct hdt_buf *cert,
+                                   struct hdt_buf *crl, struct hdt_error *err)
+{
+    char *crl_path = hdt_ca_path(ca, "crl.pem");
+    enum hdt_status status = hdt_file_read(crl_path, INDEX_MAX, crl, err);
+
+    hdt_ca_cert_pem(ca->cert, cert);
+    free(crl_path);
+    return status;
+}
+
 static enum hdt_status anchors_copy(const struct hdt_ca *ca, const struct hdt_ca_output *output,
                                     struct hdt_error *err)
 {
-    char *crl_path = hdt_ca_path(ca, "crl.pem");
     struct hdt_buf cert = {0}, crl = {0};
-    enum hdt_status status = hdt_file_read(crl_path, INDEX_MAX, &crl, err);
+    enum hdt_status status = anchors_pem(ca, &cert, &crl, err);
 
-    hdt_ca_cert_pem(ca->cert, &cert);
     status = status == HDT_OK ? file_put(output->dir, "ca.pem", &cert, 0644, err) : status;
     status = status == HDT_OK ? file_put(output->dir, "crl.pem", &crl, 0644, err) : status;
     hdt_buf_release(&cert);
     hdt_buf_release(&crl);
-    free(crl_path);
     return status;
 }
 
@@ -479,11 +489,34 @@ static enum hdt_status federation_check(const struct hdt_ca *ca,
     return HDT_OK;
 }
 
+enum hdt_status hdt_ca_bundle(struct hdt_ca *ca, struct hdt_ca_entry *entry,
+                              struct hdt_bundle *bundle, struct hdt_error *err)
+{
+    enum hdt_status status;
+    EVP_PKEY *key;
+
+    memset(bundle, 0, sizeof(*bundle));
+    HDT_TRY(federation_check(ca, &entry->identity, err));
+    HDT_TRY(hdt_ca_key_make(&key, err));
+    hdt_ca_key_pem(key, &bundle->key);
+    status = cert_record(ca, key, entry, &bundle->cert, err);
+    EVP_PKEY_free(key);
+    if (status == HDT_OK) {
+        status = anchors_pem(ca, &bundle->ca, &bundle->crl, err);
+    }
+    if (status != HDT_OK) {
+        hdt_bundle_release(bundle);
+        return status;
+    }
+    bundle->identity = entry->identity;
+    bundle->dates = entry->dates;
+    return HDT_OK;
+}
+
 enum hdt_status hdt_ca_issue(struct hdt_ca *ca, const struct hdt_ca_output *output,
                              struct hdt_ca_entry *entry, struct hdt_error *err)
 {
-    struct hdt_buf key_pem = {0}, cert_pem = {0};
-    EVP_PKEY *key;
+    struct hdt_bundle made;
     enum hdt_status status;
 
     HDT_TRY(federation_check(ca, &entry->identity, err));
@@ -491,18 +524,12 @@ enum hdt_status hdt_ca_issue(struct hdt_ca *ca, const struct hdt_ca_output *outp
     HDT_TRY(output_check(output, HDT_CA_CERT_FILE, err));
     HDT_TRY(anchors_check(ca, output, err));
     HDT_TRY(hdt_dir_make(output->dir, 0700, err));
-    HDT_TRY(hdt_ca_key_make(&key, err));
-    hdt_ca_key_pem(key, &key_pem);
-    status = cert_record(ca, key, entry, &cert_pem, err);
+    HDT_TRY(hdt_ca_bundle(ca, entry, &made, err));
+    status = file_put(output->dir, HDT_CA_KEY_FILE, &made.key, 0600, err);
     status =
-        status == HDT_OK ? file_put(output->dir, HDT_CA_KEY_FILE, &key_pem, 0600, err) : status;
-    status =
-        status == HDT_OK ? file_put(output->dir, HDT_CA_CERT_FILE, &cert_pem, 0644, err) : status;
+        status == HDT_OK ? file_put(output->dir, HDT_CA_CERT_FILE, &made.cert, 0644, err) : status;
     status = status == HDT_OK ? anchors_copy(ca, output, err) : status;
-    OPENSSL_cleanse(key_pem.data, key_pem.len);
-    hdt_buf_release(&key_pem);
-    hdt_buf_release(&cert_pem);
-    EVP_PKEY_free(key);
+    hdt_bundle_release(&made);
     return status;
 }
 

@@ -59,6 +59,7 @@ struct hdt_ca_entry {
 };
 
 struct hdt_ca;
+struct hdt_bundle;
 
 /* Make the folder with key, certificate and empty lists. HDT_EEXIST when an authority is there and
  * not output->force. */
@@ -76,6 +77,10 @@ const char *hdt_ca_federation(const struct hdt_ca *ca);
  */
 enum hdt_status hdt_ca_issue(struct hdt_ca *ca, const struct hdt_ca_output *output,
                              struct hdt_ca_entry *entry, struct hdt_error *err);
+
+/* The same in memory, to be written as one file (bundle.h). *bundle is to be released. */
+enum hdt_status hdt_ca_bundle(struct hdt_ca *ca, struct hdt_ca_entry *entry,
+                              struct hdt_bundle *bundle, struct hdt_error *err);
 
 /* Key and request of `identity`: key.pem and NAME.csr in output->dir. Needs no authority. */
 enum hdt_status hdt_ca_request(const struct hdt_identity *identity,

@@ -2,7 +2,8 @@
 #ifndef HDT_NET_CA_INTERNAL_H
 #define HDT_NET_CA_INTERNAL_H
 
-/* X.509 objects of the authority and their PEM text; no files but reading. Only ca.c uses it. */
+/* X.509 objects of the authority and their PEM text; no files but reading. ca.c and
+ * bundle.c use it. */
 #include "src/net/ca.h"
 
 #include <openssl/evp.h>

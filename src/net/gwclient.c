@@ -23,6 +23,7 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
+#include <xxhash.h>
 
 #define GREET_TIMEOUT_MS 10000
 #define SEND_TIMEOUT_MS  30000
@@ -159,6 +160,7 @@ static enum hdt_status client_send_msg(struct hdt_gwclient *c, const json_t *msg
                              HDT_FRAME_MAX_MSG);
     }
     frame.coded_len = (uint32_t)(out.len - sizeof(header));
+    frame.xxh3 = XXH3_64bits(out.data + sizeof(header), frame.coded_len);
     hdt_frame_pack(&frame, (uint8_t *)out.data);
     status = client_write(c, &out, err);
     hdt_buf_release(&out);
@@ -182,6 +184,11 @@ static enum hdt_status client_take(struct hdt_gwclient *c, json_t **msg, struct 
     len = HDT_FRAME_HEADER_LEN + (size_t)frame.coded_len;
     if (c->in.len < len) {
         return HDT_AGAIN;
+    }
+    if (frame.xxh3 != 0 &&
+        frame.xxh3 != XXH3_64bits(c->in.data + HDT_FRAME_HEADER_LEN, frame.coded_len)) {
+        return hdt_error_set(err, HDT_EPROTO, "a message of gateway %s was damaged on its way",
+                             c->address);
     }
     HDT_TRY(hdt_msg_decode(c->in.data + HDT_FRAME_HEADER_LEN, frame.coded_len, msg, err));
     hdt_buf_consume(&c->in, len);

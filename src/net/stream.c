@@ -23,6 +23,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+#include <xxhash.h>
 
 #define LOW_WATER_DEFAULT    (256u << 10)
 #define HANDSHAKE_US_DEFAULT (10 * HDT_US_PER_S)
@@ -187,6 +188,13 @@ static enum hdt_status record_complete(struct hdt_stream *stream, struct hdt_err
     struct hdt_frame frame = stream->frame;
     int passed_fd = -1;
 
+    if (frame.kind == HDT_FRAME_MSG && frame.xxh3 != 0 &&
+        frame.xxh3 != XXH3_64bits(stream->payload, stream->payload_len)) {
+        return hdt_error_set(err, HDT_EPROTO,
+                             "cannot accept a message of %zu bytes: it was damaged on its way",
+                             stream->payload_len);
+    }
+
     if (frame.kind == HDT_FRAME_POOL) {
         passed_fd = stream->passed_fd;
         stream->passed_fd = -1;
@@ -256,6 +264,9 @@ static void stage_record(struct hdt_stream *stream, struct hdt_record *record)
 {
     struct hdt_stream_buf *stage = &stream->stage;
 
+    if (record->frame.kind == HDT_FRAME_MSG) {
+        record->frame.xxh3 = XXH3_64bits(record->payload, record->payload_len);
+    }
     hdt_frame_pack(&record->frame, stage->data + stage->end);
     stage->end += HDT_FRAME_HEADER_LEN;
     if (record->payload_len > HDT_STREAM_SMALL_MAX) {

@@ -11,6 +11,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #define N_RETIRED 8
 
@@ -112,6 +113,13 @@ void hdt_tls_crl_pem(struct hdt_tls_ctx *ctx, struct hdt_buf *pem)
     }
 }
 
+int64_t hdt_tls_crl_number(struct hdt_tls_ctx *ctx)
+{
+    const X509_CRL *crl = crl_in_force(hdt_tls_ctx_ssl_ctx(ctx));
+
+    return crl ? hdt_crl_number(crl) : 0;
+}
+
 static enum hdt_status crl_check(SSL_CTX *ssl_ctx, X509_CRL *crl, struct hdt_error *err)
 {
     const ASN1_TIME *until = X509_CRL_get0_nextUpdate(crl);
@@ -171,6 +179,33 @@ SSL_CTX *hdt_tls_ctx_ssl_ctx(struct hdt_tls_ctx *ctx)
 void hdt_tls_ctx_identity(struct hdt_tls_ctx *ctx, struct hdt_identity *identity)
 {
     *identity = hdt_tls_policy_of(hdt_tls_ctx_ssl_ctx(ctx))->own;
+}
+
+static int64_t expiry_of(const X509 *cert)
+{
+    struct tm tm = {0};
+
+    return ASN1_TIME_to_tm(X509_get0_notAfter(cert), &tm) ? (int64_t)timegm(&tm) : 0;
+}
+
+void hdt_tls_ctx_expiry(struct hdt_tls_ctx *ctx, struct hdt_tls_expiry *expiry)
+{
+    SSL_CTX *ssl_ctx = hdt_tls_ctx_ssl_ctx(ctx);
+    X509_STORE *store = SSL_CTX_get_cert_store(ssl_ctx);
+    const STACK_OF(X509_OBJECT) * objects;
+
+    expiry->own_s = expiry_of(SSL_CTX_get0_certificate(ssl_ctx));
+    expiry->authority_s = INT64_MAX;
+    X509_STORE_lock(store);
+    objects = X509_STORE_get0_objects(store);
+    for (int i = 0; i < sk_X509_OBJECT_num(objects); i++) {
+        const X509 *cert = X509_OBJECT_get0_X509(sk_X509_OBJECT_value(objects, i));
+
+        if (cert && expiry_of(cert) < expiry->authority_s) {
+            expiry->authority_s = expiry_of(cert);
+        }
+    }
+    X509_STORE_unlock(store);
 }
 
 enum hdt_status hdt_tls_expect(SSL *ssl, enum hdt_role role, const char *name,

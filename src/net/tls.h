@@ -17,6 +17,7 @@
 #include "src/net/identity.h"
 
 #include <openssl/ssl.h>
+#include <stdint.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -59,6 +60,16 @@ void hdt_tls_crl_pem(struct hdt_tls_ctx *ctx, struct hdt_buf *pem);
  * be stored; what reload returns. */
 enum hdt_status hdt_tls_crl_adopt(struct hdt_tls_ctx *ctx, const char *pem, size_t len,
                                   struct hdt_error *err);
+
+/* When the certificates in use end, seconds since 1970: our own, and of those that sign the one
+ * that ends first. */
+struct hdt_tls_expiry {
+    int64_t own_s, authority_s;
+};
+void hdt_tls_ctx_expiry(struct hdt_tls_ctx *ctx, struct hdt_tls_expiry *expiry);
+
+/* Number of the revocation list in force; 0: none. */
+int64_t hdt_tls_crl_number(struct hdt_tls_ctx *ctx);
 
 /* For SSL_new, now: borrowed, alive at least through the next eight reloads. */
 SSL_CTX *hdt_tls_ctx_ssl_ctx(struct hdt_tls_ctx *ctx);

@@ -2,7 +2,8 @@
 #ifndef HDT_NET_TLS_INTERNAL_H
 #define HDT_NET_TLS_INTERNAL_H
 
-/* What the files of tls share; nobody else includes this. */
+/* What the files of tls share; nobody else includes this but bundle.c, which checks certificates as
+ * TLS does. */
 #include "src/net/tls.h"
 
 #include <stdbool.h>

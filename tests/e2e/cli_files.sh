@@ -177,14 +177,17 @@ assert c["vocab_size"] == 256 and c["model_type"] == "llama"
 PY
 python3 make.py
 for dtype in f32 bf16; do
-    check "export $dtype" hdt export --checkpoint ck --out "out-$dtype" --dtype "$dtype"
+    check "export $dtype" hdt export --checkpoint ck/latest --out "out-$dtype" --dtype "$dtype"
     check "its weights and config" python3 judge.py "out-$dtype" "$dtype"
-    same "no other file" "config.json model.safetensors" "$(cd "out-$dtype" && echo *)"
+    same "no other file" "SHA256SUMS config.json model.safetensors" "$(cd "out-$dtype" && echo *)"
+    check "digests that others check" sh -c "cd out-$dtype && sha256sum --strict -c SHA256SUMS" >/dev/null
 done
-refused 1 "exists already; nothing was changed" hdt export --checkpoint ck --out out-f32
+refused 1 "exists already; nothing was changed" hdt export --checkpoint ck/latest --out out-f32
+# In a folder of checkpoints each has a manifest: one that lost it is not taken for another program's.
+refused 1 "hdt.json is missing" hdt export --checkpoint ck --out o3
 refused 3 "cannot read checkpoint" hdt export --checkpoint nothing --out o3
 truncate -s -4 ck/step-00000003/model.safetensors
-refused 1 "model.safetensors" hdt export --checkpoint ck --out o3
+refused 1 "model.safetensors" hdt export --checkpoint ck/latest --out o3
 check "nothing is left of a failed export" test ! -e o3/model.safetensors
 
 same "version as JSON" 1 "$(hdt version --json | python3 -c '

@@ -78,10 +78,13 @@ gateway_conf() { # NAME [PEER=ADDRESS...]
 
 answers() { hdt status --gateway "$(gateway_of "$1")" --json >"$work/$1/status.json" 2>/dev/null; }
 
+# For background jobs: becomes the command, where the processes of a site are to run. Labs have their own.
+run_at() { exec "${@:2}"; } # SITE COMMAND...
+
 # Starts the gateway of a site; its process number in ${gateway_pid[NAME]}.
 declare -A gateway_pid worker_pid
 gateway_start() { # NAME
-    hdt-gateway -c "$work/$1/gateway.yaml" >>"$work/$1/gateway.log" 2>&1 </dev/null &
+    run_at "$1" hdt-gateway -c "$work/$1/gateway.yaml" >>"$work/$1/gateway.log" 2>&1 </dev/null &
     gateway_pid[$1]=$!
     pids+=($!)
     wait_until 20 answers "$1" && return
@@ -109,7 +112,7 @@ worker() { # SITE NAME [LINE...]: a worker with further lines of settings
         [[ $* = *gateway:* ]] || printf 'gateway: "%s"\n' "$(gateway_of "$site")"
         [ $# -eq 0 ] || printf '%s\n' "$@"
     } >"$dir/worker.yaml"
-    hdt-worker -c "$dir/worker.yaml" >>"$dir/worker.log" 2>&1 </dev/null &
+    run_at "$site" hdt-worker -c "$dir/worker.yaml" >>"$dir/worker.log" 2>&1 </dev/null &
     # shellcheck disable=SC2034 # for the tests
     worker_pid[$site/$name]=$!
     pids+=($!)
@@ -184,7 +187,7 @@ for line in lines:
     at = tree
     *sections, last = key.split(".")
     for s in sections:
-        at = at[s]
+        at = at.setdefault(s, {})
     at[last] = value
 with open(path, "w") as f:
     for key, value in tree.items():
@@ -202,6 +205,23 @@ submit() {
     shift 2
     timeout 120 hdt submit --gateway "$(gateway_of "$site")" --json "$work/$name.json" "$@" \
         "$work/$name.yaml" >"$work/$name.log" 2>&1 </dev/null
+}
+
+# The run's metrics.jsonl: whole lines, and of each epoch each step once and in order, up to the last.
+metrics_whole() { # FILE STEPS
+    python3 - "$@" <<'PY'
+import json, sys
+lines = [json.loads(line) for line in open(sys.argv[1])]
+steps = [(line["epoch"], line["step"]) for line in lines if "loss" in line]
+last = {}
+for epoch, step in steps:
+    before = last.get(epoch)
+    if before is not None and step != before + 1:
+        sys.exit(f"epoch {epoch}: step {step} after {before}")
+    last[epoch] = step
+if steps != sorted(steps) or {step for _, step in steps} != set(range(1, int(sys.argv[2]) + 1)):
+    sys.exit(f"{len(steps)} lines, last {steps[-1:]}, not steps 1 to {sys.argv[2]}")
+PY
 }
 
 # Losses of all steps, as a number of steps and a digest, and that of the weights.

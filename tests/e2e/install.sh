@@ -49,6 +49,40 @@ else
     echo "left out: loading the module from $prefix needs a mount namespace there"
 fi
 
+# ---- services: understood by systemd, little exposed; their user and folders ----
+units=$root$(variable systemdsystemunitdir)
+if command -v systemd-analyze >/dev/null; then
+    mkdir units && for unit in "$units"/*.service; do
+        sed "s,=$(variable bindir)/,=$bindir/," "$unit" >"units/${unit##*/}"
+    done
+    # Names of settings that this systemd does not know, and programs that are not there, are said.
+    said=$(systemd-analyze verify --man=no units/hdt-gateway.service units/hdt-worker.service \
+        units/hdt-worker@w1.service 2>&1 | grep -F hdt-)
+    same "systemd-analyze verify" "nothing said" "${said:-nothing said}"
+    for unit in units/*.service; do
+        # In tenths. The worker needs devices, and compilers of kernels write code.
+        systemd-analyze security --offline=true --no-pager --threshold=20 "$unit" >exposure 2>&1
+        same "exposure of ${unit##*/}: $(grep -o 'level for.*' exposure)" 0 $?
+    done
+else
+    echo "left out: systemd-analyze is not installed (systemd)"
+fi
+if command -v systemd-sysusers >/dev/null && command -v systemd-tmpfiles >/dev/null && [ "$(id -u)" = 0 ]; then
+    mkdir -p "$root/etc"
+    printf 'root:x:0:0::/root:/bin/sh\n' >"$root/etc/passwd"
+    printf 'root:x:0:\n' >"$root/etc/group"
+    check "systemd-sysusers" systemd-sysusers --root="$root" "$root$(variable sysusersdir)/hdt.conf"
+    check "user hdt, without a shell" grep -qE '^hdt:.*:/var/lib/hdt:/usr/sbin/nologin$' "$root/etc/passwd"
+    check "it may use accelerators" grep -qE '^render:.*[:,]hdt$' "$root/etc/group"
+    check "systemd-tmpfiles" systemd-tmpfiles --root="$root" --create "$root$(variable tmpfilesdir)/hdt.conf"
+    hdt=$(sed -n 's/^hdt:[^:]*:\([0-9]*\):\([0-9]*\):.*/\1:\2/p' "$root/etc/passwd")
+    same "state is the services'" "$hdt 750" "$(stat -c '%u:%g %a' "$root/var/lib/hdt")"
+    same "keys are root's, read by the services" "0:${hdt#*:} 750" \
+        "$(stat -c '%u:%g %a' "$root$(variable sysconfdir)/hdt/tls")"
+else
+    echo "left out: user and folders need root, systemd-sysusers and systemd-tmpfiles"
+fi
+
 # ---- manuals ----
 for page in man1/hdt.1 man3/hdt.3 man5/hdt-gateway.yaml.5 man5/hdt-worker.yaml.5 man5/hdt-job.yaml.5 \
     man8/hdt-gateway.8 man8/hdt-worker.8; do

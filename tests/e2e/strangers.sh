@@ -29,9 +29,9 @@ check "a run that is left alone" submit a calm
 
 rss() { ps -o rss= -p "${gateway_pid[$1]}" | tr -d ' '; }
 refused_by() { # CAUSE [SOCKET]
-    curl -s "$(http_of a)/metrics" | sed -n "s/^hdt_refused_connections_total{socket=\"${2:-wan}\",cause=\"$1\"} //p"
+    curl -s "$(http_of a)/metrics" | sed -n "s/^hdt_refused_connections_total{.*socket=\"${2:-wan}\",cause=\"$1\"} //p"
 }
-misdeeds() { curl -s "$(http_of a)/metrics" | sed -n "s/^hdt_peer_misdeeds_total{peer=\"x\",cause=\"$1\"} //p"; }
+misdeeds() { curl -s "$(http_of a)/metrics" | sed -n "s/^hdt_peer_misdeeds_total{.*peer=\"x\",cause=\"$1\"} //p"; }
 rss_before=$(rss a)
 lines_before=$(wc -l <"$work/a/gateway.log")
 

@@ -4,8 +4,9 @@
  *
  * Input: what the other end is (0 a peer's control stream, 1 a peer's bulk stream, 2 a worker with
  * shared memory), then records: a byte of how (bit 0: the checksum is made right, bit 1: the header
- * goes out as it is, bit 2: job, epoch and flow are made those of a flow that is open), 59 bytes of
- * header behind magic and version, and as much payload as the header says and the input has.
+ * goes out as it is, bit 2: job, epoch and flow are made those of a flow that is open, bit 3: its
+ * check is left as it is), 59 bytes of header behind magic and version, and as much payload as the
+ * header says and the input has.
  *
  * What has to hold: no crash, no memory that stays, and the connection ends when its input does.
  */
@@ -342,8 +343,14 @@ static void play(struct bench *bench, int fd, const uint8_t *data, size_t size)
         struct hdt_frame frame;
         size_t len = 0;
         const uint8_t how = data[0];
+        uint16_t crc;
 
         memcpy(header + 5, data + 1, HEAD_LEN);
+        if ((how & 8) == 0) {
+            crc = hdt_frame_crc(header);
+            header[20] = (uint8_t)crc;
+            header[21] = (uint8_t)(crc >> 8);
+        }
         data += 1 + HEAD_LEN;
         size -= 1 + HEAD_LEN;
         if ((how & 2) == 0 && hdt_frame_unpack(header, &frame, NULL) == HDT_OK) {

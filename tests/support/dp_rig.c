@@ -235,10 +235,9 @@ static void on_probed(void *user, const char *site, double bytes_per_s, double r
     atomic_fetch_add(&self->n_probed, 1);
 }
 
-static void on_flow_failed(void *user, uint32_t job, uint32_t flow, const struct hdt_error *why)
+static void on_flow_failed(void *user, uint32_t job, uint32_t epoch, const struct hdt_error *why)
 {
-    (void)job;
-    fprintf(stderr, "flow %u failed: %s\n", flow, why->msg);
+    fprintf(stderr, "a flow of job %u, epoch %u failed: %s\n", job, epoch, why->msg);
     atomic_fetch_add(&((struct rig_site *)user)->n_flow_failed, 1);
 }
 

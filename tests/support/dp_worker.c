@@ -13,6 +13,7 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
+#include <xxhash.h>
 
 /* ---- frames ---- */
 
@@ -234,9 +235,12 @@ static bool worker_on_data(struct rig_worker *worker, const struct hdt_frame *fr
     RIG_CHECK(frame->frame_len == frame_len(rig, frame->flow, frame->seq),
               "flow %u, frame %llu: %u bytes", frame->flow, (unsigned long long)frame->seq,
               frame->frame_len);
-    RIG_CHECK(frame->shape == (uint16_t)(frame->seq * 3) && frame->dtype == HDT_DTYPE_BF16,
-              "flow %u, frame %llu: shape %u", frame->flow, (unsigned long long)frame->seq,
-              frame->shape);
+    RIG_CHECK(frame->flags == (uint8_t)(frame->seq * 3) && frame->dtype == HDT_DTYPE_BF16,
+              "flow %u, frame %llu: flags %u", frame->flow, (unsigned long long)frame->seq,
+              frame->flags);
+    RIG_CHECK(rig->unchecked || frame->xxh3 == (uint32_t)XXH3_64bits(slot, frame->frame_len),
+              "flow %u, frame %llu: its sender's hash is another", frame->flow,
+              (unsigned long long)frame->seq);
     RIG_CHECK(worker->over_tls || slot == worker->pool.base + frame->offset, "wrong slot");
     if (!rig->unchecked) {
         frame_fill(worker->expected, frame->frame_len, frame->flow, frame->seq);
@@ -299,12 +303,13 @@ static bool worker_submit(struct rig_worker *worker, unsigned idx)
         frame.frame_len = frame_len(worker->rig, idx, frame.seq);
         frame.raw_len = frame.frame_len * 2;
         frame.dtype = HDT_DTYPE_BF16;
-        frame.shape = (uint16_t)(frame.seq * 3);
+        frame.flags = (uint8_t)(frame.seq * 3);
         frame.prio = (uint8_t)flow->prio;
         frame.offset = (uint64_t)(slot - worker->pool.base);
         if (!worker->rig->unchecked || frame.seq < flow->depth) {
             frame_fill(slot, frame.frame_len, idx, frame.seq);
         }
+        frame.xxh3 = worker->rig->unchecked ? 0 : XXH3_64bits(slot, frame.frame_len);
         if (!worker_send(worker, &frame, worker->over_tls ? slot : NULL,
                          worker->over_tls ? frame.frame_len : 0, -1)) {
             return false;

@@ -9,6 +9,8 @@
 
 static struct {
     json_t *sent; /* [{"to", "msg"}] */
+    char failing[32];
+    enum hdt_status failing_status;
     size_t n_flows, n_jobs_closed, n_rechecks;
 } fake;
 
@@ -60,11 +62,25 @@ void fake_dataplane_reset(void)
     memset(&fake, 0, sizeof(fake));
 }
 
+void fake_dataplane_fail(const char *to, enum hdt_status status)
+{
+    snprintf(fake.failing, sizeof(fake.failing), "%s", to);
+    fake.failing_status = status;
+}
+
+static enum hdt_status sent_may_go(const char *to, struct hdt_error *err)
+{
+    if (fake.failing_status != HDT_OK && strcmp(fake.failing, to) == 0) {
+        return hdt_error_set(err, fake.failing_status, "cannot send to %s", to);
+    }
+    return HDT_OK;
+}
+
 enum hdt_status hdt_dataplane_peer_send(struct hdt_dataplane *dp, const char *site,
                                         const json_t *msg, struct hdt_error *err)
 {
     (void)dp;
-    (void)err;
+    HDT_TRY(sent_may_go(site, err));
     sent_add(site, msg);
     return HDT_OK;
 }
@@ -75,8 +91,8 @@ enum hdt_status hdt_dataplane_client_send(struct hdt_dataplane *dp, uint64_t cli
     char to[32];
 
     (void)dp;
-    (void)err;
     snprintf(to, sizeof(to), "%llu", (unsigned long long)client);
+    HDT_TRY(sent_may_go(to, err));
     sent_add(to, msg);
     return HDT_OK;
 }

@@ -9,6 +9,8 @@
 /* The oldest message sent to this peer (site) or client that has type `type`; taken out of the
  * list; NULL when there is none. New reference. */
 json_t *fake_dataplane_take(const char *to, const char *type);
+/* From now on sending to this peer or client ends so (HDT_OK: it does not fail any more). */
+void fake_dataplane_fail(const char *to, enum hdt_status status);
 size_t fake_dataplane_n_flows(void);
 size_t fake_dataplane_n_jobs_closed(void);
 size_t fake_dataplane_n_rechecks(void);

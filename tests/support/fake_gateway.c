@@ -72,8 +72,10 @@ struct fake_gateway {
     json_t *outbox; /* array of [worker, msg] */
     json_t *cuts;   /* array of [worker, forget] */
     bool woken, stopping;
-    int n_joined, n_refuse;
-    unsigned long n_frames;
+    int n_joined, n_refuse, n_lose, n_flip;
+    unsigned lose_one_in, seed;
+    json_t *taken; /* "WORKER JOB EPOCH" -> last report taken */
+    unsigned long n_frames, n_reports;
 };
 
 static void check(bool ok, const char *what, const struct hdt_error *err)
@@ -153,6 +155,20 @@ static void flow_send_ack(struct flow *flow)
     }
 }
 
+/* As a gateway that has checked what it got on the wire, it hands the frame on without a hash. */
+static void frame_flip(struct fake_gateway *g, uint8_t *bytes, struct hdt_frame *frame)
+{
+    const size_t len = frame->frame_len;
+
+    pthread_mutex_lock(&g->lock);
+    if (g->n_flip > 0 && len > 64 && memcmp(bytes, "HDST", 4) == 0) {
+        bytes[64 + (len - 64) / 2] ^= 0x10;
+        frame->xxh3 = 0;
+        g->n_flip--;
+    }
+    pthread_mutex_unlock(&g->lock);
+}
+
 /* Hand on what the receiver may get and the sender holds. */
 static void flow_deliver(struct flow *flow)
 {
@@ -174,6 +190,7 @@ static void flow_deliver(struct flow *flow)
                   hdt_pool_contains(to, frame.offset, frame.frame_len),
               "a frame outside of its pool", NULL);
         memcpy(to->base + frame.offset, from->base + held->frame.offset, frame.frame_len);
+        frame_flip(flow->dst.client->gateway, to->base + frame.offset, &frame);
         client_send(flow->dst.client, &frame, NULL);
         flow->deliver_seq++;
     }
@@ -211,15 +228,79 @@ static void on_flow_open(struct client *client, const json_t *body)
 
 /* ---- receiving ---- */
 
-static bool refuse_next(struct fake_gateway *g)
+enum report_fate { REPORT_ARRIVES, REPORT_REFUSED, REPORT_LOST };
+
+static enum report_fate report_fate(struct fake_gateway *g)
 {
-    bool refuse;
+    enum report_fate fate = REPORT_ARRIVES;
 
     pthread_mutex_lock(&g->lock);
-    refuse = g->n_refuse > 0;
-    g->n_refuse -= refuse ? 1 : 0;
+    g->n_reports++;
+    if (g->n_refuse > 0) {
+        g->n_refuse--;
+        fate = REPORT_REFUSED;
+    } else if (g->n_lose > 0) {
+        g->n_lose--;
+        fate = REPORT_LOST;
+    } else if (g->lose_one_in > 0 && (unsigned)rand_r(&g->seed) % g->lose_one_in == 0) {
+        fate = REPORT_LOST;
+    }
     pthread_mutex_unlock(&g->lock);
-    return refuse;
+    return fate;
+}
+
+static void report_refuse(struct client *client, const json_t *msg)
+{
+    struct hdt_error err = {0};
+    json_t *reply;
+
+    hdt_error_set(&err, HDT_EPEER, "no session");
+    reply = hdt_msg_reply_error(msg, &err);
+    client_send(client, NULL, reply);
+    json_decref(reply);
+}
+
+/* True: it is the next of its worker. What was taken is acknowledged in any case. */
+static bool report_take(struct client *client, const json_t *msg)
+{
+    const json_t *body = hdt_msg_body(msg);
+    json_int_t n = json_integer_value(json_object_get(body, "n"));
+    json_int_t first = json_integer_value(json_object_get(body, "first"));
+    json_t *taken = client->gateway->taken, *ack;
+    json_int_t job = json_integer_value(json_object_get(body, "job"));
+    json_int_t epoch = json_integer_value(json_object_get(body, "epoch")), last;
+    char key[128];
+    bool next;
+
+    snprintf(key, sizeof(key), "%s %lld %lld", client->name, (long long)job, (long long)epoch);
+    last = json_integer_value(json_object_get(taken, key));
+    next = n == last + 1 || (n > last && n == first);
+    if (next) {
+        json_object_set_new(taken, key, json_integer(n));
+    } else if (n > last) {
+        return false;
+    }
+    ack =
+        hdt_msg_new("report.ack", NULL,
+                    json_pack("{s:I, s:I, s:I}", "job", job, "epoch", epoch, "n", next ? n : last));
+    client_send(client, NULL, ack);
+    json_decref(ack);
+    return next;
+}
+
+/* True: the message is to be kept for the test. */
+static bool on_report(struct client *client, const json_t *msg)
+{
+    switch (report_fate(client->gateway)) {
+    case REPORT_REFUSED:
+        report_refuse(client, msg);
+        return false;
+    case REPORT_LOST:
+        return false;
+    case REPORT_ARRIVES:
+        return report_take(client, msg);
+    }
+    return false;
 }
 
 /* The message is stolen. */
@@ -242,14 +323,10 @@ static void on_msg(struct client *client, json_t *msg)
         pthread_mutex_unlock(&g->lock);
     } else if (strcmp(type, "flow.open") == 0) {
         on_flow_open(client, hdt_msg_body(msg));
-    } else if (json_object_get(msg, "id") && refuse_next(g)) {
-        struct hdt_error err = {0};
-        json_t *reply;
-
-        hdt_error_set(&err, HDT_EPEER, "no session");
-        reply = hdt_msg_reply_error(msg, &err);
-        client_send(client, NULL, reply);
-        json_decref(reply);
+    } else if (json_object_get(hdt_msg_body(msg), "n") && json_object_get(msg, "id") &&
+               !on_report(client, msg)) {
+        json_decref(msg);
+        return;
     } else {
         json_object_set_new(msg, "from", json_string(client->name));
         pthread_mutex_lock(&g->lock);
@@ -527,6 +604,7 @@ struct fake_gateway *hdt_fake_gateway_new(const char *path)
     g->inbox = json_array();
     g->outbox = json_array();
     g->cuts = json_array();
+    g->taken = json_object();
     g->wake.run = woken;
     g->accept_io.kind = HDT_IO_ACCEPT;
     g->accept_io.fd = g->listen_fd;
@@ -559,6 +637,7 @@ void hdt_fake_gateway_free(struct fake_gateway *g)
     json_decref(g->inbox);
     json_decref(g->outbox);
     json_decref(g->cuts);
+    json_decref(g->taken);
     pthread_cond_destroy(&g->changed);
     pthread_mutex_destroy(&g->lock);
     free(g);
@@ -652,9 +731,41 @@ unsigned long hdt_fake_gateway_n_frames(struct fake_gateway *g)
     return n;
 }
 
+void hdt_fake_gateway_flip(struct fake_gateway *g, int n)
+{
+    pthread_mutex_lock(&g->lock);
+    g->n_flip = n;
+    pthread_mutex_unlock(&g->lock);
+}
+
+unsigned long hdt_fake_gateway_n_reports(struct fake_gateway *g)
+{
+    unsigned long n;
+
+    pthread_mutex_lock(&g->lock);
+    n = g->n_reports;
+    pthread_mutex_unlock(&g->lock);
+    return n;
+}
+
 void hdt_fake_gateway_refuse(struct fake_gateway *g, int n)
 {
     pthread_mutex_lock(&g->lock);
     g->n_refuse = n;
+    pthread_mutex_unlock(&g->lock);
+}
+
+void hdt_fake_gateway_lose(struct fake_gateway *g, int n)
+{
+    pthread_mutex_lock(&g->lock);
+    g->n_lose = n;
+    pthread_mutex_unlock(&g->lock);
+}
+
+void hdt_fake_gateway_lose_some(struct fake_gateway *g, unsigned one_in, unsigned seed)
+{
+    pthread_mutex_lock(&g->lock);
+    g->lose_one_in = one_in;
+    g->seed = seed;
     pthread_mutex_unlock(&g->lock);
 }

@@ -30,9 +30,20 @@ void hdt_fake_gateway_cut(struct fake_gateway *gateway, const char *worker, bool
 /* True as soon as exactly `n` workers are connected; waits for timeout_ms. */
 bool hdt_fake_gateway_wait_workers(struct fake_gateway *gateway, int n, int timeout_ms);
 
-/* Answer the next n reports (messages with an id) with EPEER, as a gateway without a session with
- * the coordinator's site. */
+/* Reports (messages with a number) are taken in order and once, as a coordinator takes them, and
+ * acknowledged. But the next n are answered with EPEER, as a gateway without a session with the
+ * coordinator's site does; or are lost on their way, without a word; or, of every `one_in`, one is
+ * lost at random (0: none). */
 void hdt_fake_gateway_refuse(struct fake_gateway *gateway, int n);
+void hdt_fake_gateway_lose(struct fake_gateway *gateway, int n);
+void hdt_fake_gateway_lose_some(struct fake_gateway *gateway, unsigned one_in, unsigned seed);
+
+/* Reports that came so far, also those that were taken before. */
+unsigned long hdt_fake_gateway_n_reports(struct fake_gateway *gateway);
+
+/* Flip a bit of the tensor in the next n STATE frames: memory that fails behind every checksum of a
+ * wire. */
+void hdt_fake_gateway_flip(struct fake_gateway *gateway, int n);
 
 /* DATA records taken from workers so far. */
 unsigned long hdt_fake_gateway_n_frames(struct fake_gateway *gateway);

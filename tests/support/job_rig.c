@@ -12,14 +12,17 @@
 #include "tests/support/fake_gateway.h"
 
 #include <ftw.h>
+#include <signal.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/resource.h>
 #include <string.h>
 #include <unistd.h>
 
 #define RIG_L       4 /* units: embedding, four blocks, head */
 #define RIG_V       97
+#define REPORTS     "step|eval|ckpt|ckpt.failed|saving|done|rank.done|failed"
 #define RIG_WAIT_MS 60000
 
 struct worker {
@@ -175,12 +178,13 @@ static void model_fill(const struct rig_run *run, struct hdt_model_config *model
                                        .eos_token_id = -1};
 }
 
-static json_t *conf_json(const struct rig_run *run)
+static json_t *conf_json(const struct rig_run *run, uint32_t job)
 {
     const char *codec = hdt_edge_codec_names[run->codec ? run->codec : HDT_EDGE_NONE];
-    char site[16];
+    char site[16], own[32];
 
     snprintf(site, sizeof(site), "s%d", run->data_rank);
+    snprintf(own, sizeof(own), "ckpt-%u", job);
     return json_pack(
         "{s:s,s:s,s:{s:s,s:s,s:s},s:{s:i,s:i,s:i},s:I,s:I,s:b,s:{s:f,s:f,s:i},s:{s:s,s:s},"
         "s:{s:s,s:s,s:I,s:i},s:{s:I,s:i},s:I}",
@@ -189,7 +193,7 @@ static json_t *conf_json(const struct rig_run *run)
         (json_int_t)run->steps, "seed", (json_int_t)7, "recompute", (int)run->recompute,
         "optimizer", "lr", run->lr ? run->lr : 1e-2, "min_lr", 1e-4, "warmup_steps", 2, "codec",
         "activations", codec, "activation_grads", codec, "checkpoint", "dir",
-        run->ckpt_name ? run->ckpt_name : "ckpt", "site", site, "every",
+        run->ckpt_name ? run->ckpt_name : own, "site", site, "every",
         (json_int_t)run->checkpoint_every, "keep", 2, "eval", "every", (json_int_t)run->eval_every,
         "n_micro_batches", 3, "progress_timeout", (json_int_t)5000);
 }
@@ -249,7 +253,7 @@ static void tell_all(struct rig *rig, const struct rig_run *run, const char *typ
 static void assign_all(struct rig *rig, const struct rig_run *run, uint32_t job)
 {
     struct hdt_model_config model;
-    json_t *conf = conf_json(run), *plan, *model_json;
+    json_t *conf = conf_json(run, job), *plan, *model_json;
     char worker[16];
     int i;
 
@@ -330,6 +334,27 @@ static void on_step(struct rig *rig, const struct rig_run *run, const json_t *bo
     }
 }
 
+/* A limit on file sizes is a disk that is full, for all of this process: the pools of its workers
+ * are there already. */
+static void disk_fill(bool full)
+{
+    struct rlimit limit;
+
+    signal(SIGXFSZ, SIG_IGN);
+    must(getrlimit(RLIMIT_FSIZE, &limit) == 0, "getrlimit", NULL);
+    limit.rlim_cur = full ? 20000 : limit.rlim_max;
+    must(setrlimit(RLIMIT_FSIZE, &limit) == 0, "setrlimit", NULL);
+}
+
+static void on_ckpt_failed(const struct rig_run *run, const json_t *body, struct rig_result *result)
+{
+    take_text(json_object_get(body, "error"), "msg", result->ckpt_error,
+              sizeof(result->ckpt_error));
+    if (++result->n_ckpts_failed == run->n_full) {
+        disk_fill(false);
+    }
+}
+
 static void on_report(struct rig *rig, const struct rig_run *run, const json_t *msg, uint32_t job,
                       struct rig_result *result)
 {
@@ -345,9 +370,16 @@ static void on_report(struct rig *rig, const struct rig_run *run, const json_t *
         result->ckpt_step = json_integer_value(json_object_get(body, "step"));
         take_text(body, "path", result->checkpoint, sizeof(result->checkpoint));
         take_text(body, "weights_digest", result->ckpt_digest, sizeof(result->ckpt_digest));
+    } else if (strcmp(type, "ckpt.failed") == 0) {
+        on_ckpt_failed(run, body, result);
     } else if (strcmp(type, "done") == 0) {
         take_text(body, "weights_digest", result->digest, sizeof(result->digest));
         result->stopped = json_is_true(json_object_get(body, "stopped"));
+    } else if (strcmp(type, "rank.done") == 0) {
+        int64_t rank = json_integer_value(json_object_get(body, "rank"));
+
+        must(rank >= 0 && rank < RIG_RANKS_MAX, "rank out of bounds", NULL);
+        take_text(body, "trace", result->traces[rank], sizeof(result->traces[rank]));
     } else if (strcmp(type, "failed") == 0) {
         take_error(json_object_get(body, "error"), result);
     }
@@ -360,8 +392,7 @@ static void follow(struct rig *rig, const struct rig_run *run, uint32_t job,
     json_t *msg;
 
     while (n_done < run->n_ranks && !result->error) {
-        msg = hdt_fake_gateway_take(rig->gateway, "step|eval|ckpt|done|rank.done|failed",
-                                    RIG_WAIT_MS);
+        msg = hdt_fake_gateway_take(rig->gateway, REPORTS, RIG_WAIT_MS);
         must(msg != NULL, "nothing was reported for a long time", NULL);
         n_done += strcmp(hdt_msg_type(msg), "rank.done") == 0;
         on_report(rig, run, msg, job, result);
@@ -380,22 +411,30 @@ void hdt_rig_run(struct rig *rig, const struct rig_run *run, struct rig_result *
         worker_start(rig, i, run);
     }
     must(hdt_fake_gateway_wait_workers(rig->gateway, run->n_ranks, RIG_WAIT_MS), "workers", NULL);
+    hdt_fake_gateway_flip(rig->gateway, run->flip_load ? run->n_flip : 0);
     assign_all(rig, run, job);
     if (wait_ready(rig, run, result)) {
         if (run->stop_first) {
             tell_all(rig, run, "stop", job, "checkpoint");
         }
+        if (run->n_full > 0) {
+            disk_fill(true);
+        }
+        hdt_fake_gateway_flip(rig->gateway, run->flip_load ? 0 : run->n_flip);
         tell_all(rig, run, "start", job, NULL);
         follow(rig, run, job, result);
     }
+    if (run->n_full > 0) {
+        disk_fill(false);
+    }
+    hdt_fake_gateway_flip(rig->gateway, 0);
     tell_all(rig, run, "release", job, NULL);
     for (i = 0; i < run->n_ranks; i++) {
         worker_stop(&rig->workers[i]);
     }
     must(hdt_fake_gateway_wait_workers(rig->gateway, 0, RIG_WAIT_MS), "workers that do not go",
          NULL);
-    while ((msg = hdt_fake_gateway_take(rig->gateway,
-                                        "ready|error|step|eval|ckpt|done|rank.done|failed", 0))) {
+    while ((msg = hdt_fake_gateway_take(rig->gateway, "ready|error|" REPORTS, 0))) {
         json_decref(msg);
     }
 }

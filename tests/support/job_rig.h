@@ -30,12 +30,15 @@ struct rig_run {
     bool tied, recompute;
     double lr;             /* 0: 1e-2 */
     const char *resume;    /* folder, or NULL */
-    const char *ckpt_name; /* folder of checkpoints under the rig's; NULL: "ckpt" */
+    const char *ckpt_name; /* folder of checkpoints under the rig's; NULL: one of its own */
     uint64_t memory_bytes; /* of each worker; 0: 1 GiB */
     int cut_every;         /* cut a connection after every so many steps; 0: never */
     bool cut_forgets;
     int64_t stop_after; /* ask for a stop with checkpoint after this step's report; 0: never */
     bool stop_first;    /* ask before the start: ends after the first step, on any machine */
+    int n_full;         /* no file may grow beyond a few KiB until so many saves have failed */
+    int n_flip;         /* flip a bit in so many slabs of weights on their way, */
+    bool flip_load;     /* while they are loaded, not saved */
     int lose_rank;      /* cut off for good after step 2; 0: none */
 };
 
@@ -47,9 +50,11 @@ struct rig_result {
     char digest[17], ckpt_digest[17];
     char checkpoint[4096];
     int64_t ckpt_step, start_step;
-    int n_ckpts, n_cuts;
+    int n_ckpts, n_ckpts_failed, n_cuts;
+    char ckpt_error[512]; /* of the last one that failed */
     bool stopped;
-    json_t *error; /* body of "failed" or "error"; NULL when all went well */
+    char traces[RIG_RANKS_MAX][4096]; /* by rank */
+    json_t *error;                    /* body of "failed" or "error"; NULL when all went well */
 };
 
 /* Make a folder with token shards; kept until free. */

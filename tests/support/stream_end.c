@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+#include <xxhash.h>
 
 uint64_t hdt_rnd_next(uint64_t *state)
 {
@@ -58,6 +59,9 @@ static void record_make(uint64_t seed, unsigned i, struct hdt_frame *frame, uint
         uint64_t word = hdt_rnd_next(&state);
 
         memcpy(payload + at, &word, len - at < 8 ? len - at : 8);
+    }
+    if (frame->kind == HDT_FRAME_MSG) {
+        frame->xxh3 = XXH3_64bits(payload, len); /* the stream's own, which it checks */
     }
 }
 

@@ -293,12 +293,154 @@ Test(gwclient, a_job_is_followed_over_a_lost_connection, .timeout = 30)
     cr_expect_str_eq(f.state, "stopped");
     cr_expect(f.stop_asked);
     cr_expect_not(f.left);
-    cr_assert_eq(f.n_losses, 3);
-    cr_expect_eq(f.losses[2], 1.0);
+    cr_assert_eq(f.n_trained, 3);
+    cr_expect_eq(f.trained[2].loss, 1.0);
     cr_expect_eq(hdt_follow_median_step(&f), 1.0);
     cr_expect(isnan(f.val_loss));
     cr_expect_str_eq(f.checkpoint, "/c/step-3");
     cr_expect_str_eq(json_string_value(json_object_get(f.done, "weights_digest")), "00");
+    hdt_gwclient_close(f.client);
+    hdt_follow_release(&f);
+    fake_close(&fake);
+}
+
+/* ---- restarts ---- */
+
+static json_t *epoch_body(json_t *body, int epoch)
+{
+    json_object_set_new(body, "epoch", json_integer(epoch));
+    return body;
+}
+
+static json_t *recovering_body(int epoch, int resume_step)
+{
+    return json_pack("{s:s, s:s, s:i, s:{s:s, s:s}, s:[s], s:i, s:s, s:i}", "event", "state",
+                     "state", "recovering", "epoch", epoch, "error", "status", "ERANK", "msg",
+                     "worker b/w0 is lost", "waits_for", "b/w0", "resume_step", resume_step,
+                     "resume", "/c/step-2", "until_s", 100);
+}
+
+/* Steps 1 to 4; a restart after step 2 in which steps are said again; its gateway is lost in the
+ * middle and says what it has of that epoch once more; a restart that is only heard of later. */
+static void script_restarts(struct fake *fake)
+{
+    static int n_connections;
+    json_t *msg;
+
+    if (n_connections++ == 0) {
+        fake_event(fake, epoch_body(state_body("running"), 1));
+        for (int step = 1; step <= 4; step++) {
+            fake_event(fake, epoch_body(step_body(step, 10.0 + step), 1));
+        }
+        fake_event(fake, recovering_body(2, 2));
+        fake_event(fake, epoch_body(state_body("preparing"), 2));
+        fake_event(fake, epoch_body(state_body("running"), 2));
+        fake_event(fake, epoch_body(step_body(3, 23.0), 2));
+        return;
+    }
+    msg = fake_receive(fake);
+    cr_expect_str_eq(hdt_msg_type(msg), "follow");
+    cr_expect_eq(json_integer_value(json_object_get(hdt_msg_body(msg), "epoch")), 2);
+    cr_expect_eq(json_integer_value(json_object_get(hdt_msg_body(msg), "since")), 3);
+    fake_send(fake, hdt_msg_reply(msg, "following", json_pack("{s:i}", "job", 7)));
+    json_decref(msg);
+    fake_event(fake, epoch_body(step_body(4, 14.0), 1)); /* of an epoch that is over */
+    fake_event(fake, epoch_body(step_body(3, 23.0), 2)); /* again */
+    fake_event(fake, epoch_body(step_body(4, 24.0), 2));
+    for (int i = 0; i < 2; i++) {
+        fake_event(fake,
+                   json_pack("{s:s, s:i, s:i, s:s, s:f}", "event", "restart", "epoch", 3,
+                             "from_step", 3, "reason", "worker b/w0 is lost", "seconds_lost", 7.5));
+    }
+    fake_event(fake, epoch_body(step_body(4, 34.0), 3));
+    fake_event(fake, epoch_body(step_body(5, 35.0), 3));
+    fake_event(fake, epoch_body(state_body("done"), 3));
+    json_decref(fake_receive(fake));
+}
+
+Test(gwclient, a_restarted_job_has_each_step_as_it_was_trained_last, .timeout = 30)
+{
+    static const double losses[] = {11, 12, 23, 34, 35};
+    struct hdt_gwclient_conf conf;
+    struct hdt_error err = {0};
+    struct fake fake;
+    struct hdt_follow f = {.job = 7, .number = 1, .silence_ms = 10000};
+
+    fake_open(&fake, script_restarts);
+    f.conf = &conf;
+    f.client = client_of(&fake, &conf);
+    cr_assert_eq(hdt_follow_run(&f, &err), HDT_OK, "%s", err.msg);
+    cr_expect_str_eq(f.state, "done");
+    cr_expect_eq(f.epoch, 3);
+    cr_expect_eq(f.n_again, 3); /* steps 3 and 4, then 4 */
+    cr_expect_eq(f.lost_s, 7.5);
+    cr_expect_str_eq(f.error.msg, "", "a loss that it came over");
+    cr_assert_eq(f.n_trained, 5);
+    for (int i = 0; i < 5; i++) {
+        cr_expect_eq(f.trained[i].step, i + 1);
+        cr_expect_eq(f.trained[i].loss, losses[i]);
+    }
+    hdt_gwclient_close(f.client);
+    hdt_follow_release(&f);
+    fake_close(&fake);
+}
+
+static void script_recovers(struct fake *fake)
+{
+    fake_event(fake, recovering_body(2, 2));
+    json_decref(fake_receive(fake)); /* says nothing for longer than silence_ms */
+}
+
+static void *interrupt_later(void *arg)
+{
+    (void)arg;
+    usleep(300000);
+    kill(getpid(), SIGINT);
+    return NULL;
+}
+
+Test(gwclient, a_job_that_recovers_is_waited_for_as_long_as_it_says, .timeout = 30)
+{
+    struct hdt_gwclient_conf conf;
+    struct hdt_error err = {0};
+    struct fake fake;
+    struct hdt_follow f = {.job = 7, .number = 1, .silence_ms = 50};
+    pthread_t thread;
+
+    fake_open(&fake, script_recovers);
+    hdt_interrupts_catch();
+    f.conf = &conf;
+    f.client = client_of(&fake, &conf);
+    pthread_create(&thread, NULL, interrupt_later, NULL);
+    cr_assert_eq(hdt_follow_run(&f, &err), HDT_OK, "%s", err.msg);
+    cr_expect(f.left, "it was not waited for");
+    cr_expect_str_eq(f.state, "recovering");
+    pthread_join(thread, NULL);
+    hdt_gwclient_close(f.client);
+    hdt_follow_release(&f);
+    fake_close(&fake);
+}
+
+static void script_gone(struct fake *fake)
+{
+    fake_event(fake, state_body("running"));
+    shutdown(fake->listener, SHUT_RDWR);
+    unlink(fake->address + 5);
+}
+
+Test(gwclient, a_gateway_that_stays_away_has_an_end, .timeout = 30)
+{
+    struct hdt_gwclient_conf conf;
+    struct hdt_error err = {0};
+    struct fake fake;
+    struct hdt_follow f = {.job = 7, .number = 1, .silence_ms = 700};
+
+    fake_open(&fake, script_gone);
+    f.conf = &conf;
+    f.client = client_of(&fake, &conf);
+    cr_expect_eq(hdt_follow_run(&f, &err), HDT_EPEER, "%s", err.msg);
+    cr_expect(strstr(err.hint, "hdt status"), "%s", err.hint);
+    cr_expect_not(f.left);
     hdt_gwclient_close(f.client);
     hdt_follow_release(&f);
     fake_close(&fake);

@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #define FRAME_CAP 6000
@@ -272,26 +273,150 @@ Test(port, messages_wait_for_the_gateway)
     }
 }
 
-Test(port, reports_are_said_again_until_they_get_through)
-{
-    bool seen[20] = {0};
-    json_t *msg;
+/* ---- reports ---- */
 
-    port_start(0, 20000);
-    hdt_fake_gateway_refuse(gateway, 30);
-    for (int i = 0; i < 20; i++) {
-        hdt_port_report(ports[0], hdt_msg_new("step", "far", json_pack("{s:i}", "n", i)));
-    }
-    for (int i = 0; i < 20; i++) {
-        msg = hdt_fake_gateway_take(gateway, "step", 20000);
-        cr_assert(msg);
-        seen[json_integer_value(json_object_get(hdt_msg_body(msg), "n"))] = true;
+static void report(int number, json_int_t epoch)
+{
+    hdt_port_report(ports[0], hdt_msg_new("step", "far",
+                                          json_pack("{s:i, s:I, s:i}", "job", 1234567, "epoch",
+                                                    epoch, "step", number)));
+}
+
+/* Steps [from, to] come next, in order, none twice. */
+static void expect_steps(int from, int to)
+{
+    for (int i = from; i <= to; i++) {
+        json_t *msg = hdt_fake_gateway_take(gateway, "step", 20000);
+
+        cr_assert(msg, "step %d did not come", i);
+        cr_assert_eq(json_integer_value(json_object_get(hdt_msg_body(msg), "step")), i);
         json_decref(msg);
     }
-    for (int i = 0; i < 20; i++) {
-        cr_expect(seen[i], "report %d", i);
+}
+
+static void expect_no_more(void)
+{
+    cr_expect_null(hdt_fake_gateway_take(gateway, "step", 0), "one came twice");
+}
+
+Test(port, reports_are_said_again_until_they_get_through)
+{
+    port_start(0, 20000);
+    hdt_fake_gateway_refuse(gateway, 30);
+    for (int i = 1; i <= 100; i++) {
+        report(i, 1);
     }
-    cr_expect_null(hdt_fake_gateway_take(gateway, "step", 0), "none came twice");
+    expect_steps(1, 100);
+    expect_no_more();
+}
+
+Test(port, a_report_that_a_connection_took_is_not_said_to_be_there)
+{
+    port_start(0, 20000);
+    hdt_fake_gateway_lose(gateway, 3);
+    for (int i = 1; i <= 3; i++) {
+        report(i, 1);
+    }
+    while (hdt_fake_gateway_n_reports(gateway) < 3) {
+        usleep(1000);
+    }
+    hdt_port_break(ports[0]); /* said again at once, not after a silence */
+    expect_steps(1, 3);
+    hdt_fake_gateway_lose(gateway, 2);
+    report(4, 1);
+    report(5, 1);
+    expect_steps(4, 5); /* after a silence */
+    expect_no_more();
+}
+
+Test(port, the_coordinator_may_ask_for_reports_again)
+{
+    json_t *body =
+        json_pack("{s:i, s:i, s:i, s:b}", "job", 1234567, "epoch", 1, "n", 0, "again", 1);
+    unsigned long n;
+
+    port_start(0, 20000);
+    hdt_fake_gateway_refuse(gateway, 1); /* from now on it waits */
+    report(1, 1);
+    while ((n = hdt_fake_gateway_n_reports(gateway)) < 1) {
+        usleep(1000);
+    }
+    hdt_fake_gateway_send(gateway, "w0", hdt_msg_new("report.ack", NULL, body));
+    expect_steps(1, 1);
+}
+
+Test(port, a_new_epoch_ends_the_reports_of_the_old_one)
+{
+    port_start(0, 20000);
+    hdt_fake_gateway_lose(gateway, 1 << 20);
+    for (int i = 1; i <= 50; i++) {
+        report(i, 1);
+    }
+    report(40, 2);
+    hdt_fake_gateway_lose(gateway, 0);
+    expect_steps(40, 40);
+    hdt_fake_gateway_lose(gateway, 1 << 20);
+    report(41, 2);
+    hdt_port_reports_end(ports[0], 1234567, 2);
+    hdt_fake_gateway_lose(gateway, 0);
+    hdt_port_break(ports[0]);
+    report(7, 3);
+    expect_steps(7, 7);
+    expect_no_more();
+}
+
+Test(port, the_last_checkpoint_is_known_when_its_report_is_given_up)
+{
+    json_t *body;
+
+    port_start(0, 20000);
+    hdt_fake_gateway_lose(gateway, 1 << 20);
+    cr_expect_null(hdt_port_last_checkpoint(ports[0], 1234567));
+    for (int step = 10; step <= 20; step += 10) {
+        hdt_port_report(ports[0], hdt_msg_new("ckpt", "far",
+                                              json_pack("{s:i, s:i, s:i}", "job", 1234567, "epoch",
+                                                        1, "step", step)));
+    }
+    hdt_port_reports_end(ports[0], 1234567, 1);
+    body = hdt_port_last_checkpoint(ports[0], 1234567);
+    cr_expect_eq(json_integer_value(json_object_get(body, "step")), 20);
+    json_decref(body);
+    cr_expect_null(hdt_port_last_checkpoint(ports[0], 1));
+}
+
+/* Connections are reset, reports refused and lost, at random; each comes once and in order. */
+Test(port, reports_come_once_whatever_breaks)
+{
+    unsigned seed = (unsigned)time(NULL), dice = seed;
+    unsigned long n;
+
+    printf("seed %u\n", seed);
+    port_start(0, 20000);
+    hdt_fake_gateway_lose_some(gateway, 50, seed);
+    for (int i = 1; i <= 3000; i++) {
+        report(i, 1);
+        switch (rand_r(&dice) % 60) {
+        case 0:
+            hdt_port_break(ports[0]);
+            break;
+        case 1:
+            hdt_fake_gateway_cut(gateway, "w0", true);
+            break;
+        case 2:
+            hdt_fake_gateway_refuse(gateway, 3);
+            break;
+        case 3:
+            usleep(20000); /* what is under way arrives */
+            break;
+        default:
+            break;
+        }
+    }
+    hdt_fake_gateway_lose_some(gateway, 0, seed);
+    expect_steps(1, 3000);
+    expect_no_more();
+    n = hdt_fake_gateway_n_reports(gateway);
+    cr_expect_lt(n, 4 * 3000, "%lu reports were said for 3000", n);
 }
 
 Test(port, a_bad_address_is_refused)

@@ -91,6 +91,48 @@ Test(runner, one_two_and_three_stages_give_the_same_bits)
     expect_same(&a, &c, 1, 8);
 }
 
+/* Ops of one thread follow one another: none begins before the last one's end, waits are gaps. */
+static void expect_trace(const char *path, int64_t n_steps)
+{
+    json_t *root = json_load_file(path, 0, NULL), *events, *event;
+    double end_us[RIG_STAGES_MAX + 1] = {0};
+    int64_t n_syncs = 0;
+    size_t i;
+
+    cr_assert(root, "%s", path);
+    events = json_object_get(root, "traceEvents");
+    json_array_foreach(events, i, event)
+    {
+        double ts = json_real_value(json_object_get(event, "ts"));
+        double dur = json_real_value(json_object_get(event, "dur"));
+        int64_t tid = json_integer_value(json_object_get(event, "tid"));
+        const char *name = json_string_value(json_object_get(event, "name"));
+        const json_t *args = json_object_get(event, "args");
+
+        if (strcmp(json_string_value(json_object_get(event, "ph")), "X") != 0) {
+            continue;
+        }
+        cr_assert(tid >= 0 && tid <= RIG_STAGES_MAX);
+        /* Microseconds since 1970 have a quarter of one as their last digit in a double. */
+        cr_expect(dur >= 0 && ts + 0.5 >= end_us[tid], "%s of %s begins %.1f us too early", name,
+                  path, end_us[tid] - ts);
+        end_us[tid] = ts + dur;
+        n_syncs += strcmp(name, "NORM_SYNC") == 0 && !json_object_get(args, "eval");
+    }
+    cr_expect_eq(n_syncs, n_steps);
+    json_decref(root);
+}
+
+Test(runner, traces_tell_waiting_from_work)
+{
+    struct rig_result result;
+
+    run_well(&three, &result);
+    for (int rank = 0; rank < three.n_ranks; rank++) {
+        expect_trace(result.traces[rank], three.steps);
+    }
+}
+
 Test(runner, tied_embeddings_give_the_same_bits)
 {
     /* Apart, on one rank in two stages, and in one stage. */
@@ -249,6 +291,7 @@ Test(runner, missing_and_damaged_checkpoints_are_refused)
     hdt_rig_result_release(&result);
     run.resume = NULL;
     run.steps = 2;
+    run.ckpt_name = "ckpt";
     run_well(&run, &result);
     snprintf(path, sizeof(path), "%s/model.safetensors", result.checkpoint);
     file = fopen(path, "r+");
@@ -260,6 +303,94 @@ Test(runner, missing_and_damaged_checkpoints_are_refused)
     hdt_rig_run(rig, &run, &result);
     expect_error(&result, "EINVAL", "was altered");
     hdt_rig_result_release(&result);
+}
+
+Test(runner, a_full_disk_costs_checkpoints_and_no_step)
+{
+    struct rig_run run = three;
+    struct rig_result a, b;
+
+    run_well(&one, &a);
+    run.checkpoint_every = 1;
+    run.n_full = 2;
+    run_well(&run, &b);
+    cr_expect_geq(b.n_ckpts_failed, 2); /* the limit goes after the report of the second */
+    cr_expect(strstr(b.ckpt_error, "File too large"), "%s", b.ckpt_error);
+    cr_expect_geq(b.n_ckpts, 1);
+    cr_expect_eq(b.ckpt_step, 8);
+    cr_expect_str_eq(b.ckpt_digest, a.ckpt_digest);
+    expect_same(&a, &b, 1, 8);
+}
+
+Test(runner, the_last_checkpoint_is_tried_again)
+{
+    struct rig_run run = three;
+    struct rig_result a, b;
+
+    run_well(&one, &a);
+    run.n_full = 1;
+    run_well(&run, &b);
+    cr_expect_eq(b.n_ckpts_failed, 1, "%d: %s", b.n_ckpts_failed, b.ckpt_error);
+    cr_expect_eq(b.n_ckpts, 1);
+    cr_expect_str_eq(b.digest, a.digest);
+    cr_expect_str_eq(b.ckpt_digest, a.digest);
+}
+
+/* The job's progress_timeout is 5 s. */
+Test(runner, a_disk_that_stays_full_ends_the_job_with_its_newest_checkpoint)
+{
+    struct rig_run run = two;
+    struct rig_result first, result;
+    const char *hint;
+
+    run.ckpt_name = "ckpt";
+    run.steps = 4;
+    run_well(&run, &first);
+    run.resume = "ckpt";
+    run.steps = 8;
+    run.n_full = 1000;
+    hdt_rig_run(rig, &run, &result);
+    expect_error(&result, "EIO", "cannot save the last checkpoint, of step 8");
+    hint = json_string_value(json_object_get(result.error, "hint"));
+    cr_expect(strstr(hint, first.checkpoint), "'%s' does not name %s", hint, first.checkpoint);
+    hdt_rig_result_release(&result);
+}
+
+Test(runner, a_bit_that_flips_on_the_way_is_found_by_name)
+{
+    struct rig_run run = three;
+    struct rig_result a, b, c;
+
+    run_well(&one, &a);
+    run.checkpoint_every = 3;
+    run.n_flip = 1;
+    run_well(&run, &b);
+    cr_expect_eq(b.n_ckpts_failed, 1, "%d: %s", b.n_ckpts_failed, b.ckpt_error);
+    cr_expect(strstr(b.ckpt_error, "damaged on its way") && strstr(b.ckpt_error, "model."), "%s",
+              b.ckpt_error);
+    cr_expect_str_eq(b.ckpt_digest, a.digest, "the last one is whole");
+    run.resume = b.checkpoint;
+    run.flip_load = true;
+    run.steps = 10;
+    hdt_rig_run(rig, &run, &c);
+    expect_error(&c, "ECRC", "cannot load tensor 'model.");
+    hdt_rig_result_release(&c);
+}
+
+Test(runner, another_jobs_checkpoints_are_not_overwritten)
+{
+    struct rig_run run = one;
+    struct rig_result a, b;
+
+    run.ckpt_name = "ckpt";
+    run_well(&run, &a);
+    hdt_rig_run(rig, &run, &b);
+    expect_error(&b, "EEXIST", "wrote it, this is job");
+    hdt_rig_result_release(&b);
+    run.resume = a.checkpoint; /* going on behind them is no conflict */
+    run.steps = 9;
+    run_well(&run, &b);
+    cr_expect_eq(b.ckpt_step, 9);
 }
 
 /* Step 1 makes the weights useless; a successor (which one is a matter of the compiler's rounding)

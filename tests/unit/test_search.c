@@ -7,6 +7,7 @@
  */
 #include "src/plan/search.h"
 #include "src/plan/search_dp.h"
+#include "tests/support/plan_cluster.h"
 
 #include <criterion/criterion.h>
 #include <math.h>
@@ -156,70 +157,6 @@ Test(search, dynamic_program_finds_what_brute_force_finds)
 
 /* ---- the whole planner ---- */
 
-static const struct hdt_model_config model = {
-    .V = 256, .C = 256, .F = 768, .L = 6, .NH = 4, .NKV = 4, .HS = 64, .T = 256};
-
-static void cluster_add_worker(struct hdt_cluster *cluster, const char *site, double speed)
-{
-    struct hdt_cluster_worker w = {.name = "w0",
-                                   .device = "test",
-                                   .backend = "cpu",
-                                   .memory_bytes = UINT64_C(8) << 30,
-                                   .n_threads = 1};
-
-    snprintf(w.site, sizeof(w.site), "%s", site);
-    w.profile = (struct hdt_profile){.valid = true,
-                                     .micro_batch = 8,
-                                     .seq_len = 128,
-                                     .embed_fwd_s = 0.0005 / speed,
-                                     .embed_bwd_s = 0.001 / speed,
-                                     .block_fwd_s = 0.010 / speed,
-                                     .block_bwd_s = 0.020 / speed,
-                                     .head_fwd_s = 0.009 / speed,
-                                     .head_bwd_s = 0.0,
-                                     .step_s_per_param = 2e-9 / speed,
-                                     .op_overhead_s = 2e-5,
-                                     .cast_bytes_per_s = 2e9};
-    hdt_cluster_add_worker(cluster, &w);
-}
-
-static void cluster_add_links(struct hdt_cluster *cluster, double rate, double rtt)
-{
-    for (size_t i = 0; i < cluster->n_sites; i++) {
-        for (size_t j = 0; j < cluster->n_sites; j++) {
-            struct hdt_cluster_link link = {.up = true, .rate_bytes_per_s = rate, .rtt_s = rtt};
-
-            if (i != j) {
-                snprintf(link.from, sizeof(link.from), "%s", cluster->sites[i].name);
-                snprintf(link.to, sizeof(link.to), "%s", cluster->sites[j].name);
-                hdt_cluster_add_link(cluster, &link);
-            }
-        }
-    }
-}
-
-static void cluster_make(struct hdt_cluster *cluster, int n, const double *speeds, double rate,
-                         double rtt)
-{
-    static const char *const names[] = {"a", "b", "c", "d"};
-
-    memset(cluster, 0, sizeof(*cluster));
-    for (int i = 0; i < n; i++) {
-        hdt_cluster_add_site(cluster, names[i]);
-        cluster_add_worker(cluster, names[i], speeds[i]);
-    }
-    cluster_add_links(cluster, rate, rtt);
-}
-
-static struct hdt_job job_make(void)
-{
-    return (struct hdt_job){.name = "t",
-                            .data = {.site = "a"},
-                            .batch = {8, 16, 128},
-                            .steps = 10,
-                            .plan = {.min_stages = 1}};
-}
-
 /* Step time of a fixed cut, played; infinite when it does not fit. */
 static double played(struct hdt_cost_inputs in, struct hdt_job job, char **cut, size_t n)
 {
@@ -265,13 +202,13 @@ Test(search, planned_step_is_within_3_percent_of_all_played_cuts)
     for (int round = 0; round < 25; round++) {
         double speeds[3] = {0.2 + rng_real(2), 0.2 + rng_real(2), 0.2 + rng_real(2)};
         struct hdt_cluster cluster;
-        struct hdt_job job = job_make();
-        struct hdt_cost_inputs in = {&job, &model, &cluster};
+        struct hdt_job job = hdt_test_job();
+        struct hdt_cost_inputs in = {&job, &hdt_test_model, &cluster};
         struct hdt_search_result result;
         struct hdt_error err = {0};
         double best;
 
-        cluster_make(&cluster, 3, speeds, 1e6 * (double)(1 + rng(200)), rng_real(0.2));
+        hdt_test_cluster(&cluster, 3, speeds, 1e6 * (double)(1 + rng(200)), rng_real(0.2));
         job.plan.max_stages = 2;
         cr_assert_eq(hdt_search_plan(&in, &result, &err), HDT_OK, "%s", err.msg);
         best = brute_played(&in, 3);
@@ -288,13 +225,13 @@ Test(search, a_fast_link_balances_unlike_workers)
 {
     static const double speeds[] = {1, 3};
     struct hdt_cluster cluster;
-    struct hdt_job job = job_make();
-    struct hdt_cost_inputs in = {&job, &model, &cluster};
+    struct hdt_job job = hdt_test_job();
+    struct hdt_cost_inputs in = {&job, &hdt_test_model, &cluster};
     struct hdt_search_result result;
     struct hdt_error err = {0};
     const struct hdt_plan_stage *st;
 
-    cluster_make(&cluster, 2, speeds, 1e9, 0.001);
+    hdt_test_cluster(&cluster, 2, speeds, 1e9, 0.001);
     job.plan.min_stages = 2;
     cr_assert_eq(hdt_search_plan(&in, &result, &err), HDT_OK, "%s", err.msg);
     st = result.plan.stages;
@@ -316,16 +253,16 @@ Test(search, latency_raises_the_warm_up)
 {
     static const double speeds[] = {1, 1};
     struct hdt_cluster cluster;
-    struct hdt_job job = job_make();
-    struct hdt_cost_inputs in = {&job, &model, &cluster};
+    struct hdt_job job = hdt_test_job();
+    struct hdt_cost_inputs in = {&job, &hdt_test_model, &cluster};
     struct hdt_search_result near, far;
 
     job.plan.min_stages = 2;
     job.batch.n_micro_batches = 32;
-    cluster_make(&cluster, 2, speeds, 1e9, 0.0001);
+    hdt_test_cluster(&cluster, 2, speeds, 1e9, 0.0001);
     cr_assert_eq(hdt_search_plan(&in, &near, NULL), HDT_OK);
     hdt_cluster_release(&cluster);
-    cluster_make(&cluster, 2, speeds, 1e9, 0.3);
+    hdt_test_cluster(&cluster, 2, speeds, 1e9, 0.3);
     cr_assert_eq(hdt_search_plan(&in, &far, NULL), HDT_OK);
     cr_expect_eq(near.plan.stages[1].warmup, 0);
     cr_expect_leq(near.plan.stages[0].warmup, 2);
@@ -342,11 +279,11 @@ Test(search, a_slow_link_is_avoided_or_named)
 {
     static const double speeds[] = {1, 1};
     struct hdt_cluster cluster;
-    struct hdt_job job = job_make();
-    struct hdt_cost_inputs in = {&job, &model, &cluster};
+    struct hdt_job job = hdt_test_job();
+    struct hdt_cost_inputs in = {&job, &hdt_test_model, &cluster};
     struct hdt_search_result result;
 
-    cluster_make(&cluster, 2, speeds, 1e5, 0.05);
+    hdt_test_cluster(&cluster, 2, speeds, 1e5, 0.05);
     cr_assert_eq(hdt_search_plan(&in, &result, NULL), HDT_OK);
     cr_expect_eq(result.plan.n_stages, 1);
     hdt_search_result_release(&result);
@@ -361,10 +298,10 @@ Test(search, auto_takes_bf16_only_where_loss_is_allowed)
 {
     static const double speeds[] = {1, 1};
     struct hdt_cluster cluster;
-    struct hdt_job job = job_make();
-    struct hdt_cost_inputs in = {&job, &model, &cluster};
+    struct hdt_job job = hdt_test_job();
+    struct hdt_cost_inputs in = {&job, &hdt_test_model, &cluster};
 
-    cluster_make(&cluster, 2, speeds, 10e6, 0.05);
+    hdt_test_cluster(&cluster, 2, speeds, 10e6, 0.05);
     cr_expect_eq(hdt_cost_edge_codec(&in, "a", "b", false), HDT_EDGE_LOSSLESS);
     job.codec.lossy = true;
     cr_expect_eq(hdt_cost_edge_codec(&in, "a", "b", false), HDT_EDGE_BF16_LOSSLESS);
@@ -372,8 +309,8 @@ Test(search, auto_takes_bf16_only_where_loss_is_allowed)
     cr_expect_eq(hdt_cost_edge_codec(&in, "a", "b", false), HDT_EDGE_INT8);
     cr_expect_eq(hdt_cost_edge_codec(&in, "a", "a", false), HDT_EDGE_NONE);
     hdt_cluster_release(&cluster);
-    job = job_make();
-    cluster_make(&cluster, 2, speeds, 5e9, 0.05);
+    job = hdt_test_job();
+    hdt_test_cluster(&cluster, 2, speeds, 5e9, 0.05);
     cr_expect_eq(hdt_cost_edge_codec(&in, "a", "b", false), HDT_EDGE_NONE);
     hdt_cluster_release(&cluster);
 }
@@ -392,14 +329,14 @@ Test(search, what_does_not_fit_is_explained)
 {
     static const double speeds[] = {1, 1};
     struct hdt_cluster cluster;
-    struct hdt_job job = job_make();
-    struct hdt_cost_inputs in = {&job, &model, &cluster};
+    struct hdt_job job = hdt_test_job();
+    struct hdt_cost_inputs in = {&job, &hdt_test_model, &cluster};
     char *nobody[] = {"z/w0=8"}, *sites[] = {"q"};
 
-    cluster_make(&cluster, 2, speeds, 1e7, 0.05);
+    hdt_test_cluster(&cluster, 2, speeds, 1e7, 0.05);
     job.plan.min_stages = 3;
     refused(&in, HDT_EINVAL, "min_stages is 3, but only 2");
-    job = job_make();
+    job = hdt_test_job();
     cluster.workers[0].memory_bytes = cluster.workers[1].memory_bytes = 16 << 20;
     refused(&in, HDT_ENOMEM, "MiB too much");
     cluster.workers[0].memory_bytes = cluster.workers[1].memory_bytes = UINT64_C(8) << 30;
@@ -412,13 +349,13 @@ Test(search, what_does_not_fit_is_explained)
     cluster.links[0].up = false;
     job.plan.min_stages = 2;
     refused(&in, HDT_ENOENT, "it is down");
-    job = job_make();
+    job = hdt_test_job();
     job.plan.cut = (struct hdt_conf_strings){nobody, 1};
     refused(&in, HDT_EINVAL, "z/w0 is not there");
-    job = job_make();
+    job = hdt_test_job();
     job.plan.sites = (struct hdt_conf_strings){sites, 1};
     refused(&in, HDT_EINVAL, "'q'");
-    job = job_make();
+    job = hdt_test_job();
     cluster.workers[0].busy = cluster.workers[1].busy = true;
     refused(&in, HDT_EEXIST, "no worker is free: a/w0 and others run another job");
     hdt_cluster_release(&cluster);
@@ -428,12 +365,12 @@ Test(search, data_stays_at_its_site)
 {
     static const double speeds[] = {1, 50};
     struct hdt_cluster cluster;
-    struct hdt_job job = job_make();
-    struct hdt_cost_inputs in = {&job, &model, &cluster};
+    struct hdt_job job = hdt_test_job();
+    struct hdt_cost_inputs in = {&job, &hdt_test_model, &cluster};
     struct hdt_search_result result;
 
     /* All units on the fast site: the data site still has a rank, which reads and sends. */
-    cluster_make(&cluster, 2, speeds, 1e6, 0.02);
+    hdt_test_cluster(&cluster, 2, speeds, 1e6, 0.02);
     cr_assert_eq(hdt_search_plan(&in, &result, NULL), HDT_OK);
     cr_assert_eq(result.plan.n_stages, 1);
     cr_assert_eq(result.plan.n_ranks, 2);

@@ -9,6 +9,7 @@
 #include <criterion/criterion.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 TestSuite(shard, .init = scratch_init, .fini = scratch_release);
@@ -301,4 +302,97 @@ Test(shard, writer_refuses_and_leaves_nothing)
     cr_expect_eq(hdt_shard_writer_append(writer, negative, 1, &err), HDT_EINVAL);
     hdt_shard_writer_abort(writer);
     cr_expect_neq(access(scratch_path("x.bin"), F_OK), 0);
+}
+
+/* ---- digests ---- */
+
+static void shard_make(const char *name, enum hdt_shard_format format, size_t n)
+{
+    struct hdt_shard_options options = {.format = format, .n_vocab = 256};
+    struct hdt_shard_writer *writer;
+    int32_t *tokens = malloc(n * sizeof(*tokens));
+
+    for (size_t i = 0; i < n; i++) {
+        tokens[i] = (int32_t)((uint32_t)i * 2654435761u >> 24);
+    }
+    cr_assert_eq(hdt_shard_writer_open(scratch_path(name), &options, "byte", &writer, &err), HDT_OK,
+                 "%s", err.msg);
+    cr_assert_eq(hdt_shard_writer_append(writer, tokens, n, &err), HDT_OK);
+    cr_assert_eq(hdt_shard_writer_finish(writer, &err), HDT_OK, "%s", err.msg);
+    free(tokens);
+}
+
+/* Reads all, in pieces that do not lie on blocks. */
+static enum hdt_status shard_read_all(const char *name)
+{
+    struct hdt_shard_options options = {.n_vocab = 256};
+    struct hdt_shard *shard;
+    enum hdt_status status = hdt_shard_open(scratch_path(name), &options, &shard, &err);
+    int32_t tokens[1000];
+
+    for (uint64_t pos = 0; status == HDT_OK && pos < hdt_shard_n_tokens(shard);) {
+        uint64_t left = hdt_shard_n_tokens(shard) - pos;
+        size_t n = left < 1000 ? (size_t)left : 1000;
+
+        status = hdt_shard_read(shard, pos, n, tokens, &err);
+        for (size_t i = 0; status == HDT_OK && i < n; i++) {
+            cr_assert_eq(tokens[i], (int32_t)((uint32_t)(pos + i) * 2654435761u >> 24));
+        }
+        pos += n;
+    }
+    if (status == HDT_OK) {
+        hdt_shard_close(shard);
+    }
+    return status;
+}
+
+/* Of the shard, its digests, and what describes it; those of llm.c's header, too. */
+Test(shard, no_byte_that_changes_becomes_a_token)
+{
+    static const char *const names[] = {"a.bin", "a.bin.sums", "a.bin.json", "b.bin", "b.bin.sums"};
+    uint32_t seed = (uint32_t)time(NULL);
+    enum hdt_status status;
+    size_t len;
+    char *bytes;
+
+    cr_log_info("seed %u", seed);
+    shard_make("a.bin", HDT_SHARD_RAW, 90000);
+    shard_make("b.bin", HDT_SHARD_LLMC, 40000);
+    for (size_t k = 0; k < sizeof(names) / sizeof(names[0]); k++) {
+        bytes = scratch_read(scratch_path(names[k]), &len);
+        cr_assert(bytes);
+        for (int n = 0; n < 150; n++) {
+            size_t i = (size_t)((uint64_t)(seed = seed * 1664525u + 1013904223u) * len >> 32);
+            unsigned bit = (seed = seed * 1664525u + 1013904223u) >> 29;
+
+            bytes[i] = (char)(bytes[i] ^ 1 << bit);
+            scratch_write(names[k], bytes, len);
+            memset(&err, 0, sizeof(err));
+            status = shard_read_all(names[k][0] == 'a' ? "a.bin" : "b.bin");
+            /* The .json describes; what it says wrongly is refused, or was no part of it. */
+            cr_expect(status != HDT_OK || strcmp(names[k], "a.bin.json") == 0,
+                      "%s: byte %zu, bit %u", names[k], i, bit);
+            cr_expect(status == HDT_OK || err.msg[0]);
+            bytes[i] = (char)(bytes[i] ^ 1 << bit);
+        }
+        scratch_write(names[k], bytes, len);
+        free(bytes);
+    }
+    cr_expect_eq(shard_read_all("a.bin"), HDT_OK);
+    cr_expect_eq(shard_read_all("b.bin"), HDT_OK);
+}
+
+Test(shard, a_shard_that_is_being_written_has_not_its_name)
+{
+    struct hdt_shard_options options = {.n_vocab = 256};
+    struct hdt_shard_writer *writer;
+    const int32_t other[3] = {1, 2, 3};
+
+    shard_make("a.bin", HDT_SHARD_RAW, 5000);
+    cr_assert_eq(hdt_shard_writer_open(scratch_path("a.bin"), &options, "byte", &writer, &err),
+                 HDT_OK);
+    cr_assert_eq(hdt_shard_writer_append(writer, other, 3, &err), HDT_OK);
+    cr_expect_eq(shard_read_all("a.bin"), HDT_OK, "%s", err.msg);
+    hdt_shard_writer_abort(writer);
+    cr_expect_eq(shard_read_all("a.bin"), HDT_OK, "%s", err.msg);
 }

@@ -15,6 +15,7 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include <xxhash.h>
 
 enum { PLAIN, TLS };
 enum { UNIX_SOCKET, TCP_SOCKET };
@@ -378,6 +379,25 @@ Test(stream, a_peer_that_closes_in_mid_record_is_told_apart)
     EXPECT_TEXT(err, "10 of 100 bytes of its payload");
     err = stranger(PLAIN, bytes, 20, true);
     EXPECT_TEXT(err, "20 of 64 bytes of its header");
+}
+
+Test(stream, a_bit_that_flips_in_a_message_closes_the_stream)
+{
+    uint8_t bytes[HDT_FRAME_HEADER_LEN + 100] = {0};
+    struct hdt_frame frame = {
+        .version = HDT_FRAME_VERSION, .kind = HDT_FRAME_MSG, .coded_len = 100};
+    struct hdt_error err;
+
+    frame.xxh3 = XXH3_64bits(bytes + HDT_FRAME_HEADER_LEN, 100);
+    hdt_frame_pack(&frame, bytes);
+    bytes[HDT_FRAME_HEADER_LEN + 57] ^= 0x20;
+    err = stranger(PLAIN, bytes, sizeof(bytes), false);
+    cr_expect_eq(err.status, HDT_EPROTO);
+    EXPECT_TEXT(err, "damaged on its way");
+    bytes[24] ^= 1; /* in the header: the sequence number */
+    err = stranger(PLAIN, bytes, sizeof(bytes), false);
+    cr_expect_eq(err.status, HDT_EPROTO);
+    EXPECT_TEXT(err, "its header was damaged");
 }
 
 Test(stream, oversized_lengths_close_the_stream)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef HDT_RUNTIME_CKPT_FILES_H
-#define HDT_RUNTIME_CKPT_FILES_H
+#ifndef HDT_CORE_CKPT_FILES_H
+#define HDT_CORE_CKPT_FILES_H
 
-/* Files and folders of checkpoints: names, digests, removal. Nothing here knows a tensor. */
+/* Files of checkpoints: names, digests, removal. Nothing here knows a tensor or a step. */
 #include "src/base/error.h"
 
 #include <jansson.h>
@@ -32,31 +32,38 @@ enum hdt_status hdt_ckpt_probe(const char *path, struct hdt_error *err);
 /* fsync a file or folder. */
 enum hdt_status hdt_ckpt_sync(const char *path, struct hdt_error *err);
 
-/* {"bytes": N, "xxh3": hex, "sha256": hex} of a file. `progress` is called once 64 MiB. */
-enum hdt_status hdt_ckpt_digest(const char *path, void (*progress)(void *arg), void *arg,
-                                json_t **digest, struct hdt_error *err);
+/* One pass over a file: SHA-256 of all of it, XXH3-64 of pieces of it, and perhaps a copy. */
+struct hdt_ckpt_piece {
+    uint64_t begin, end; /* bytes of the file */
+    uint64_t xxh3;       /* set by the scan */
+};
+struct hdt_ckpt_scan {
+    const char *path;
+    struct hdt_ckpt_piece *pieces; /* sorted, apart from each other */
+    size_t n_pieces;
+    const char *copy_to; /* written (new) and synced; NULL: only read */
+    bool from_disk;      /* what was written lately is read from the disk, not from memory */
+    void (*progress)(void *arg); /* called once 64 MiB; may be NULL */
+    void *arg;
+
+    uint64_t bytes; /* results */
+    char sha256[65];
+};
+
+/* HDT_ENOENT, HDT_EIO (also when it ends before the last piece does). */
+enum hdt_status hdt_ckpt_scan_file(struct hdt_ckpt_scan *scan, struct hdt_error *err);
 
 /* Write JSON to a file and sync it. */
 enum hdt_status hdt_ckpt_write_json(const char *path, const json_t *json, struct hdt_error *err);
+
+/* Name of a file in the folder that is none of a checkpoint's: to be kept. false: there is none. */
+bool hdt_ckpt_has_other(const char *path, char name[256]);
 
 /* Remove the files of a checkpoint that HDT writes, then the folder; other files make it stay. A
  * missing folder is no error. */
 enum hdt_status hdt_ckpt_remove(const char *path, struct hdt_error *err);
 
-/* Number of "step-N" in its canonical form; -1 for any other name. */
-int64_t hdt_ckpt_step_of_name(const char *name);
-
-/* Highest complete step in `dir`, -1: none. */
-int64_t hdt_ckpt_newest(const char *dir);
-
-/* Of the complete checkpoints up to `step`, remove all but the `keep` highest. Higher ones are not
- * touched: they are another run's, which used the same folder and went further. */
-enum hdt_status hdt_ckpt_prune(const char *dir, int64_t step, int64_t keep, struct hdt_error *err);
-
-/* Point dir/latest at `name`, atomically. */
-enum hdt_status hdt_ckpt_point_latest(const char *dir, const char *name, struct hdt_error *err);
-
 #ifdef __cplusplus
 }
 #endif
-#endif /* HDT_RUNTIME_CKPT_FILES_H */
+#endif /* HDT_CORE_CKPT_FILES_H */

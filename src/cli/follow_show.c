@@ -1,0 +1,277 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "config.h"
+
+#include "src/cli/follow_show.h"
+#include "src/cli/human.h"
+#include "src/base/buf.h"
+#include "src/base/clock.h"
+#include "src/core/msg.h"
+
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#define BAR_WIDTH     20
+#define BAR_WIDTH_MIN 6
+#define SAY_EVERY_US  (60 * HDT_US_PER_S) /* where there is no live line */
+
+/* ---- lines ---- */
+
+static int terminal_columns(void)
+{
+    struct winsize size;
+
+    return ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 20 ? size.ws_col : 80;
+}
+
+void hdt_follow_show_clear(struct hdt_follow *f)
+{
+    if (f->line_len > 0) {
+        printf("\r\033[K");
+        f->line_len = 0;
+    }
+}
+
+static void line_show(struct hdt_follow *f, const char *text)
+{
+    if (f->on_tty) {
+        f->line_len = printf("\r%.*s\033[K", terminal_columns() - 1, text);
+    } else {
+        puts(text);
+    }
+    fflush(stdout);
+}
+
+void hdt_follow_show_live(struct hdt_follow *f, const char *fmt, ...)
+{
+    char text[512];
+    va_list args;
+
+    va_start(args, fmt);
+    vsnprintf(text, sizeof(text), fmt, args);
+    va_end(args);
+    line_show(f, text);
+}
+
+void hdt_follow_show(struct hdt_follow *f, const char *fmt, ...)
+{
+    va_list args;
+
+    hdt_follow_show_clear(f);
+    va_start(args, fmt);
+    vprintf(fmt, args);
+    va_end(args);
+    putchar('\n');
+    fflush(stdout);
+}
+
+static double real_of(const json_t *body, const char *key)
+{
+    const json_t *value = json_object_get(body, key);
+
+    return json_is_number(value) ? json_number_value(value) : NAN;
+}
+
+static long long int_of(const json_t *body, const char *key)
+{
+    return json_integer_value(json_object_get(body, key));
+}
+
+static const char *text_of(const json_t *body, const char *key)
+{
+    const char *text = json_string_value(json_object_get(body, key));
+
+    return text ? text : "";
+}
+
+/* ---- steps ---- */
+
+/* What is left of the line shows how far the job is. */
+static void bar_append(struct hdt_buf *out, size_t text_len, double share)
+{
+    int room = terminal_columns() - 1 - (int)text_len - 4;
+    int width = room < BAR_WIDTH ? room : BAR_WIDTH;
+    int n_full = (int)(share * width + 0.5);
+
+    if (width < BAR_WIDTH_MIN) {
+        return;
+    }
+    hdt_buf_append_str(out, "  [");
+    for (int i = 0; i < width; i++) {
+        hdt_buf_append_str(out, i < n_full ? "#" : ".");
+    }
+    hdt_buf_append_str(out, "]");
+}
+
+/* At most 100 columns, so that a usual terminal need not cut it. */
+void hdt_follow_show_step(struct hdt_follow *f, const json_t *body)
+{
+    double ratio = real_of(body, "wan_ratio"), bits = real_of(body, "wan_bits_per_s");
+    double tokens = real_of(body, "tokens_per_s");
+    long long step = int_of(body, "step");
+    struct hdt_buf text = {0};
+    char rate[HDT_HUMAN_CAP] = "-", speed[HDT_HUMAN_CAP];
+
+    hdt_buf_appendf(&text, "step %lld", step);
+    if (f->steps > 0) {
+        hdt_buf_appendf(&text, "/%lld", (long long)f->steps);
+    }
+    snprintf(speed, sizeof(speed), "%.0f", tokens);
+    if (tokens >= 1e5) {
+        hdt_human_count(tokens, speed);
+    }
+    hdt_buf_appendf(&text, "  loss %.4f  %s tokens/s  %.3f s", real_of(body, "loss"), speed,
+                    real_of(body, "step_s"));
+    if (f->predicted_step_s > 0) {
+        hdt_buf_appendf(&text, " (predicted %.3f)", f->predicted_step_s);
+    }
+    if (bits > 0) {
+        hdt_human_rate(bits / 8, rate);
+    }
+    if (isfinite(ratio)) {
+        hdt_buf_appendf(&text, "  WAN %s  ratio %.2f", rate, ratio);
+    }
+    if (f->on_tty && f->steps > 0) {
+        bar_append(&text, text.len, fmin(1, (double)step / (double)f->steps));
+    }
+    line_show(f, hdt_buf_str(&text));
+    hdt_buf_release(&text);
+}
+
+/* ---- restarts ---- */
+
+/* "b/w0, b/w1"; of many the first ones and how many more. */
+static void names_join(const json_t *names, char *out, size_t cap)
+{
+    size_t len = 0, i, n = json_array_size(names);
+
+    out[0] = '\0';
+    for (i = 0; i < n && len + 2 * 64 < cap; i++) {
+        const char *name = json_string_value(json_array_get(names, i));
+
+        len += (size_t)snprintf(out + len, cap - len, "%s%.60s", i ? ", " : "", name ? name : "?");
+    }
+    if (i < n) {
+        snprintf(out + len, cap - len, " and %zu more", n - i);
+    }
+}
+
+/* "waits for b/w0 (1 min 23 s at most)". */
+static void wait_describe(const struct hdt_follow *f, int64_t now_us, char *out, size_t cap)
+{
+    char left[HDT_HUMAN_CAP];
+    int len = snprintf(out, cap, "%s%s", f->waits_for[0] ? "waits for " : "its workers are there",
+                       f->waits_for);
+
+    if (f->until_us > now_us && len > 0 && (size_t)len < cap) {
+        snprintf(out + len, cap - (size_t)len, " (%s at most)",
+                 hdt_human_duration((double)(f->until_us - now_us) / 1e6, left));
+    }
+}
+
+/* From where, and what is done again. */
+static void restart_describe(const struct hdt_follow *f, const json_t *body)
+{
+    long long from = int_of(body, "resume_step"), again = f->last_step.step - from;
+
+    if (text_of(body, "resume")[0]) {
+        printf("  goes on from the checkpoint of step %lld", from);
+    } else {
+        printf("  begins anew: there is no checkpoint yet");
+    }
+    if (again > 0) {
+        printf(", %lld step%s again", again, again == 1 ? "" : "s");
+    }
+    putchar('\n');
+}
+
+/* Said when it begins; then when somebody else is waited for. */
+static void recovering_show(struct hdt_follow *f, const json_t *body, bool is_new)
+{
+    const json_t *error = json_object_get(body, "error");
+    const char *reason = text_of(body, "reason");
+    int64_t now_us = hdt_clock_now_us();
+    char wait[384], before[sizeof(f->waits_for)];
+
+    memcpy(before, f->waits_for, sizeof(before));
+    names_join(json_object_get(body, "waits_for"), f->waits_for, sizeof(f->waits_for));
+    f->until_us =
+        now_us + (int64_t)(1e6 * fmax(0, json_number_value(json_object_get(body, "until_s"))));
+    wait_describe(f, now_us, wait, sizeof(wait));
+    if (is_new) {
+        f->recovering_us = now_us;
+        hdt_follow_show(f, "job %lld: recovering: %s", (long long)f->number,
+                        json_is_object(error)           ? text_of(error, "msg")
+                        : strcmp(reason, "replan") == 0 ? "it moves to the new plan"
+                                                        : reason);
+        restart_describe(f, body);
+    } else if (strcmp(before, f->waits_for) == 0) {
+        return;
+    }
+    hdt_follow_show(f, "  %s", wait);
+    f->said_us = now_us;
+}
+
+void hdt_follow_show_state(struct hdt_follow *f, const json_t *body)
+{
+    const char *state = text_of(body, "state");
+    json_int_t epoch = int_of(body, "epoch");
+    bool is_new = strcmp(state, f->state) != 0 || (epoch > 0 && epoch != f->epoch);
+
+    if (strcmp(state, "recovering") == 0) {
+        recovering_show(f, body, is_new);
+    } else if (is_new && epoch > 1 && strcmp(state, "preparing") == 0) {
+        hdt_follow_show(f, "job %lld: preparing epoch %lld", (long long)f->number,
+                        (long long)epoch);
+    } else if (is_new && epoch > 1 && strcmp(state, "running") == 0) {
+        hdt_follow_show(f, "job %lld: running again after step %lld", (long long)f->number,
+                        int_of(body, "start_step"));
+    } else if (is_new) {
+        hdt_follow_show(f, "job %lld: %s", (long long)f->number, state);
+    }
+}
+
+void hdt_follow_show_restart(struct hdt_follow *f, const json_t *body)
+{
+    char lost[HDT_HUMAN_CAP];
+
+    hdt_follow_show(f, "job %lld: epoch %lld began after step %lld, %s lost: %s",
+                    (long long)f->number, int_of(body, "epoch"), int_of(body, "from_step"),
+                    hdt_human_duration(fmax(0, real_of(body, "seconds_lost")), lost),
+                    text_of(body, "reason"));
+}
+
+void hdt_follow_show_replan(struct hdt_follow *f, const json_t *body)
+{
+    hdt_follow_show(f, "step %lld: a faster plan, %.3f -> %.3f s a step: %s", int_of(body, "step"),
+                    real_of(body, "from_step_s"), real_of(body, "to_step_s"),
+                    text_of(body, "reason"));
+}
+
+/* ---- waiting ---- */
+
+void hdt_follow_show_waiting(struct hdt_follow *f, int64_t now_us)
+{
+    char wait[384], since[HDT_HUMAN_CAP];
+
+    if (!f->on_tty && now_us - f->said_us < SAY_EVERY_US) {
+        return;
+    }
+    if (strcmp(f->state, "recovering") == 0) {
+        wait_describe(f, now_us, wait, sizeof(wait));
+        hdt_follow_show_live(f, "recovering for %s: %s",
+                             hdt_human_duration((double)(now_us - f->recovering_us) / 1e6, since),
+                             wait);
+    } else if (now_us - f->heard_us >= SAY_EVERY_US) {
+        hdt_follow_show_live(f, "job %lld: %s, no news for %s", (long long)f->number,
+                             f->state[0] ? f->state : "submitted",
+                             hdt_human_duration((double)(now_us - f->heard_us) / 1e6, since));
+    } else {
+        return;
+    }
+    f->said_us = now_us;
+}

@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef HDT_CLI_FOLLOW_SHOW_H
+#define HDT_CLI_FOLLOW_SHOW_H
+
+/* What a person reads of a job that is followed: one live line on a terminal, which is written
+ * over, and lasting lines for what changes. Elsewhere than on a terminal each is a line. */
+#include "src/cli/follow.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Take the live line away, so that something else can be printed. */
+void hdt_follow_show_clear(struct hdt_follow *f);
+
+/* A lasting line. */
+__attribute__((format(printf, 2, 3))) void hdt_follow_show(struct hdt_follow *f, const char *fmt,
+                                                           ...);
+/* The live line. */
+__attribute__((format(printf, 2, 3))) void hdt_follow_show_live(struct hdt_follow *f,
+                                                                const char *fmt, ...);
+
+/* Events; the state's when it is another one, or waits for others than before. */
+void hdt_follow_show_step(struct hdt_follow *f, const json_t *body);
+void hdt_follow_show_state(struct hdt_follow *f, const json_t *body);
+void hdt_follow_show_replan(struct hdt_follow *f, const json_t *body);
+void hdt_follow_show_restart(struct hdt_follow *f, const json_t *body);
+
+/* Nothing came for a while: say what the job does. Often on a terminal, once a minute elsewhere. */
+void hdt_follow_show_waiting(struct hdt_follow *f, int64_t now_us);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* HDT_CLI_FOLLOW_SHOW_H */

@@ -1,0 +1,201 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# Losses and ways back: workers are killed in every phase of a job, gateways with them, all at once; the
+# job goes on by itself and ends with the bits of a run that nothing disturbed. Times are printed.
+# shellcheck source=tests/e2e/lib.sh
+. "${srcdir:-$(dirname "$0")/../..}/tests/e2e/lib.sh"
+# shellcheck source=tests/e2e/fed.sh
+. "$src/tests/e2e/fed.sh"
+
+cd "$work" || exit 1
+section() { printf '\n-- %s (%s s)\n' "$1" "$SECONDS"; }
+seconds_since() { echo "$EPOCHREALTIME - $1" | bc; }
+at_step() { grep -q "^step $2/" "$1.log" 2>/dev/null; }
+run_of() { echo a/state/jobs/*-"$1"; }
+metrics() { cat "$(run_of "$1")"/metrics.jsonl; }
+has_restarted() { [ "$(metrics "$1" 2>/dev/null | grep -c '"restart"')" -ge "${2:-1}" ]; }
+steps_of_epoch() { [ "$(metrics "$1" 2>/dev/null | grep -c "\"loss\".*\"epoch\":$2")" -ge 1 ]; }
+state_of() { hdt status --gateway "$(gateway_of a)" --json | json_of "[j['state'] for j in d['jobs'] if j['name'] == '$1'][-1]" 2>/dev/null; }
+is_in() { [ "$(state_of "$1")" = "$2" ]; }
+
+# The losses of all steps, the last word on each, and the weights.
+bits_of() { # NAME
+    python3 - "$(run_of "$1")/metrics.jsonl" <<'PY'
+import json, sys
+losses = {}
+for line in open(sys.argv[1]):
+    line = json.loads(line)
+    if "loss" in line:
+        losses[line["step"]] = line["loss"]
+print(len(losses), hash(tuple(sorted(losses.items()))))
+PY
+}
+bits() { echo "$(PYTHONHASHSEED=0 bits_of "$1") $(field "$1.json" weights_digest)"; }
+
+# A job of 60 steps with a checkpoint every 10, in the background; its submitter is $pid.
+steps=60
+begin() { # NAME [LINE...]
+    local name=$1
+
+    shift
+    job "$name.yaml" $steps "name: $name" "plan.min_stages: 2" "codec.activations: lossless" \
+        "codec.activation_grads: lossless" "checkpoint.every: 10" "$@"
+    : >"$name.log"
+    hdt submit --gateway "$(gateway_of a)" --json "$name.json" "$name.yaml" >"$name.log" 2>&1 </dev/null &
+    pid=$!
+}
+
+# The submitter knows why within 5 s of the kill at $killed; says when.
+knows() { grep -q "recovering: .*is lost" "$1.log"; }
+told() { # NAME
+    wait_until 5 knows "$1" || fail "$1: the submitter does not know within 5 s"
+    echo "   the reason is known after $(seconds_since "$killed") s"
+}
+
+# A step of the new epoch within 5 s after the processes were started at $back.
+trains_again() { # NAME [EPOCH]
+    wait_until 5 steps_of_epoch "$1" "${2:-2}" || fail "$1: no step within 5 s after the processes are back"
+    echo "   training again $(seconds_since "$back") s after the processes are back"
+}
+
+ends_as() { # NAME: the run ends by itself, with the bits of the calm one
+    ends "$1: the run" "$pid" 40
+    same "$1: losses and weights" "$(bits "$1")" "$reference"
+}
+
+kill9() { # WORKER...
+    local who
+
+    for who in "$@"; do
+        kill -9 "${worker_pid[$who]}"
+    done
+    killed=$EPOCHREALTIME
+    for who in "$@"; do
+        wait "${worker_pid[$who]}" 2>/dev/null
+    done
+}
+
+worker_again() {
+    back=$EPOCHREALTIME
+    worker "${1%/*}" "${1#*/}"
+}
+
+gateway_kill() { # NAME: its successor will listen where it did
+    local port
+
+    port=$(wan_of "$1")
+    kill -9 "${gateway_pid[$1]}"
+    wait "${gateway_pid[$1]}" 2>/dev/null
+    sed -i "s,^  listen: \"127.0.0.1:0\"\$,  listen: \"$port\",; /^http:/,\$ s,listen: .*,listen: \"127.0.0.1:0\"," "$1/gateway.yaml"
+}
+
+fed_init
+fed_data
+site a
+site b a="$(wan_of a)"
+worker a w0
+worker b w0
+expect_federation a 2 2
+
+section "calm"
+begin calm
+ends "calm: the run" $pid 40
+reference=$(bits calm)
+echo "   $reference"
+
+section "a worker dies in a step"
+for victim in b/w0 a/w0; do
+    name=step-${victim%/*}
+    begin "$name"
+    wait_until 20 at_step "$name" 25 || fail "$name: no step 25"
+    kill9 $victim
+    told "$name"
+    check "$name: it is said what is waited for" grep -q "worker $victim is lost" a/gateway.log
+    worker_again $victim
+    trains_again "$name"
+    ends_as "$name"
+done
+
+section "a worker dies and is back at once"
+begin at-once
+wait_until 20 at_step at-once 25 || fail "at-once: no step 25"
+kill9 b/w0
+worker_again b/w0
+trains_again at-once
+ends_as at-once
+
+section "in a checkpoint"
+for victim in a/w0 b/w0; do
+    name=save-${victim%/*}
+    begin "$name" "checkpoint.every: 5"
+    wait_until 20 at_step "$name" 12 || fail "$name: no step 12"
+    until compgen -G "$name.yaml-ckpt/step-*.tmp" >/dev/null || has_ended $pid; do :; done
+    kill9 $victim
+    worker_again $victim
+    trains_again "$name"
+    ends_as "$name"
+done
+
+section "in the preparation"
+begin prepared
+wait_until 20 grep -q "preparing" prepared.log
+kill9 b/w0
+worker_again b/w0
+ends_as prepared
+
+section "at the end"
+for victim in a/w0 b/w0; do
+    name=end-${victim%/*}
+    begin "$name"
+    wait_until 30 grep -q "finishing" "$name.log"
+    kill9 $victim
+    worker_again $victim
+    ends_as "$name"
+done
+
+section "a worker dies with the coordinator's gateway"
+begin both
+wait_until 20 at_step both 25 || fail "both: no step 25"
+kill9 b/w0
+gateway_kill a
+back=$EPOCHREALTIME
+gateway_start a
+worker b w0
+trains_again both
+ends_as both
+
+section "everything dies at once"
+begin all
+wait_until 20 at_step all 25 || fail "all: no step 25"
+kill9 a/w0 b/w0
+gateway_kill a
+gateway_kill b
+back=$EPOCHREALTIME
+gateway_start a
+gateway_start b
+worker a w0
+worker b w0
+trains_again all
+ends_as all
+
+section "what a user asks of a job that waits"
+begin stopped
+wait_until 20 at_step stopped 25 || fail "stopped: no step 25"
+kill9 b/w0
+told stopped
+check "stop" eval 'hdt stop --gateway "$(gateway_of a)" >stop.out'
+check "it names the last checkpoint" grep -q "stopped.* last checkpoint is .*step-000000[1-6]0" stop.out
+ends_with() { wait_until 5 has_ended "$pid"; }
+check "the submitter ends" ends_with
+check "it names it, too" grep -q "^hdt: .*stopped.* last checkpoint is .*step-000000[1-6]0" stopped.log
+worker_again b/w0
+
+section "a job that is not to wait"
+begin unforgiving "recovery.on_loss: fail"
+wait_until 20 at_step unforgiving 12 || fail "unforgiving: no step 12"
+kill9 b/w0
+check "the submitter ends within 5 s" wait_until 5 has_ended "$pid"
+check "it names the worker" grep -q "^hdt: worker b/w0 is lost: " unforgiving.log
+
+section "end"
+[ "$n_failed" = 0 ]

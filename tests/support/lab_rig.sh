@@ -1,0 +1,57 @@
+# shellcheck shell=bash
+# SPDX-License-Identifier: Apache-2.0
+# Two sites a and b joined by an emulated link, each with its gateway and its worker on one core of
+# its own, for benches. Comes after scripts/bench's own set-up; uses the pieces of the tests.
+# shellcheck disable=SC2154 # srcdir, builddir and tmp are scripts/bench's
+
+# Other processes of the machine count for little: a session of its own has a share of its own, and a
+# weight that its autogroup's number sets. Needs root, as the lab does.
+if [ -z "${HDT_RIG_SESSION:-}" ]; then
+    HDT_RIG_SESSION=yes exec setsid --wait "$0" "${rig_args[@]}"
+fi
+echo -19 >/proc/self/autogroup 2>/dev/null || true
+
+[ -n "${builddir:-}" ] || builddir=$PWD
+cd "$builddir" || exit 1
+# shellcheck source=tests/e2e/lib.sh
+. "$srcdir/tests/e2e/lib.sh"
+# shellcheck source=tests/e2e/fed.sh
+. "$srcdir/tests/e2e/fed.sh"
+set +e
+export WANLAB_DIR=$work/lab HDT_WANEM=$build/hdt-wanem
+lab=$srcdir/scripts/wan-lab
+
+rig_end() {
+    "$lab" down >/dev/null 2>&1 # ends what runs in it, too
+    finish
+    rm -rf "$tmp" "$work"
+}
+trap rig_end EXIT
+
+rig_fail() {
+    echo "bench: $*" >&2
+    exit 2
+}
+
+run_at() { exec taskset -c "${core_of[$1]}" "$lab" exec "$@"; }
+
+declare -A core_of=([a]=0 [b]=1)
+
+# rig_start LINK: a lab whose link has these settings ("rate 200mbit rtt 40ms"), two gateways that
+# see each other. Workers are the caller's.
+rig_start() {
+    local why
+
+    why=$("$lab" check 2>&1) || rig_fail "no emulated WAN: $(head -n 1 <<<"$why")"
+    [ "$(nproc)" -ge 2 ] || rig_fail "needs two cores, one a site"
+    printf '%s\n' "sysctl net.ipv4.tcp_rmem 4096 131072 67108864" \
+        "sysctl net.ipv4.tcp_wmem 4096 16384 67108864" "port a addr 10.75.0.1/24" \
+        "port b addr 10.75.0.2/24" "link a b $* queue 100ms" >"$work/topology"
+    "$lab" up "$work/topology" || rig_fail "the emulated WAN did not start"
+    fed_init
+    listen=10.75.0.1:7420 http='' site a
+    listen=10.75.0.2:7420 http='' site b a=10.75.0.1:7420
+}
+
+# CPU seconds that a process has used.
+cpu_s() { awk -v hz="$(getconf CLK_TCK)" '{ sub(/.*\) /, ""); print ($12 + $13) / hz }' "/proc/$1/stat"; }
