@@ -64,6 +64,7 @@ struct hdt_gwsite {
     bool configured;   /* from gateway.yaml; else learned */
     bool up;
     int64_t since_us;
+    int64_t learned_us; /* address as another site said it */
     char why_down[HDT_ERROR_MSG_CAP];
     char version[32];
     uint64_t n_refusals; /* reasons why there was no session, as they came */
