@@ -1,6 +1,7 @@
 # shellcheck shell=bash
 # SPDX-License-Identifier: Apache-2.0
 # tokens of a two-site run with and without attackers at full speed, in turn
+# shellcheck disable=SC2154 # srcdir, builddir and tmp are scripts/bench's
 
 # The peer is the same run without the attack, a moment before. tests/e2e/attack_run.sh measures.
 bench_run() {

@@ -294,7 +294,7 @@ static void flows_open(struct bench *bench, uint64_t client)
             if (i < 2 && (i == 0) != (is_src != 0)) {
                 continue; /* the peer has the other end */
             }
-            strcpy(flow.peer_site, i < 2 ? "site-b" : "site-a");
+            snprintf(flow.peer_site, sizeof(flow.peer_site), "%s", i < 2 ? "site-b" : "site-a");
             while (hdt_dataplane_flow_open(bench->dp, &flow, &err) != HDT_OK) {
                 /* Its pool is on the way. */
                 HDT_ASSERT(err.status == HDT_EINVAL && hdt_clock_now_us() < until_us);

@@ -304,10 +304,10 @@ static error_t parse_option(int key, char *arg, struct argp_state *state)
         a->federation = arg;
         return 0;
     case 't':
-        a->seconds = atoi(arg);
+        a->seconds = (int)strtol(arg, NULL, 10);
         return 0;
     case 'n':
-        a->n_threads = atoi(arg);
+        a->n_threads = (int)strtol(arg, NULL, 10);
         return 0;
     case ARGP_KEY_ARG:
         if (state->arg_num == 0) {
@@ -322,7 +322,7 @@ static error_t parse_option(int key, char *arg, struct argp_state *state)
         }
         *colon = '\0';
         a->to.sin_family = AF_INET;
-        a->to.sin_port = htons((uint16_t)atoi(colon + 1));
+        a->to.sin_port = htons((uint16_t)strtol(colon + 1, NULL, 10));
         return inet_pton(AF_INET, arg, &a->to.sin_addr) == 1 ? 0 : EINVAL;
     case ARGP_KEY_END:
         if (a->mode == NULL || a->to.sin_port == 0 || a->seconds < 1 || a->n_threads < 1 ||
