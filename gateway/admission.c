@@ -29,15 +29,15 @@ const char *hdt_refused_name(enum hdt_refused cause)
     return names[cause];
 }
 
-const char *hdt_bad_name(enum hdt_bad cause)
+const char *hdt_misdeed_name(enum hdt_misdeed misdeed)
 {
-    static const char *const names[HDT_BAD_COUNT] = {
-        [HDT_BAD_FLOW] = "flow",     [HDT_BAD_CREDIT] = "credit", [HDT_BAD_LENGTH] = "length",
-        [HDT_BAD_CODEC] = "codec",   [HDT_BAD_FRAME] = "frame",   [HDT_BAD_BYTES] = "bytes",
-        [HDT_BAD_BREACH] = "breach", [HDT_BAD_FLOOD] = "flood",
+    static const char *const names[HDT_MISDEED_COUNT] = {
+        [HDT_MISDEED_FOREIGN] = "foreign",
+        [HDT_MISDEED_BREACH] = "breach",
+        [HDT_MISDEED_FLOOD] = "flood",
     };
 
-    return names[cause];
+    return names[misdeed];
 }
 
 void hdt_refused_error(enum hdt_refused cause, bool is_tls, struct hdt_error *err)

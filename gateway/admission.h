@@ -83,21 +83,14 @@ enum hdt_refused {
 /* "crowded", "slow", ...: for labels. */
 const char *hdt_refused_name(enum hdt_refused cause);
 
-/* Of those who were let in: why records of a peer were dropped, its streams closed or read slower.
- */
-enum hdt_bad {
-    HDT_BAD_FLOW,   /* of no flow between it and this site */
-    HDT_BAD_CREDIT, /* beyond the window */
-    HDT_BAD_LENGTH, /* longer than a slot */
-    HDT_BAD_CODEC,  /* a codec or coded length that is not allowed */
-    HDT_BAD_FRAME,  /* chunks of one frame contradict each other */
-    HDT_BAD_BYTES,  /* does not decode, or a wrong checksum */
-    HDT_BAD_BREACH, /* closed a stream */
-    HDT_BAD_FLOOD,  /* times that a stream was not read for a while */
-    HDT_BAD_COUNT
+/* What peers that were let in do against the protocol, other than with chunks. */
+enum hdt_misdeed {
+    HDT_MISDEED_FOREIGN, /* ACK, HAVE or QUERY for a flow that is not of this peer */
+    HDT_MISDEED_BREACH,  /* closed a stream */
+    HDT_MISDEED_FLOOD,   /* times that a stream was not read for a while */
+    HDT_MISDEED_COUNT
 };
-/* "flow", "credit", ...: for labels. */
-const char *hdt_bad_name(enum hdt_bad cause);
+const char *hdt_misdeed_name(enum hdt_misdeed misdeed);
 
 /* A bucket of tokens that fills with time. */
 struct hdt_bucket {

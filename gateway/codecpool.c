@@ -170,7 +170,8 @@ static void codec_do_rx(struct codec_thread *self)
         dp->decode_ns += (uint64_t)took_ns;
     }
     if (!ok) {
-        hdt_peer_bad(job->conn->peer, &job->frame, HDT_BAD_BYTES);
+        hdt_peer_bad_chunk(job->conn->peer, &job->frame, HDT_BAD_CHECKSUM,
+                           "its bytes do not decode or do not fit their checksum");
     }
     hdt_dst_done(job, ok);
     hdt_rx_job_release(job);

@@ -31,6 +31,7 @@ struct hdt_buf;
 struct survey;
 struct links_task;
 struct dial_back;
+struct doctor;
 
 /* A client connection of this gateway. */
 struct hdt_gwclient {
@@ -52,7 +53,8 @@ struct hdt_gwworker {
     bool restarted;    /* came back as a new process: what it ran is gone */
     bool has_left;     /* its gateway saw its connection end; else it has only not seen it yet */
     char instance[20]; /* of its process, 16 hexadecimal digits */
-    int64_t since_us;  /* of the last change of `up` */
+    char busy_by[HDT_NAME_CAP]; /* as its gateway says: coordinator of its job; "": free */
+    int64_t since_us;           /* of the last change of `up` */
     char why_down[HDT_ERROR_MSG_CAP];
     struct hdt_gwworker *next;
 };
@@ -90,6 +92,7 @@ struct hdt_survey {
     json_t *links;            /* our own, as last measured; NULL: never */
     int64_t links_us;
     struct dial_back *dials; /* under way */
+    struct doctor *doctors;  /* being asked for */
 };
 
 struct hdt_gateway {
@@ -133,6 +136,8 @@ void hdt_federation_worker_up(struct hdt_gateway *gw, const struct hdt_gwclient 
                               const json_t *hello);
 void hdt_federation_worker_down(struct hdt_gateway *gw, const struct hdt_gwclient *client,
                                 const struct hdt_error *why);
+/* Send "site.info" to all peers: something of ours has changed. */
+void hdt_federation_tell(struct hdt_gateway *gw);
 /* "site.info" of a peer: its workers and the sites it knows. */
 void hdt_federation_site_info(struct hdt_gateway *gw, const char *site, const json_t *msg);
 
@@ -191,10 +196,24 @@ void hdt_survey_cluster(struct hdt_gateway *gw, const json_t *msg);
 /* Request "links.measure" of another gateway: answer "links.are". */
 void hdt_survey_links(struct hdt_gateway *gw, const json_t *msg);
 void hdt_survey_probed(struct hdt_gateway *gw, const char *site, double bytes_per_s, double rtt_s);
-/* Request "doctor" of an operator. */
-void hdt_survey_doctor(struct hdt_gateway *gw, const json_t *msg);
+/* Measure all links anew, then call: gw->survey.links has them. Not called when the gateway ends.
+ */
+typedef void hdt_survey_done(struct hdt_gateway *gw, void *user);
+void hdt_survey_measure(struct hdt_gateway *gw, hdt_survey_done *done, void *user);
 
 void hdt_survey_free(struct hdt_gateway *gw);
+
+/* ---- doctor.c ---- */
+
+/* Request "doctor" of an operator: this gateway's machine, its peers and the links to them. */
+void hdt_doctor_request(struct hdt_gateway *gw, const json_t *msg);
+void hdt_doctor_free(struct hdt_gateway *gw);
+
+/* ---- evidence_answer.c ---- */
+
+/* Requests "bundle.list" and "bundle.read" of an operator: see src/core/evidence.h. */
+void hdt_evidence_list_answer(struct hdt_gateway *gw, const json_t *msg);
+void hdt_evidence_read_answer(struct hdt_gateway *gw, const json_t *msg);
 
 /* ---- dial_back.c ---- */
 
@@ -250,7 +269,7 @@ void hdt_metrics_text(struct hdt_gateway *gw, struct hdt_buf *out); /* for Prome
 /* ---- strangers.c: who was refused, and what peers did wrong, by cause ---- */
 
 /* {"wan": {"crowded": N, ...}, "lan_unix": ..., "lan_tls": ..., "http": ...}, and those of peers:
- * {SITE: {"flow": N, ...}}. New references. */
+ * {SITE: {"breach": N, ...}}. New references. */
 json_t *hdt_strangers_json(struct hdt_gateway *gw);
 json_t *hdt_misdeeds_json(struct hdt_gateway *gw);
 void hdt_strangers_metrics(struct hdt_gateway *gw, struct hdt_buf *out);

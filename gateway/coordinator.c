@@ -11,6 +11,7 @@
 #include "gateway/recovery.h"
 #include "src/base/clock.h"
 #include "src/base/log.h"
+#include "src/base/recorder.h"
 #include "src/core/msg.h"
 
 #include <stdlib.h>
@@ -111,6 +112,7 @@ void hdt_gwjob_say_state(struct hdt_gateway *gw, struct hdt_gwjob *job)
 
 void hdt_gwjob_set_state(struct hdt_gateway *gw, struct hdt_gwjob *job, enum hdt_gwjob_state state)
 {
+    HDT_RECORD(HDT_REC_STATE, .n = {job->job}, .text = {hdt_gwjob_state_name(state)});
     job->state = state;
     job->state_since_us = hdt_clock_now_us();
     hdt_log_info("job %ld (%s): %s", (long)job->number, job->name, hdt_gwjob_state_name(state));
@@ -132,6 +134,7 @@ void hdt_gwjob_fail(struct hdt_gateway *gw, struct hdt_gwjob *job, const struct 
         return;
     }
     job->error = *why;
+    hdt_recorder_dump("job-failed");
     hdt_log_failure(HDT_LOG_ERROR, why);
     hdt_gwjob_tell_ranks(gw, job, "stop", "abort");
     job_release(gw, job);

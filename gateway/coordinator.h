@@ -102,6 +102,8 @@ struct hdt_gwjob {
     int64_t wan_rate_us, wan_rate_sent; /* where the last rate was taken */
     int64_t wan_saved_us;
     double wan_bits_per_s;
+    struct hdt_rank_wait *rank_waits; /* rank_state.c */
+    int64_t waits_told_us;
     struct hdt_gwjob *next;
 };
 

@@ -20,6 +20,17 @@
 
 /* ---- workers that leave ---- */
 
+/* As its own gateway says, in a job of a third site. Of jobs that we coordinate we know more, and
+ * what a coordinator that is away had may be over. */
+static bool worker_is_busy_elsewhere(struct hdt_gateway *gw, const char *site, const char *name)
+{
+    const struct hdt_gwworker *worker = hdt_federation_worker(gw, site, name);
+    const struct hdt_gwsite *coordinator =
+        worker && worker->busy_by[0] ? hdt_federation_site(gw, worker->busy_by) : NULL;
+
+    return coordinator && coordinator->up;
+}
+
 bool hdt_coordinator_worker_serves(struct hdt_gateway *gw, const char *site, const char *name,
                                    const struct hdt_gwjob *but)
 {
@@ -31,7 +42,7 @@ bool hdt_coordinator_worker_serves(struct hdt_gateway *gw, const char *site, con
             return true;
         }
     }
-    return hdt_member_has_worker(gw, site, name);
+    return hdt_member_has_worker(gw, site, name) || worker_is_busy_elsewhere(gw, site, name);
 }
 
 bool hdt_coordinator_worker_is_busy(struct hdt_gateway *gw, const char *site, const char *name)

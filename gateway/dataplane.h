@@ -148,6 +148,16 @@ void hdt_dataplane_recheck(struct hdt_dataplane *dp);
 /* Break the n-th bulk stream to a peer as a fault would (tests, `hdt` fault drills). */
 void hdt_dataplane_break_stream(struct hdt_dataplane *dp, const char *site, unsigned n);
 
+/* Why a received chunk was refused. */
+enum hdt_bad_chunk {
+    HDT_BAD_CHECKSUM, /* or the codec cannot read it: damaged on the way or in memory */
+    HDT_BAD_FLOW,     /* there is no such flow here */
+    HDT_BAD_CREDIT,   /* beyond the credit given */
+    HDT_BAD_FRAME,    /* longer than a slot, or unlike other chunks of its frame */
+    HDT_BAD_CODEC,    /* not one that may be used there */
+    HDT_BAD_COUNT
+};
+
 struct hdt_peer_stats {
     char site[64];
     char address[160];
@@ -158,13 +168,18 @@ struct hdt_peer_stats {
     uint64_t sent_bytes, recv_bytes;     /* on the sockets */
     uint64_t sent_chunks, resent_chunks; /* resent: sent before on a stream that was lost */
     uint64_t recv_chunks, dup_chunks, bad_chunks; /* bad: checksum or bounds */
-    uint64_t bad[HDT_BAD_COUNT];                  /* chunks and other records */
+    uint64_t bad_by_cause[HDT_BAD_COUNT];         /* the same, apart */
+    uint64_t misdeeds[HDT_MISDEED_COUNT];         /* other records */
     uint64_t plain_bytes, coded_bytes;            /* of chunks sent, before and after the codec */
     uint64_t raw_bytes; /* of the tensors they carry, before worker codecs */
     uint64_t n_sessions, n_stream_losses;
     double goodput_bytes_per_s; /* sent, last measured under load or probe; 0: none */
     uint64_t queued_bytes;
-    char tls[64]; /* "TLSv1.3 TLS_AES_256_GCM_SHA384" */
+    char tls[64];           /* "TLSv1.3 TLS_AES_256_GCM_SHA384" */
+    char certificate[224];  /* the peer's, as in its SAN: "hdt://lab/site/b"; "": none yet */
+    int64_t cert_left_s;    /* until its end */
+    uint32_t path_mtu, mss; /* smallest of the bulk streams, as the kernel has them; 0: unknown */
+    uint64_t acked_bytes;   /* of the bulk streams that are up, by the peer's kernel */
 };
 
 struct hdt_flow_stats {
@@ -173,12 +188,19 @@ struct hdt_flow_stats {
     char peer_site[64];
     uint64_t next_seq, acked_seq, credit_seq;
     uint64_t n_frames, plain_bytes, coded_bytes, raw_bytes;
-    int64_t idle_us; /* since the flow last moved */
+    int64_t idle_us;                     /* since the flow last moved */
+    bool attached;                       /* its client is connected */
+    bool asks;                           /* src: waits to hear where the other end is */
+    uint64_t partial_bytes, partial_len; /* dst: of the frame next_seq, what is there; 0: nothing */
 };
 
 /* Snapshots into arrays of the caller; return how many there are (may be more than cap). */
 size_t hdt_dataplane_peer_stats(struct hdt_dataplane *dp, struct hdt_peer_stats *stats, size_t cap);
 size_t hdt_dataplane_flow_stats(struct hdt_dataplane *dp, struct hdt_flow_stats *stats, size_t cap);
+
+/* One end of a flow; false: it is not open. */
+bool hdt_dataplane_flow_find(struct hdt_dataplane *dp, uint32_t job, uint32_t flow, bool is_src,
+                             struct hdt_flow_stats *stats);
 
 struct hdt_dataplane_stats {
     uint64_t strangers; /* connections dropped before a valid hello: the sum of these */

@@ -353,10 +353,11 @@ struct hdt_peer {
     struct hdt_probe_out probe_out;
     struct hdt_probe_in probe_in;
     struct hdt_peer_stats total; /* counters; bytes of closed streams only */
-    struct hdt_log_limit bad_log[HDT_BAD_COUNT];
+    struct hdt_log_limit bad_log[HDT_BAD_COUNT], misdeed_log[HDT_MISDEED_COUNT];
     size_t rx_bytes;       /* receive buffers of its streams */
     double session_tokens; /* sessions that it may still open now */
     int64_t session_us;
+    int64_t cert_end_us; /* of the peer's certificate; 0: none seen */
 };
 
 /* ---- clients ---- */
@@ -559,10 +560,11 @@ void hdt_clients_free(struct hdt_dataplane *dp);
 
 /* ---- misdeed.c: wrong records and floods of those who were let in ---- */
 
-/* L: a record of the peer is dropped. */
-void hdt_peer_bad(struct hdt_peer *peer, const struct hdt_frame *frame, enum hdt_bad cause);
-/* L: a stream of the peer is closed for what it sent. */
-void hdt_peer_breach(struct hdt_peer *peer, const struct hdt_error *why);
+/* L: a chunk of the peer is dropped. */
+void hdt_peer_bad_chunk(struct hdt_peer *peer, const struct hdt_frame *chunk,
+                        enum hdt_bad_chunk cause, const char *what);
+/* L: another record of it is, or its stream is closed or read slower. */
+void hdt_peer_misdeed(struct hdt_peer *peer, enum hdt_misdeed misdeed, const char *what);
 /* On its thread, without the lock: a record came. Who sends too many is not read for a while. */
 void hdt_conn_charge(struct hdt_conn *conn, int units);
 int hdt_record_cost(const struct hdt_frame *frame);

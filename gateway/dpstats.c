@@ -4,7 +4,10 @@
 #include "gateway/dp.h"
 #include "src/base/clock.h"
 
+#include <linux/tcp.h>
+#include <netinet/in.h>
 #include <string.h>
+#include <sys/socket.h>
 
 /* Snapshots of counters for the main thread. */
 
@@ -32,6 +35,25 @@ static uint64_t dpstats_queued_bytes(const struct hdt_peer *peer)
     return bytes;
 }
 
+/* What the kernel knows of a bulk stream. */
+static void dpstats_add_tcp(const struct hdt_conn *conn, struct hdt_peer_stats *stats)
+{
+    struct tcp_info info = {0};
+    socklen_t len = sizeof(info);
+
+    if (conn->stream == NULL ||
+        getsockopt(hdt_stream_fd(conn->stream), IPPROTO_TCP, TCP_INFO, &info, &len) != 0) {
+        return;
+    }
+    if (stats->path_mtu == 0 || info.tcpi_pmtu < stats->path_mtu) {
+        stats->path_mtu = info.tcpi_pmtu;
+    }
+    if (stats->mss == 0 || info.tcpi_snd_mss < stats->mss) {
+        stats->mss = info.tcpi_snd_mss;
+    }
+    stats->acked_bytes += info.tcpi_bytes_acked;
+}
+
 /* L */
 static void dpstats_fill_peer(const struct hdt_peer *peer, int64_t now_us,
                               struct hdt_peer_stats *stats)
@@ -47,6 +69,7 @@ static void dpstats_fill_peer(const struct hdt_peer *peer, int64_t now_us,
         memcpy(stats->address, session->conns[0]->address, sizeof(stats->address));
     }
     stats->up = session != NULL;
+    stats->cert_left_s = (peer->cert_end_us - now_us) / HDT_US_PER_S;
     stats->suspect = peer->suspect;
     stats->rtt_us = peer->rtt_us;
     stats->min_rtt_us = peer->min_rtt_us;
@@ -58,8 +81,11 @@ static void dpstats_fill_peer(const struct hdt_peer *peer, int64_t now_us,
         if (conn->kind == HDT_CONN_WAN && conn->peer == peer && !conn->is_gone) {
             stats->sent_bytes += conn->stats.sent_bytes;
             stats->recv_bytes += conn->stats.recv_bytes;
-            stats->n_streams += session != NULL && conn->session == session && conn->index > 0 &&
-                                conn->state == HDT_CONN_UP;
+            if (session != NULL && conn->session == session && conn->index > 0 &&
+                conn->state == HDT_CONN_UP) {
+                stats->n_streams++;
+                dpstats_add_tcp(conn, stats);
+            }
         }
     }
     if (session != NULL) {
@@ -85,6 +111,36 @@ size_t hdt_dataplane_peer_stats(struct hdt_dataplane *dp, struct hdt_peer_stats 
     return n;
 }
 
+/* L */
+static void dpstats_fill_flow(const struct hdt_flow_end *flow, int64_t now_us,
+                              struct hdt_flow_stats *to)
+{
+    memset(to, 0, sizeof(*to));
+    to->job = flow->key.job;
+    to->epoch = flow->conf.epoch;
+    to->flow = flow->key.flow;
+    to->is_src = flow->key.is_src != 0;
+    memcpy(to->peer_site, flow->conf.peer_site, sizeof(to->peer_site));
+    to->next_seq = flow->next_seq;
+    to->acked_seq = flow->acked;
+    to->credit_seq = flow->credit;
+    to->n_frames = flow->n_frames;
+    to->plain_bytes = flow->plain_bytes;
+    to->coded_bytes = flow->coded_bytes;
+    to->raw_bytes = flow->raw_bytes;
+    to->idle_us = now_us - flow->moved_us;
+    to->attached = flow->attached;
+    to->asks = flow->key.is_src && flow->awaiting_state;
+    if (!flow->key.is_src && flow->slots != NULL) {
+        const struct hdt_dst_slot *slot = &flow->slots[flow->next_seq % flow->conf.depth];
+
+        if (slot->begun && !slot->complete && slot->seq == flow->next_seq) {
+            to->partial_bytes = slot->done_bytes;
+            to->partial_len = slot->frame.frame_len;
+        }
+    }
+}
+
 size_t hdt_dataplane_flow_stats(struct hdt_dataplane *dp, struct hdt_flow_stats *stats, size_t cap)
 {
     const int64_t now_us = hdt_clock_now_us();
@@ -94,27 +150,26 @@ size_t hdt_dataplane_flow_stats(struct hdt_dataplane *dp, struct hdt_flow_stats 
     hdt_dp_lock(dp);
     for (flow = dp->flows; flow != NULL; flow = flow->hh.next) {
         if (n < cap) {
-            struct hdt_flow_stats *to = &stats[n];
-
-            memset(to, 0, sizeof(*to));
-            to->job = flow->key.job;
-            to->epoch = flow->conf.epoch;
-            to->flow = flow->key.flow;
-            to->is_src = flow->key.is_src != 0;
-            memcpy(to->peer_site, flow->conf.peer_site, sizeof(to->peer_site));
-            to->next_seq = flow->next_seq;
-            to->acked_seq = flow->acked;
-            to->credit_seq = flow->credit;
-            to->n_frames = flow->n_frames;
-            to->plain_bytes = flow->plain_bytes;
-            to->coded_bytes = flow->coded_bytes;
-            to->raw_bytes = flow->raw_bytes;
-            to->idle_us = now_us - flow->moved_us;
+            dpstats_fill_flow(flow, now_us, &stats[n]);
         }
         n++;
     }
     hdt_dp_unlock(dp);
     return n;
+}
+
+bool hdt_dataplane_flow_find(struct hdt_dataplane *dp, uint32_t job, uint32_t flow, bool is_src,
+                             struct hdt_flow_stats *stats)
+{
+    const struct hdt_flow_end *end;
+
+    hdt_dp_lock(dp);
+    end = hdt_flow_end_find(dp, job, flow, is_src);
+    if (end != NULL) {
+        dpstats_fill_flow(end, hdt_clock_now_us(), stats);
+    }
+    hdt_dp_unlock(dp);
+    return end != NULL;
 }
 
 void hdt_dataplane_stats(struct hdt_dataplane *dp, struct hdt_dataplane_stats *stats)

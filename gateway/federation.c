@@ -130,12 +130,15 @@ void hdt_federation_free(struct hdt_gateway *gw)
 
 /* ---- what we say of ourselves ---- */
 
-static json_t *worker_json(const struct hdt_gwworker *worker)
+static json_t *worker_json(struct hdt_gateway *gw, const struct hdt_gwworker *worker)
 {
-    return json_pack("{s:s, s:s, s:s, s:I, s:i, s:b, s:s}", "name", worker->info.name, "device",
-                     worker->info.device, "backend", worker->info.backend, "memory_bytes",
+    const char *busy_by = hdt_member_coordinator_of(gw, worker->info.site, worker->info.name);
+
+    return json_pack("{s:s, s:s, s:s, s:I, s:i, s:b, s:s, s:s}", "name", worker->info.name,
+                     "device", worker->info.device, "backend", worker->info.backend, "memory_bytes",
                      (json_int_t)worker->info.memory_bytes, "n_threads", worker->info.n_threads,
-                     "up", worker->up, "instance", worker->instance);
+                     "up", worker->up, "instance", worker->instance, "busy_by",
+                     busy_by ? busy_by : "");
 }
 
 static json_t *site_info(struct hdt_gateway *gw)
@@ -147,7 +150,7 @@ static json_t *site_info(struct hdt_gateway *gw)
     LL_FOREACH(gw->workers, worker)
     {
         if (strcmp(worker->info.site, gw->conf.site) == 0) {
-            json_array_append_new(workers, worker_json(worker));
+            json_array_append_new(workers, worker_json(gw, worker));
         }
     }
     LL_FOREACH(gw->sites, site)
@@ -161,7 +164,7 @@ static json_t *site_info(struct hdt_gateway *gw)
                      sites);
 }
 
-static void info_send(struct hdt_gateway *gw)
+void hdt_federation_tell(struct hdt_gateway *gw)
 {
     struct hdt_gwsite *site;
 
@@ -196,7 +199,7 @@ void hdt_federation_peer_up(struct hdt_gateway *gw, const char *name, const json
     hdt_log_info("site %s is connected (hdt %s)", name, site->version);
     hdt_audit_site(gw, "peer.joined", name, json_pack("{s:s}", "version", site->version));
     hdt_revocation_peer_up(gw, name);
-    info_send(gw);
+    hdt_federation_tell(gw);
     hdt_coordinator_site_up(gw, name);
     hdt_coordinator_reports_again(gw, name);
     hdt_coordinator_followers_again(gw, name);
@@ -273,6 +276,7 @@ static void worker_fill(struct hdt_gwworker *worker, const json_t *device)
     json_int_t memory = json_integer_value(json_object_get(device, "memory_bytes"));
     json_int_t threads = json_integer_value(json_object_get(device, "n_threads"));
     const char *instance = json_string_value(json_object_get(device, "instance"));
+    const char *busy_by = json_string_value(json_object_get(device, "busy_by"));
 
     if (instance && strlen(instance) < sizeof(worker->instance) &&
         strcmp(worker->instance, instance) != 0) {
@@ -282,6 +286,7 @@ static void worker_fill(struct hdt_gwworker *worker, const json_t *device)
     snprintf(worker->info.device, sizeof(worker->info.device), "%s", name ? name : "?");
     snprintf(worker->info.backend, sizeof(worker->info.backend), "%s", backend ? backend : "?");
     worker->info.memory_bytes = memory > 0 ? (uint64_t)memory : 0;
+    snprintf(worker->busy_by, sizeof(worker->busy_by), "%s", busy_by ? busy_by : "");
     worker->info.n_threads = threads > 0 && threads < 65536 ? (int)threads : 1;
 }
 
@@ -400,7 +405,7 @@ void hdt_federation_worker_up(struct hdt_gateway *gw, const struct hdt_gwclient 
         json_pack("{s:s, s:s}", "worker", client->address, "device", worker->info.device));
     worker_set_up(gw, worker, true, NULL);
     hdt_member_worker_up(gw, client->name, json_object_get(hello, "jobs"));
-    info_send(gw);
+    hdt_federation_tell(gw);
 }
 
 void hdt_federation_worker_down(struct hdt_gateway *gw, const struct hdt_gwclient *client,
@@ -415,5 +420,5 @@ void hdt_federation_worker_down(struct hdt_gateway *gw, const struct hdt_gwclien
     hdt_audit_client(gw, "worker.left", client,
                      json_pack("{s:s, s:s}", "worker", client->address, "why", why->msg));
     worker_set_up(gw, worker, false, why);
-    info_send(gw);
+    hdt_federation_tell(gw);
 }

@@ -4,6 +4,7 @@
 #include "compress/codec.h"
 #include "gateway/dp.h"
 #include "src/base/clock.h"
+#include "src/base/recorder.h"
 
 #include <string.h>
 
@@ -46,11 +47,18 @@ static bool dst_bit(const uint64_t *bits, uint32_t i)
 
 /* ---- a chunk begins ---- */
 
-static enum hdt_status dst_bad(struct hdt_peer *peer, const struct hdt_frame *chunk,
-                               enum hdt_bad cause)
+static enum hdt_status dst_refuse(struct hdt_peer *peer, const struct hdt_frame *chunk,
+                                  enum hdt_bad_chunk cause, const char *what)
 {
-    hdt_peer_bad(peer, chunk, cause);
+    hdt_peer_bad_chunk(peer, chunk, cause, what);
     return HDT_AGAIN;
+}
+
+/* It does not fit the frame that it says it is of. */
+static enum hdt_status dst_bad(struct hdt_peer *peer, const struct hdt_frame *chunk,
+                               const char *what)
+{
+    return dst_refuse(peer, chunk, HDT_BAD_FRAME, what);
 }
 
 /* HDT_OK: the chunk belongs to *flow; HDT_AGAIN: it is dropped and counted. */
@@ -61,7 +69,7 @@ static enum hdt_status dst_check(struct hdt_peer *peer, const struct hdt_frame *
     const struct hdt_codec_ops *codec = hdt_codec_by_id(chunk->codec);
 
     if (end == NULL || (end->peer != peer && chunk->epoch >= end->conf.epoch)) {
-        return dst_bad(peer, chunk, HDT_BAD_FLOW);
+        return dst_refuse(peer, chunk, HDT_BAD_FLOW, "it has no such flow here");
     }
     if (!end->attached || end->waiting || chunk->epoch != end->conf.epoch ||
         chunk->seq < end->acked) {
@@ -69,16 +77,16 @@ static enum hdt_status dst_check(struct hdt_peer *peer, const struct hdt_frame *
         return HDT_AGAIN;
     }
     if (!hdt_dst_in_window(end, chunk->seq)) {
-        return dst_bad(peer, chunk, HDT_BAD_CREDIT);
+        return dst_refuse(peer, chunk, HDT_BAD_CREDIT, "its frame is beyond the credit given");
     }
     if (chunk->frame_len > end->conf.frame_cap || chunk->len > HDT_DP_CHUNK_MAX) {
-        return dst_bad(peer, chunk, HDT_BAD_LENGTH);
+        return dst_bad(peer, chunk, "its frame is longer than a slot");
     }
     if (codec == NULL ||
         (codec->id != HDT_CODEC_NONE && (codec->caps & (HDT_CODEC_AT_GATEWAY | HDT_CODEC_EXACT)) !=
                                             (HDT_CODEC_AT_GATEWAY | HDT_CODEC_EXACT)) ||
         (codec->id == HDT_CODEC_NONE && chunk->coded_len != chunk->len)) {
-        return dst_bad(peer, chunk, HDT_BAD_CODEC);
+        return dst_refuse(peer, chunk, HDT_BAD_CODEC, "its codec or coded length is not allowed");
     }
     *flow = end;
     return HDT_OK;
@@ -133,7 +141,7 @@ enum hdt_status hdt_dst_place(struct hdt_peer *peer, struct hdt_rx_job *job, voi
     HDT_ASSERT(slot->seq == chunk->seq);
     if (slot->frame.frame_len != chunk->frame_len || slot->frame.whole != chunk->whole ||
         slot->frame.dtype != chunk->dtype) {
-        (void)dst_bad(peer, chunk, HDT_BAD_FRAME);
+        (void)dst_bad(peer, chunk, "other chunks of its frame tell another length, type or hash");
         return HDT_OK;
     }
     if (slot->complete || dst_claim(job, slot) == 0) {
@@ -180,6 +188,8 @@ static void dst_complete(struct hdt_flow_end *flow, struct hdt_dst_slot *slot)
     flow->plain_bytes += slot->frame.frame_len;
     flow->raw_bytes += slot->frame.raw_len;
     flow->moved_us = hdt_clock_now_us();
+    HDT_RECORD(HDT_REC_FRAME,
+               .n = {flow->key.job, flow->key.flow, (int64_t)slot->seq, slot->frame.frame_len});
     if (flow->peer != NULL) {
         slot->have_pending = true;
         flow->n_have_pending++;

@@ -4,6 +4,7 @@
 #include "gateway/dp.h"
 #include "src/base/buf.h"
 #include "src/base/clock.h"
+#include "src/base/recorder.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -314,6 +315,13 @@ static enum hdt_status flow_end_attach(struct hdt_flow_end *flow, struct hdt_err
     return HDT_OK;
 }
 
+static void flow_end_record(const struct hdt_flow_end *flow, const char *event)
+{
+    HDT_RECORD(HDT_REC_FLOW,
+               .n = {flow->key.job, flow->key.flow, flow->conf.epoch, (int64_t)flow->next_seq},
+               .text = {event, flow->key.is_src ? "src" : "dst", flow->conf.peer_site});
+}
+
 enum hdt_status hdt_dataplane_flow_open(struct hdt_dataplane *dp,
                                         const struct hdt_dataplane_flow *conf,
                                         struct hdt_error *err)
@@ -325,6 +333,7 @@ enum hdt_status hdt_dataplane_flow_open(struct hdt_dataplane *dp,
     flow = flow_end_new(dp, conf);
     hdt_dp_lock(dp);
     status = flow_end_attach(flow, err);
+    flow_end_record(flow, status != HDT_OK ? "refused" : flow->next_seq > 0 ? "resume" : "open");
     if (status != HDT_OK) {
         hdt_flow_end_unref(flow);
     }
@@ -340,6 +349,7 @@ void hdt_dataplane_job_close(struct hdt_dataplane *dp, uint32_t job, uint32_t ep
     HASH_ITER(hh, dp->flows, flow, next)
     {
         if (flow->key.job == job && (epoch == UINT32_MAX || flow->conf.epoch == epoch)) {
+            flow_end_record(flow, "close");
             flow_end_unlist(flow);
             hdt_flow_end_unref(flow);
         }
@@ -455,7 +465,7 @@ int hdt_flow_end_on_record(struct hdt_peer *peer, const struct hdt_frame *frame)
     struct hdt_flow_end *flow = hdt_flow_end_find(peer->dp, frame->job, frame->flow, to_src);
 
     if (flow != NULL && flow->peer != peer && frame->epoch >= flow->conf.epoch) {
-        hdt_peer_bad(peer, frame, HDT_BAD_FLOW);
+        hdt_peer_misdeed(peer, HDT_MISDEED_FOREIGN, "it speaks of a flow of others");
         return hdt_dropped_cost(frame, true);
     }
     if (flow == NULL || !flow->attached || flow->peer != peer || flow->conf.epoch != frame->epoch) {

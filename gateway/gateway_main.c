@@ -9,6 +9,7 @@
 #include "src/base/buf.h"
 #include "src/base/clock.h"
 #include "src/base/log.h"
+#include "src/base/recorder.h"
 #include "src/base/notify.h"
 #include "src/net/addr.h"
 #include "src/net/tls.h"
@@ -76,7 +77,8 @@ static const struct argp argp = {
     .doc = "The edge of one site: carries the tensors of training jobs to the gateways of other "
            "sites over mutually authenticated streams, and coordinates the jobs submitted to it."
            "\vSignals: TERM and INT end it (jobs go on when it comes back); HUP reads "
-           "certificates and the revocation list again and opens the audit log anew.\n"
+           "certificates and the revocation list again and opens the audit log anew; USR1 writes "
+           "the flight recorder to state_dir.\n"
            "'hdt config example gateway' prints a settings file to start from.",
 };
 
@@ -84,11 +86,13 @@ static const struct argp argp = {
 
 static void on_peer_up(void *user, const char *site, const json_t *hello)
 {
+    HDT_RECORD(HDT_REC_CONNECTION, .text = {"up", site});
     hdt_federation_peer_up(user, site, hello);
 }
 
 static void on_peer_down(void *user, const char *site, const struct hdt_error *why)
 {
+    HDT_RECORD(HDT_REC_CONNECTION, .text = {"down", site, why->msg});
     hdt_federation_peer_down(user, site, why);
 }
 
@@ -103,6 +107,7 @@ static void on_peer_refused(void *user, const char *site, const char *address,
     struct hdt_gateway *gw = user;
     struct hdt_gwsite *peer = hdt_federation_site(gw, site);
 
+    HDT_RECORD(HDT_REC_CONNECTION, .text = {"refused", site[0] ? site : address, why->msg});
     if (peer) {
         peer->n_refusals++;
     }
@@ -129,6 +134,7 @@ static void on_client_up(void *user, const struct hdt_client_info *info, const j
     snprintf(client->identity, sizeof(client->identity), "%s", info->identity);
     snprintf(client->from, sizeof(client->from), "%s", info->address);
     LL_PREPEND(gw->clients, client);
+    HDT_RECORD(HDT_REC_CONNECTION, .text = {"up", client->address, client->from});
     hdt_log_debug("client %s connected", client->address);
     if (info->role == HDT_CLIENT_WORKER) {
         hdt_federation_worker_up(gw, client, hello);
@@ -148,6 +154,7 @@ static void on_client_down(void *user, uint64_t id, const struct hdt_error *why)
     if (!client) {
         return;
     }
+    HDT_RECORD(HDT_REC_CONNECTION, .text = {"down", client->address, why->msg});
     LL_DELETE(gw->clients, client);
     if (client->role == HDT_CLIENT_WORKER) {
         hdt_federation_worker_down(gw, client, why);
@@ -439,6 +446,15 @@ static enum hdt_status gateway_open_dataplane(struct hdt_gateway *gw, struct hdt
     return hdt_dataplane_open(&conf, &dataplane_events, gw, &gw->dp, err);
 }
 
+static enum hdt_status recorder_open(const struct hdt_gateway *gw, struct hdt_error *err)
+{
+    char *name = hdt_asprintf("gateway-%s", gw->conf.site);
+    enum hdt_status status = hdt_recorder_open(gw->conf.state_dir, name, err);
+
+    free(name);
+    return status;
+}
+
 static enum hdt_status gateway_open(struct hdt_gateway *gw, struct hdt_error *err)
 {
     if (getrandom(&gw->instance, sizeof(gw->instance), 0) != sizeof(gw->instance)) {
@@ -450,6 +466,7 @@ static enum hdt_status gateway_open(struct hdt_gateway *gw, struct hdt_error *er
         hdt_error_hint(err, "make it and give it to the user that runs hdt-gateway");
         return HDT_EIO;
     }
+    HDT_TRY(recorder_open(gw, err));
     HDT_TRY(hdt_store_open(gw->conf.state_dir, &gw->store, err));
     HDT_TRY(hdt_audit_open(gw->conf.state_dir, &gw->audit, err));
     gw->base = event_base_new();
@@ -479,6 +496,8 @@ static void gateway_close(struct hdt_gateway *gw)
     hdt_federation_free(gw);
     hdt_store_close(gw->store);
     hdt_audit_close(gw->audit);
+    hdt_recorder_close();
+    hdt_log_flush();
     hdt_tls_ctx_free(gw->tls);
     if (gw->base) {
         event_base_free(gw->base);

@@ -6,6 +6,7 @@
 #include "gateway/journal.h"
 #include "gateway/member.h"
 #include "gateway/recovery.h"
+#include "gateway/rank_state.h"
 #include "gateway/store.h"
 #include "src/base/buf.h"
 #include "src/base/clock.h"
@@ -127,6 +128,7 @@ void hdt_gwjob_free(struct hdt_gwjob *job)
     hdt_gwjob_waits_free(job);
     free(job->by_rank);
     free(job->rank_is_done);
+    hdt_rank_waits_free(job);
     free(job);
 }
 

@@ -170,6 +170,7 @@ void hdt_member_job_plan(struct hdt_gateway *gw, const json_t *msg)
     }
     hdt_log_info("job %u of %s: plan of epoch %lld received", hdt_gwjob_number_of((uint32_t)job),
                  coordinator, (long long)json_integer_value(json_object_get(body, "epoch")));
+    hdt_federation_tell(gw); /* our workers are busy now */
     /* The coordinator's own record is the truth and says more: it is not overwritten here. */
     if (strcmp(coordinator, gw->conf.site) != 0 &&
         hdt_store_put_job(gw->store, (uint32_t)job, "member", body, &err) != HDT_OK) {
@@ -192,6 +193,30 @@ bool hdt_member_has_worker(struct hdt_gateway *gw, const char *site, const char 
         }
     }
     return false;
+}
+
+const char *hdt_member_coordinator_of(struct hdt_gateway *gw, const char *site, const char *name)
+{
+    const struct hdt_gwmember *member;
+
+    LL_FOREACH(gw->members, member)
+    {
+        if (hdt_plan_has_worker(&member->plan, site, name)) {
+            return member->coordinator;
+        }
+    }
+    return NULL;
+}
+
+const struct hdt_plan *hdt_member_plan(struct hdt_gateway *gw, uint32_t job,
+                                       const char **coordinator)
+{
+    const struct hdt_gwmember *member = member_find(gw, job);
+
+    if (member) {
+        *coordinator = member->coordinator;
+    }
+    return member ? &member->plan : NULL;
 }
 
 static void worker_release(struct hdt_gateway *gw, const char *worker, json_int_t job,
@@ -254,6 +279,7 @@ void hdt_member_job_close(struct hdt_gateway *gw, const json_t *msg)
     }
     member_release_workers(gw, member);
     member_drop(gw, member);
+    hdt_federation_tell(gw);
 }
 
 /* ---- flows ---- */

@@ -9,6 +9,8 @@
  */
 #include "gateway/control.h"
 
+struct hdt_plan;
+
 /* "job.plan" {job, epoch, coordinator, name, plan, model}: know the plan, keep it. It takes the
  * place of an older epoch's, whose flows end; the same one again changes nothing, an older one is
  * dropped.
@@ -28,6 +30,11 @@ void hdt_member_worker_up(struct hdt_gateway *gw, const char *worker, const json
 void hdt_member_job_wan(struct hdt_gateway *gw, const json_t *msg);
 /* Has a job that another site coordinates, one that is there, a stage on this worker? */
 bool hdt_member_has_worker(struct hdt_gateway *gw, const char *site, const char *name);
+/* Coordinator of a job that has a stage on this worker, ours included; NULL: none. */
+const char *hdt_member_coordinator_of(struct hdt_gateway *gw, const char *site, const char *name);
+/* Plan and coordinator of a job that this site has a part in; NULL: it has none in it. Borrowed. */
+const struct hdt_plan *hdt_member_plan(struct hdt_gateway *gw, uint32_t job,
+                                       const char **coordinator);
 /* Load plans of running jobs from the store; send "job.wan" of running jobs; free. */
 void hdt_member_start(struct hdt_gateway *gw);
 void hdt_member_tick(struct hdt_gateway *gw);

@@ -278,7 +278,6 @@ PEER_VALUE(value_sent_chunks, peer->sent_chunks)
 PEER_VALUE(value_recv_chunks, peer->recv_chunks)
 PEER_VALUE(value_resent, peer->resent_chunks)
 PEER_VALUE(value_dup, peer->dup_chunks)
-PEER_VALUE(value_bad, peer->bad_chunks)
 PEER_VALUE(value_goodput, peer->goodput_bytes_per_s)
 PEER_VALUE(value_queued, peer->queued_bytes)
 PEER_VALUE(value_sessions, peer->n_sessions)
@@ -306,8 +305,6 @@ static const struct peer_metric peer_metrics[] = {
     {"hdt_peer_resent_chunks_total", "counter", "Chunks sent again after a lost stream.",
      value_resent},
     {"hdt_peer_duplicate_chunks_total", "counter", "Chunks received twice and dropped.", value_dup},
-    {"hdt_peer_bad_chunks_total", "counter", "Chunks refused: checksum, bounds, foreign flow.",
-     value_bad},
     {"hdt_peer_goodput_bytes_per_second", "gauge", "Last measured under load; 0: not yet.",
      value_goodput},
     {"hdt_peer_queued_bytes", "gauge", "Bytes that wait for this peer.", value_queued},
@@ -315,14 +312,36 @@ static const struct peer_metric peer_metrics[] = {
     {"hdt_peer_stream_losses_total", "counter", "Streams lost.", value_losses},
 };
 
+static void metrics_bad_chunks(struct hdt_gateway *gw, struct hdt_buf *out,
+                               const struct hdt_peer_stats *peers, size_t n)
+{
+    static const char name[] = "hdt_peer_bad_chunks_total";
+    static const char *const causes[HDT_BAD_COUNT] = {
+        [HDT_BAD_CHECKSUM] = "checksum", [HDT_BAD_FLOW] = "flow",   [HDT_BAD_CREDIT] = "credit",
+        [HDT_BAD_FRAME] = "frame",       [HDT_BAD_CODEC] = "codec",
+    };
+
+    hdt_metrics_head(out, name, "counter", "Chunks received and refused, by cause.");
+    for (size_t i = 0; i < n; i++) {
+        for (int cause = 0; cause < HDT_BAD_COUNT; cause++) {
+            hdt_metrics_begin(out, gw, name);
+            hdt_metrics_label(out, "peer", peers[i].site);
+            hdt_metrics_label(out, "cause", causes[cause]);
+            hdt_metrics_end(out, (double)peers[i].bad_by_cause[cause]);
+        }
+    }
+}
+
 static void metrics_peers(struct hdt_gateway *gw, struct hdt_buf *out)
 {
     struct hdt_peer_stats *peers = hdt_calloc(MAX_PEERS, sizeof(*peers));
     size_t n = hdt_dataplane_peer_stats(gw->dp, peers, MAX_PEERS);
 
+    n = n < MAX_PEERS ? n : MAX_PEERS;
+    metrics_bad_chunks(gw, out, peers, n);
     for (size_t m = 0; m < N_ELEMENTS(peer_metrics); m++) {
         hdt_metrics_head(out, peer_metrics[m].name, peer_metrics[m].type, peer_metrics[m].help);
-        for (size_t i = 0; i < n && i < MAX_PEERS; i++) {
+        for (size_t i = 0; i < n; i++) {
             hdt_metrics_begin(out, gw, peer_metrics[m].name);
             hdt_metrics_label(out, "peer", peers[i].site);
             hdt_metrics_end(out, peer_metrics[m].value(&peers[i]));

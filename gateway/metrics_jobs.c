@@ -50,6 +50,7 @@ static double silent_s(const struct hdt_gwjob *job)
 
 JOB_VALUE(value_step, true, job->step)
 JOB_VALUE(value_steps, true, job->conf.steps)
+JOB_VALUE(value_restarts, true, job->epoch > 1 ? job->epoch - 1 : 0)
 JOB_VALUE(value_loss, has_step(job), job->loss)
 JOB_VALUE(value_val_loss, job->has_val_loss, job->val_loss)
 JOB_VALUE(value_grad_norm, has_step(job), job->grad_norm)
@@ -67,14 +68,14 @@ JOB_VALUE(value_silent, !hdt_gwjob_is_over(job) && job->last_report_us > 0, sile
 static const struct job_metric job_metrics[] = {
     {"hdt_job_step", "gauge", "Last step that was reported.", value_step},
     {"hdt_job_steps", "gauge", "Steps that the job is to do.", value_steps},
+    {"hdt_job_restarts_total", "counter", "Times that it went on in a new epoch.", value_restarts},
     {"hdt_job_loss", "gauge", "Training loss of the last step, nats a token.", value_loss},
     {"hdt_job_validation_loss", "gauge", "Loss on held-out data when last measured, nats a token.",
      value_val_loss},
     {"hdt_job_gradient_norm", "gauge", "Norm of the gradients of the last step, before clipping.",
      value_grad_norm},
     {"hdt_job_learning_rate", "gauge", "Learning rate of the last step.", value_lr},
-    {"hdt_job_tokens_total", "counter", "Tokens trained, as reported to this gateway.",
-     value_tokens},
+    {"hdt_job_tokens", "gauge", "Tokens trained up to the last step.", value_tokens},
     {"hdt_job_tokens_per_second", "gauge", "Tokens trained a second, last step.",
      value_tokens_rate},
     {"hdt_job_step_seconds", "gauge", "Time that the last step took.", value_step_s},

@@ -24,45 +24,29 @@
 #define UNITS_PER_S ((int64_t)50000)
 #define UNITS_MAX   (4 * UNITS_PER_S / 10)
 
-static const char *misdeed_text(enum hdt_bad cause)
-{
-    static const char *const texts[HDT_BAD_COUNT] = {
-        [HDT_BAD_FLOW] = "it is of a flow that this peer does not have here",
-        [HDT_BAD_CREDIT] = "its frame is beyond the credit given",
-        [HDT_BAD_LENGTH] = "its frame is longer than a slot",
-        [HDT_BAD_CODEC] = "its codec or coded length is not allowed",
-        [HDT_BAD_FRAME] = "other chunks of its frame tell another length, type or hash",
-        [HDT_BAD_BYTES] = "its bytes do not decode or do not fit their checksum",
-    };
-
-    return texts[cause];
-}
-
-void hdt_peer_bad(struct hdt_peer *peer, const struct hdt_frame *frame, enum hdt_bad cause)
+void hdt_peer_bad_chunk(struct hdt_peer *peer, const struct hdt_frame *chunk,
+                        enum hdt_bad_chunk cause, const char *what)
 {
     uint64_t n_more;
 
-    peer->total.bad[cause]++;
-    if (frame->kind == HDT_FRAME_CHUNK) {
-        peer->total.bad_chunks++;
-    }
+    peer->total.bad_chunks++;
+    peer->total.bad_by_cause[cause]++;
     if (hdt_log_limit_pass(&peer->bad_log[cause], MISDEED_LOG_S, &n_more)) {
-        hdt_log_warn("dropped a %s record of site %s: %s (job %u, epoch %u, flow %u, frame %llu; "
-                     "%llu more like this left out)",
-                     hdt_frame_kind_name((enum hdt_frame_kind)frame->kind), peer->site,
-                     misdeed_text(cause), frame->job, frame->epoch, frame->flow,
-                     (unsigned long long)frame->seq, (unsigned long long)n_more);
+        hdt_log_warn("dropped a chunk of site %s: %s (job %u, epoch %u, flow %u, frame %llu; %llu "
+                     "more like this left out)",
+                     peer->site, what, chunk->job, chunk->epoch, chunk->flow,
+                     (unsigned long long)chunk->seq, (unsigned long long)n_more);
     }
 }
 
-void hdt_peer_breach(struct hdt_peer *peer, const struct hdt_error *why)
+void hdt_peer_misdeed(struct hdt_peer *peer, enum hdt_misdeed misdeed, const char *what)
 {
     uint64_t n_more;
 
-    peer->total.bad[HDT_BAD_BREACH]++;
-    if (hdt_log_limit_pass(&peer->bad_log[HDT_BAD_BREACH], MISDEED_LOG_S, &n_more)) {
-        hdt_log_warn("closed a stream of site %s: %s (%llu more like this left out)", peer->site,
-                     why->msg, (unsigned long long)n_more);
+    peer->total.misdeeds[misdeed]++;
+    if (hdt_log_limit_pass(&peer->misdeed_log[misdeed], MISDEED_LOG_S, &n_more)) {
+        hdt_log_warn("site %s does not keep to the protocol: %s (%llu more like this left out)",
+                     peer->site, what, (unsigned long long)n_more);
     }
 }
 
@@ -96,20 +80,13 @@ int hdt_dropped_cost(const struct hdt_frame *frame, bool is_bad)
 
 static void misdeed_note_flood(struct hdt_conn *conn)
 {
-    struct hdt_peer *peer = conn->peer;
-    uint64_t n_more;
-
     if (conn->kind != HDT_CONN_WAN) {
         hdt_log_warn_limited(MISDEED_LOG_S, "client '%s' floods this gateway: it is read slower",
                              conn->client != NULL ? conn->client->name : conn->address);
         return;
     }
-    peer->total.bad[HDT_BAD_FLOOD]++;
-    if (hdt_log_limit_pass(&peer->bad_log[HDT_BAD_FLOOD], MISDEED_LOG_S, &n_more)) {
-        hdt_log_warn("site %s floods stream %u with small records: it is read slower "
-                     "(%llu more like this left out)",
-                     peer->site, conn->index, (unsigned long long)n_more);
-    }
+    hdt_peer_misdeed(conn->peer, HDT_MISDEED_FLOOD,
+                     "it floods a stream with small records, which is read slower now");
 }
 
 void hdt_conn_charge(struct hdt_conn *conn, int units)

@@ -16,6 +16,7 @@
 #include "src/base/buf.h"
 #include "src/base/clock.h"
 #include "src/base/log.h"
+#include "src/base/recorder.h"
 #include "src/core/msg.h"
 
 #include <stdlib.h>
@@ -165,6 +166,7 @@ void hdt_recovery_begin(struct hdt_gateway *gw, struct hdt_gwjob *job, const str
         return;
     }
     hdt_log_failure(HDT_LOG_WARN, why);
+    hdt_recorder_dump("job-recovers");
     hdt_gwjob_tell_ranks(gw, job, "stop", "abort");
     hdt_gwjob_tell_sites(gw, job, "job.close");
     job->error = *why;

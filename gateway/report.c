@@ -9,6 +9,7 @@
 #include "src/base/buf.h"
 #include "src/base/clock.h"
 #include "src/base/log.h"
+#include "src/base/recorder.h"
 #include "src/core/msg.h"
 
 #include <math.h>
@@ -192,6 +193,7 @@ void hdt_gwjob_take_checkpoint(struct hdt_gateway *gw, struct hdt_gwjob *job, co
     free(job->checkpoint);
     job->checkpoint = hdt_strdup(path);
     job->checkpoint_step = step;
+    HDT_RECORD(HDT_REC_CHECKPOINT, .n = {job->job, step}, .text = {"reported complete"});
     hdt_gwjob_save(gw, job);
     hdt_log_info("job %ld: checkpoint of step %ld complete: %s", (long)job->number,
                  (long)body_int(body, "step"), job->checkpoint);

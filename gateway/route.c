@@ -12,9 +12,11 @@
 #include "gateway/audit.h"
 #include "gateway/control.h"
 #include "gateway/member.h"
+#include "gateway/rank_state.h"
 #include "src/base/buf.h"
 #include "src/base/clock.h"
 #include "src/base/log.h"
+#include "src/base/recorder.h"
 #include "src/core/msg.h"
 
 #include <stdio.h>
@@ -57,10 +59,13 @@ static const struct {
     {"rank.done", FROM_WORKER, hdt_coordinator_report},
     {"failed", FROM_WORKER | FROM_SITE, hdt_coordinator_report},
     {"job.wan", FROM_SITE, hdt_coordinator_report},
+    {"rank.state", FROM_WORKER | FROM_SITE, hdt_rank_state},
     {"status", FROM_OPERATOR, route_status},
     {"logs", FROM_OPERATOR, route_logs},
     {"cluster", FROM_OPERATOR, hdt_survey_cluster},
-    {"doctor", FROM_OPERATOR, hdt_survey_doctor},
+    {"doctor", FROM_OPERATOR, hdt_doctor_request},
+    {"bundle.list", FROM_OPERATOR, hdt_evidence_list_answer},
+    {"bundle.read", FROM_OPERATOR, hdt_evidence_read_answer},
     {"submit", FROM_OPERATOR, hdt_coordinator_submit},
     {"stop", FROM_OPERATOR, hdt_coordinator_stop},
     {"follow", FROM_OPERATOR, hdt_coordinator_follow},
@@ -150,6 +155,7 @@ static enum hdt_status route_deliver(struct hdt_gateway *gw, json_t *msg, struct
     char site[HDT_NAME_CAP], rest[HDT_NAME_CAP];
     struct hdt_gwclient *client;
 
+    HDT_RECORD(HDT_REC_MESSAGE, .text = {hdt_msg_type(msg), hdt_msg_from(msg), to});
     if (to[0] == '\0' || strcmp(to, gw->conf.site) == 0) {
         route_local(gw, msg);
         return HDT_OK;
@@ -317,7 +323,20 @@ static bool route_answer(struct hdt_gateway *gw, const json_t *msg)
 
 /* ---- receiving ---- */
 
-/* Workers are given orders by gateways only; an operator may ask one for its log. */
+/* What an operator may ask a worker for: nothing that changes anything. */
+static bool is_question(const char *type)
+{
+    static const char *const questions[] = {"logs", "doctor", "bundle.list", "bundle.read"};
+
+    for (size_t i = 0; i < sizeof(questions) / sizeof(questions[0]); i++) {
+        if (strcmp(questions[i], type) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Workers are given orders by gateways only; operators ask. */
 static bool client_may_get(const struct hdt_gateway *gw, const json_t *msg)
 {
     const char *to = strchr(hdt_msg_to(msg), '/');
@@ -328,7 +347,7 @@ static bool client_may_get(const struct hdt_gateway *gw, const json_t *msg)
         return true; /* no worker of ours */
     }
     return !strchr(hdt_msg_from(msg), '/') || json_object_get(msg, "re") ||
-           strcmp(hdt_msg_type(msg), "logs") == 0;
+           is_question(hdt_msg_type(msg));
 }
 
 static unsigned route_sender(const struct hdt_gateway *gw, const json_t *msg)

@@ -5,6 +5,7 @@
 #include "gateway/dp.h"
 #include "src/base/buf.h"
 #include "src/base/clock.h"
+#include "src/base/recorder.h"
 
 #include <errno.h>
 #include <netinet/in.h>
@@ -103,6 +104,16 @@ static void session_note_tls(struct hdt_peer *peer, const struct hdt_conn *conn)
 {
     SSL *ssl = hdt_stream_ssl(conn->stream);
 
+    X509 *cert = SSL_get1_peer_certificate(ssl);
+    struct hdt_identity identity;
+    int days = 0, seconds = 0;
+
+    if (cert && hdt_tls_peer_identity(ssl, &identity, NULL) == HDT_OK &&
+        ASN1_TIME_diff(&days, &seconds, NULL, X509_get0_notAfter(cert)) == 1) {
+        hdt_identity_format(&identity, peer->total.certificate);
+        peer->cert_end_us = hdt_clock_now_us() + ((int64_t)days * 86400 + seconds) * HDT_US_PER_S;
+    }
+    X509_free(cert);
     snprintf(peer->total.tls, sizeof(peer->total.tls), "%s %s", SSL_get_version(ssl),
              SSL_get_cipher_name(ssl));
 }
@@ -139,6 +150,7 @@ enum hdt_status hdt_session_open(struct hdt_conn *conn, uint64_t id, uint64_t pe
     memcpy(peer->total.address, conn->address, sizeof(peer->total.address));
     hdt_flow_ends_resync(peer);
     hdt_dpevent_peer_up(conn->dp, peer->site, hello);
+    HDT_RECORD(HDT_REC_STREAM, .text = {"session up", peer->site});
     hdt_log_debug("session %016llx with site %s is up", (unsigned long long)id, peer->site);
     return HDT_OK;
 }
@@ -195,6 +207,7 @@ enum hdt_status hdt_session_attach(struct hdt_session *session, struct hdt_conn 
     conn->last_pong_us = hdt_clock_now_us();
     session->conns[index] = conn;
     session->backoff_us[index] = 0;
+    HDT_RECORD(HDT_REC_STREAM, .n = {index}, .text = {"up", session->peer->site});
     hdt_txq_wake(session->peer);
     hdt_codecpool_wake(conn->dp);
     return HDT_OK;
@@ -242,6 +255,7 @@ void hdt_session_detach(struct hdt_session *session, struct hdt_conn *conn,
     }
     if (conn->state == HDT_CONN_UP && peer->session == session) {
         peer->total.n_stream_losses++;
+        HDT_RECORD(HDT_REC_STREAM, .n = {conn->index}, .text = {"lost", peer->site, why->msg});
         hdt_log_debug("stream %u to site %s is lost: %s", conn->index, peer->site, why->msg);
     }
     if (is_current) {
@@ -370,6 +384,7 @@ void hdt_session_tick(struct hdt_session *session, int64_t now_us)
         hdt_error_set(&why, HDT_ETIMEDOUT, "site '%s' is silent for %lld s", peer->site,
                       (long long)(silent_us / HDT_US_PER_S));
         hdt_session_close(session, &why);
+        hdt_recorder_dump("stall");
         return;
     }
     suspect = silent_us > conf->suspect_after_ms * HDT_US_PER_MS;

@@ -5,6 +5,7 @@
 #include "gateway/audit.h"
 #include "gateway/control.h"
 #include "gateway/coordinator.h"
+#include "gateway/rank_state.h"
 #include "gateway/store.h"
 #include "src/base/buf.h"
 #include "src/base/clock.h"
@@ -95,20 +96,25 @@ static json_t *flows_json(struct hdt_gateway *gw)
         const struct hdt_flow_stats *flow = &flows[i];
 
         json_array_append_new(
-            array, json_pack("{s:I, s:I, s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:f}", "job",
-                             (json_int_t)flow->job, "flow", (json_int_t)flow->flow, "end",
-                             flow->is_src ? "src" : "dst", "peer_site", flow->peer_site, "next_seq",
-                             (json_int_t)flow->next_seq, "acked_seq", (json_int_t)flow->acked_seq,
-                             "credit_seq", (json_int_t)flow->credit_seq, "frames",
-                             (json_int_t)flow->n_frames, "raw_bytes", (json_int_t)flow->raw_bytes,
-                             "plain_bytes", (json_int_t)flow->plain_bytes, "coded_bytes",
-                             (json_int_t)flow->coded_bytes, "idle_s", (double)flow->idle_us / 1e6));
+            array,
+            json_pack("{s:I, s:I, s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:b, "
+                      "s:b, s:I, s:I, s:i}",
+                      "job", (json_int_t)flow->job, "flow", (json_int_t)flow->flow, "end",
+                      flow->is_src ? "src" : "dst", "peer_site", flow->peer_site, "next_seq",
+                      (json_int_t)flow->next_seq, "acked_seq", (json_int_t)flow->acked_seq,
+                      "credit_seq", (json_int_t)flow->credit_seq, "frames",
+                      (json_int_t)flow->n_frames, "raw_bytes", (json_int_t)flow->raw_bytes,
+                      "plain_bytes", (json_int_t)flow->plain_bytes, "coded_bytes",
+                      (json_int_t)flow->coded_bytes, "idle_s", (double)flow->idle_us / 1e6,
+                      "attached", flow->attached, "asks", flow->asks, "partial_bytes",
+                      (json_int_t)flow->partial_bytes, "partial_len", (json_int_t)flow->partial_len,
+                      "number", (int)hdt_gwjob_number_of(flow->job)));
     }
     free(flows);
     return array;
 }
 
-static json_t *job_json(struct hdt_gateway *gw, const struct hdt_gwjob *job)
+static json_t *job_json(struct hdt_gateway *gw, struct hdt_gwjob *job)
 {
     json_t *state = hdt_gwjob_state_body(gw, job); /* epoch; why it recovers or failed, and so on */
     json_t *item = json_pack(
@@ -122,6 +128,7 @@ static json_t *job_json(struct hdt_gateway *gw, const struct hdt_gwjob *job)
         "checkpoint_step", (json_int_t)job->checkpoint_step, "run_dir", job->run_dir, "ranks",
         job->ranks, "plan", job->plan_json);
 
+    json_object_set_new(item, "waits", hdt_rank_waits_json(job));
     json_object_set_new(item, "loss",
                         job->step > job->start_step ? json_real(job->loss) : json_null());
     json_object_set_new(item, "restarts", json_integer(job->epoch > 1 ? job->epoch - 1 : 0));

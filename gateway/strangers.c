@@ -59,9 +59,9 @@ json_t *hdt_misdeeds_json(struct hdt_gateway *gw)
     for (size_t i = 0; i < n; i++) {
         json_t *causes = json_object();
 
-        for (int k = 0; k < HDT_BAD_COUNT; k++) {
-            json_object_set_new(causes, hdt_bad_name((enum hdt_bad)k),
-                                json_integer((json_int_t)peers[i].bad[k]));
+        for (int k = 0; k < HDT_MISDEED_COUNT; k++) {
+            json_object_set_new(causes, hdt_misdeed_name((enum hdt_misdeed)k),
+                                json_integer((json_int_t)peers[i].misdeeds[k]));
         }
         json_object_set_new(sites, peers[i].site, causes);
     }
@@ -94,13 +94,13 @@ void hdt_strangers_metrics(struct hdt_gateway *gw, struct hdt_buf *out)
     }
     door_metrics(gw, out, "http", gw->http_refused);
     hdt_metrics_head(out, "hdt_peer_misdeeds_total", "counter",
-                     "What a peer did against the protocol, by cause.");
+                     "What a peer did against the protocol other than with chunks, by cause.");
     for (size_t i = 0; i < n; i++) {
-        for (int k = 0; k < HDT_BAD_COUNT; k++) {
+        for (int k = 0; k < HDT_MISDEED_COUNT; k++) {
             hdt_metrics_begin(out, gw, "hdt_peer_misdeeds_total");
             hdt_metrics_label(out, "peer", peers[i].site);
-            hdt_metrics_label(out, "cause", hdt_bad_name((enum hdt_bad)k));
-            hdt_metrics_end(out, (double)peers[i].bad[k]);
+            hdt_metrics_label(out, "cause", hdt_misdeed_name((enum hdt_misdeed)k));
+            hdt_metrics_end(out, (double)peers[i].misdeeds[k]);
         }
     }
     free(peers);

@@ -31,6 +31,8 @@
 struct links_task {
     json_t *request; /* whom to answer; NULL: our own survey */
     bool fresh_ok;
+    hdt_survey_done *done; /* called at the end, in place of an answer; NULL: none */
+    void *user;
     char (*sites)[HDT_NAME_CAP]; /* NULL: not begun */
     size_t n_sites, next;
     struct links_task *next_task;
@@ -119,12 +121,18 @@ static void links_begin(struct hdt_gateway *gw, struct links_task *task)
 static void links_end(struct hdt_gateway *gw, struct links_task *task)
 {
     json_t *request = task->request;
+    hdt_survey_done *done = task->done;
+    void *user = task->user;
     struct hdt_error err = {0};
 
     gw->survey.links_us = gw->survey.links_us ? gw->survey.links_us : hdt_clock_now_us();
     LL_DELETE2(gw->survey.tasks, task, next_task);
     free(task->sites);
     free(task);
+    if (done) {
+        done(gw, user);
+        return;
+    }
     if (!request) {
         survey_next_site(gw);
         return;
@@ -173,6 +181,19 @@ static void links_measure(struct hdt_gateway *gw, json_t *request, bool fresh_ok
 
     task->request = json_incref(request);
     task->fresh_ok = fresh_ok;
+    LL_APPEND2(gw->survey.tasks, task, next_task);
+    if (idle) {
+        links_next(gw);
+    }
+}
+
+void hdt_survey_measure(struct hdt_gateway *gw, hdt_survey_done *done, void *user)
+{
+    struct links_task *task = hdt_calloc(1, sizeof(*task));
+    bool idle = gw->survey.tasks == NULL;
+
+    task->done = done;
+    task->user = user;
     LL_APPEND2(gw->survey.tasks, task, next_task);
     if (idle) {
         links_next(gw);
@@ -403,144 +424,12 @@ void hdt_survey_cluster(struct hdt_gateway *gw, const json_t *msg)
     links_measure(gw, NULL, !json_is_true(json_object_get(hdt_msg_body(msg), "remeasure")));
 }
 
-/* ---- doctor ---- */
-
-static void check_add(json_t *checks, const char *name, const char *state, json_t *detail,
-                      const char *remedy)
-{
-    json_array_append_new(checks, json_pack("{s:s, s:s, s:o, s:s}", "name", name, "state", state,
-                                            "detail", detail, "remedy", remedy));
-}
-
-static void doctor_peer(json_t *checks, const struct hdt_gwsite *site,
-                        const struct hdt_peer_stats *peer)
-{
-    char name[HDT_NAME_CAP + 8];
-    int64_t skew_ms = peer ? peer->clock_skew_us / HDT_US_PER_MS : 0;
-
-    snprintf(name, sizeof(name), "peer %s", site->name);
-    if (!site->up || !peer) {
-        check_add(checks, name, "fail", json_string(site->why_down),
-                  site->address[0] ? "check address, firewall (one TCP port) and both logs"
-                                   : "it has to dial us: start it and check its address for us");
-        return;
-    }
-    check_add(checks, name, peer->suspect ? "warn" : "ok",
-              json_sprintf("%s, %s, rtt %.1f ms, %u streams, hdt %s", peer->address, peer->tls,
-                           (double)peer->rtt_us / 1e3, peer->n_streams, site->version),
-              peer->suspect ? "silent for seconds: look at the link" : "");
-    snprintf(name, sizeof(name), "clock %s", site->name);
-    check_add(checks, name,
-              llabs(skew_ms) > 30000  ? "fail"
-              : llabs(skew_ms) > 1000 ? "warn"
-                                      : "ok",
-              json_sprintf("differs by %ld ms", (long)skew_ms),
-              llabs(skew_ms) > 1000 ? "run NTP on both: certificates are judged by the clock" : "");
-}
-
-/* Dials of ours are told by their peers above; what is left came from outside. */
-static void doctor_refusals(struct hdt_gateway *gw, json_t *checks)
-{
-    json_t *refused = hdt_refusals_json(gw), *item;
-    size_t i;
-
-    json_array_foreach(refused, i, item)
-    {
-        const char *who = json_string_value(json_object_get(item, "who"));
-        bool is_site = json_is_true(json_object_get(item, "is_site"));
-        char name[HDT_ADDRESS_CAP + 8];
-
-        if (is_site && hdt_federation_site(gw, who + strlen("site "))) {
-            continue;
-        }
-        snprintf(name, sizeof(name), "refused %s", who);
-        check_add(checks, name, is_site ? "fail" : "warn",
-                  json_incref(json_object_get(item, "why")),
-                  json_string_value(json_object_get(item, "hint")));
-    }
-    json_decref(refused);
-}
-
-struct doctor {
-    json_t *request, *checks;
-    size_t n_waiting;
-};
-
-static void doctor_maybe_answer(struct hdt_gateway *gw, struct doctor *doctor)
-{
-    struct hdt_error err = {0};
-
-    if (doctor->n_waiting > 0) {
-        return;
-    }
-    hdt_route_send(
-        gw,
-        hdt_msg_reply(doctor->request, "doctor.is",
-                      json_pack("{s:s, s:O}", "site", gw->conf.site, "checks", doctor->checks)),
-        &err);
-    json_decref(doctor->request);
-    json_decref(doctor->checks);
-    free(doctor);
-}
-
-static void dial_back_answered(struct hdt_gateway *gw, void *user, const json_t *reply,
-                               const struct hdt_error *why)
-{
-    struct doctor *doctor = user;
-    const json_t *body = reply ? hdt_msg_body(reply) : NULL;
-    const char *detail = json_string_value(json_object_get(body, "detail"));
-    bool ok = json_is_true(json_object_get(body, "ok"));
-
-    check_add(doctor->checks, "dial back", ok ? "ok" : "warn",
-              json_string(detail ? detail
-                          : why  ? why->msg
-                                 : "no answer"),
-              ok ? ""
-                 : "fine while we dial that site; else open the WAN port or set wan.advertise");
-    doctor->n_waiting--;
-    doctor_maybe_answer(gw, doctor);
-}
-
-void hdt_survey_doctor(struct hdt_gateway *gw, const json_t *msg)
-{
-    struct hdt_peer_stats *stats = hdt_calloc(MAX_PEERS, sizeof(*stats));
-    size_t n = hdt_dataplane_peer_stats(gw->dp, stats, MAX_PEERS);
-    struct doctor *doctor = hdt_calloc(1, sizeof(*doctor));
-    struct hdt_gwworker *worker;
-    struct hdt_gwsite *site;
-    int n_workers = 0;
-
-    doctor->request = json_incref((json_t *)msg);
-    doctor->checks = json_array();
-    doctor->n_waiting = 1;
-    LL_FOREACH(gw->sites, site)
-    {
-        doctor_peer(doctor->checks, site, peer_stats_find(stats, n, site->name));
-        if (site->up && gw->conf.wan.advertise[0]) {
-            doctor->n_waiting++;
-            hdt_route_request(gw, site->name, "dial.back",
-                              json_pack("{s:s}", "address", gw->conf.wan.advertise), 8000,
-                              dial_back_answered, doctor);
-        }
-    }
-    doctor_refusals(gw, doctor->checks);
-    LL_FOREACH(gw->workers, worker)
-    {
-        n_workers += worker->up;
-    }
-    check_add(doctor->checks, "workers", n_workers ? "ok" : "warn",
-              json_sprintf("%d connected in the federation", n_workers),
-              n_workers ? "" : "start hdt-worker on the accelerator nodes");
-    free(stats);
-    doctor->n_waiting--;
-    doctor_maybe_answer(gw, doctor);
-}
-
 void hdt_survey_free(struct hdt_gateway *gw)
 {
     struct links_task *task, *next;
 
     hdt_dial_back_free(gw);
+    hdt_doctor_free(gw);
     LL_FOREACH_SAFE2(gw->survey.tasks, task, next, next_task)
     {
         json_decref(task->request);

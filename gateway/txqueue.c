@@ -3,6 +3,7 @@
 
 #include "gateway/dp.h"
 #include "src/base/buf.h"
+#include "src/base/recorder.h"
 
 #include <stdlib.h>
 
@@ -361,6 +362,8 @@ static void txq_count_sent(struct hdt_tx_chunk *chunk, struct hdt_tx_mark *mark)
     peer->total.sent_chunks++;
     if (mark != NULL && mark->sent_before) {
         peer->total.resent_chunks++;
+        HDT_RECORD(HDT_REC_RESENT,
+                   .n = {header->job, header->flow, (int64_t)header->seq, (int64_t)header->offset});
     }
     peer->total.plain_bytes += header->len;
     peer->total.coded_bytes += header->coded_len;

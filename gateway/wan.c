@@ -279,7 +279,7 @@ void hdt_wan_on_closed(struct hdt_conn *conn, const struct hdt_error *why)
         hdt_doorman_verdict(conn, conn->close_after != NULL ? &conn->close_why : why);
     }
     if (conn->state == HDT_CONN_UP && why->status == HDT_EPROTO) {
-        hdt_peer_breach(conn->peer, why);
+        hdt_peer_misdeed(conn->peer, HDT_MISDEED_BREACH, why->msg);
     }
     if (conn->peer != NULL) {
         conn->peer->total.sent_bytes += conn->stats.sent_bytes;

@@ -3,11 +3,13 @@
 
 #include "runtime/agent.h"
 
+#include "runtime/inspect.h"
 #include "runtime/port.h"
 #include "runtime/profile.h"
 #include "runtime/runner.h"
 #include "src/base/buf.h"
 #include "src/base/log.h"
+#include "src/base/recorder.h"
 #include "src/core/job.h"
 #include "src/core/msg.h"
 
@@ -45,12 +47,14 @@ static void on_up(void *user, const json_t *welcome)
     const char *site = json_string_value(json_object_get(welcome, "site"));
 
     (void)user;
+    HDT_RECORD(HDT_REC_CONNECTION, .text = {"up", site});
     hdt_log_info("joined the gateway of site %s", site ? site : "?");
 }
 
 static void on_down(void *user, const struct hdt_error *why)
 {
     (void)user;
+    HDT_RECORD(HDT_REC_CONNECTION, .text = {"down", "gateway", why->msg});
     hdt_log_failure(HDT_LOG_WARN, why);
 }
 
@@ -59,6 +63,7 @@ static void on_message(void *user, json_t *msg)
     struct hdt_agent *agent = user;
     struct inbox_msg *item = hdt_calloc(1, sizeof(*item));
 
+    HDT_RECORD(HDT_REC_MESSAGE, .text = {hdt_msg_type(msg), hdt_msg_from(msg), hdt_msg_to(msg)});
     item->msg = msg; /* from now on this thread's: jansson's counts are no fence */
     pthread_mutex_lock(&agent->lock);
     if (agent->inbox_tail) {
@@ -288,6 +293,24 @@ static enum hdt_status on_logs(struct hdt_agent *agent, json_t *msg, struct hdt_
     return HDT_OK;
 }
 
+/* "doctor", "bundle.list", "bundle.read". */
+static enum hdt_status on_question(struct hdt_agent *agent, json_t *msg, struct hdt_error *err)
+{
+    struct hdt_device_info info;
+    struct hdt_inspect_conf conf = {.worker = agent->conf.worker,
+                                    .version = agent->conf.version,
+                                    .memory_bytes = agent->conf.memory_bytes};
+    json_t *body;
+
+    agent->conf.backend->device_info(agent->conf.device, &info);
+    conf.threads = info.n_threads;
+    conf.checkpoint_dir = agent->runner ? hdt_runner_checkpoint_dir(agent->runner) : NULL;
+    HDT_TRY(hdt_inspect_answer(&conf, hdt_msg_type(msg), hdt_msg_body(msg), &body, err));
+    hdt_port_send(agent->port,
+                  hdt_msg_reply(msg, hdt_inspect_answer_type(hdt_msg_type(msg)), body));
+    return HDT_OK;
+}
+
 static enum hdt_status on_error(struct hdt_agent *agent, json_t *msg, struct hdt_error *err)
 {
     struct hdt_error theirs = {0};
@@ -304,8 +327,10 @@ static const struct {
     const char *type;
     enum hdt_status (*handle)(struct hdt_agent *agent, json_t *msg, struct hdt_error *err);
 } handlers[] = {
-    {"assign", on_assign},   {"start", on_start}, {"stop", on_stop},   {"release", on_release},
-    {"profile", on_profile}, {"logs", on_logs},   {"error", on_error},
+    {"assign", on_assign},        {"start", on_start},     {"stop", on_stop},
+    {"release", on_release},      {"profile", on_profile}, {"logs", on_logs},
+    {"error", on_error},          {"doctor", on_question}, {"bundle.list", on_question},
+    {"bundle.read", on_question},
 };
 
 static void agent_handle(struct hdt_agent *agent, json_t *msg)

@@ -13,6 +13,7 @@
 
 #include "src/base/clock.h"
 #include "src/base/log.h"
+#include "src/base/recorder.h"
 #include "src/core/msg.h"
 #include "src/net/tls.h"
 
@@ -101,6 +102,7 @@ void hdt_port_send(struct hdt_port *port, json_t *json)
 {
     struct hdt_buf bytes = {0};
 
+    HDT_RECORD(HDT_REC_MESSAGE, .text = {hdt_msg_type(json), "self", hdt_msg_to(json)});
     hdt_msg_encode(json, &bytes);
     json_decref(json);
     pthread_mutex_lock(&port->lock);

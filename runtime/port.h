@@ -18,6 +18,9 @@
  * All tensor memory is one pool a job, allocated through the link's table when the job is opened;
  * frame `seq` of a flow lies in slot `seq % depth`. Nothing allocates after that.
  *
+ * A wait that lasts longer than a second is told to the gateway ("rank.state"), once a second, and
+ * once when it ends: who asks why the job stands still shall get an answer.
+ *
  * Every wait ends with HDT_ECANCELED once the job was cancelled, and with HDT_ETIMEDOUT when
  * nothing of the job moved for its progress timeout; the message says what was waited for, and
  * since when.
@@ -126,6 +129,14 @@ enum hdt_status hdt_port_job_check(struct hdt_port_job *job, struct hdt_error *e
 
 /* Something of the job moved (a step, a slab written): the progress deadline starts anew. */
 void hdt_port_job_progress(struct hdt_port_job *job);
+
+/* What the calling thread does now: said with its waits (rank.state). */
+struct hdt_port_at {
+    const char *op; /* constant text; NULL: nothing is known */
+    int64_t step;   /* from 1 */
+    int64_t mb;     /* micro-batch; -1: none */
+};
+void hdt_port_job_at(struct hdt_port_job *job, const struct hdt_port_at *at);
 
 /*
  * The calls below name a flow by its index in the plan. One thread at a time a flow.

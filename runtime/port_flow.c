@@ -21,6 +21,8 @@
  */
 #include "runtime/port_impl.h"
 
+#include "src/base/recorder.h"
+
 #include "src/core/msg.h"
 
 #include <stdlib.h>
@@ -68,6 +70,10 @@ static json_t *flow_open_next(struct hdt_port_job *job)
         if (!flow->is_open && (flow->is_src || !flow->borrowed)) {
             flow_reset(flow);
             flow->is_open = true;
+            HDT_RECORD(HDT_REC_FLOW,
+                       .n = {job->conf.job, flow->idx, job->conf.epoch, (int64_t)flow->next_seq},
+                       .text = {flow->next_seq > 0 ? "resume" : "open",
+                                flow->is_src ? "src" : "dst", flow->peer_site});
             return hdt_msg_new("flow.open", NULL, flow_open_body(job, flow));
         }
     }
@@ -369,6 +375,8 @@ static enum hdt_status data_arrived(struct hdt_port_job *job, struct port_flow *
     slot->len = frame->frame_len;
     slot->dtype = frame->dtype;
     flow->next_seq++;
+    HDT_RECORD(HDT_REC_FRAME,
+               .n = {job->conf.job, flow->idx, (int64_t)frame->seq, frame->frame_len});
     hdt_port_job_moved(job, flow);
     return HDT_OK;
 }

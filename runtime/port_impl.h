@@ -90,6 +90,8 @@ struct hdt_port_job {
     unsigned n_queued; /* records of the job on the stream */
     struct hdt_error why;
     int64_t progress_us;
+    struct hdt_port_at at;
+    pthread_t at_thread; /* that said it */
 };
 
 struct hdt_port {
@@ -131,6 +133,23 @@ struct hdt_port {
     uint8_t *discard;
     size_t discard_cap;
 };
+
+/* A wait of one of the job's threads. */
+struct port_waiting {
+    int64_t begin_us;
+    int64_t next_us;  /* when it is looked at again */
+    const char *what; /* "arrival", "slot", "acknowledgement" */
+    uint64_t seq;     /* of the frame waited for */
+    bool said;        /* the gateway knows of it */
+};
+
+/* port_wait.c: the wait goes on; tells the gateway once a second. Sets next_us. The lock is held.
+ */
+void hdt_port_waits(struct hdt_port_job *job, const struct port_flow *flow,
+                    struct port_waiting *waiting);
+/* It is over. The lock is held. */
+void hdt_port_waited(struct hdt_port_job *job, const struct port_flow *flow,
+                     const struct port_waiting *waiting);
 
 static inline struct port_slot *port_flow_slot(const struct port_flow *flow, uint64_t seq)
 {

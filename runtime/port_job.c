@@ -297,22 +297,29 @@ static enum hdt_status flow_wait(struct hdt_port_job *job, struct port_flow *flo
                                  enum wait_kind kind, struct hdt_error *err)
 {
     static const char *const what[] = {"a free slot", "the acknowledgement", "the arrival"};
+    static const char *const names[] = {"slot", "acknowledgement", "arrival"};
     int64_t begin = hdt_clock_now_us(), deadline;
+    struct port_waiting waiting = {.begin_us = begin, .what = names[kind]};
 
     for (;;) {
         if (job->cancelled) {
+            hdt_port_waited(job, flow, &waiting);
             return wait_canceled(job, err);
         }
         if (wait_is_over(flow, kind)) {
+            hdt_port_waited(job, flow, &waiting);
             return HDT_OK;
         }
         deadline = (job->progress_us > begin ? job->progress_us : begin) +
                    job->conf.progress_timeout_ms * HDT_US_PER_MS;
         if (hdt_clock_now_us() >= deadline) {
+            hdt_port_waited(job, flow, &waiting);
             return wait_timed_out(job, flow, what[kind],
                                   kind == WAIT_SLOT ? flow->next_seq : flow->acked_seq, err);
         }
-        port_wait(job->port, deadline);
+        waiting.seq = kind == WAIT_SLOT ? flow->next_seq : flow->acked_seq;
+        hdt_port_waits(job, flow, &waiting);
+        port_wait(job->port, waiting.next_us < deadline ? waiting.next_us : deadline);
     }
 }
 

@@ -19,6 +19,7 @@
 
 #include "src/base/clock.h"
 #include "src/base/log.h"
+#include "src/base/recorder.h"
 #include "src/core/msg.h"
 
 #include <string.h>
@@ -77,6 +78,7 @@ void hdt_port_report(struct hdt_port *port, json_t *msg)
     struct hdt_buf bytes = {0};
     uint64_t n;
 
+    HDT_RECORD(HDT_REC_MESSAGE, .text = {hdt_msg_type(msg), "self", hdt_msg_to(msg)});
     hdt_msg_encode(msg, &bytes);
     pthread_mutex_lock(&port->reports.lock);
     reports_begin(port, json_integer_value(json_object_get(body, "job")),

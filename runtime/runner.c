@@ -7,6 +7,7 @@
 #include "src/base/buf.h"
 #include "src/base/clock.h"
 #include "src/base/log.h"
+#include "src/base/recorder.h"
 #include "src/core/msg.h"
 
 #include <errno.h>
@@ -83,7 +84,10 @@ static enum hdt_status run_step(struct hdt_runner *r, bool *stop, struct hdt_err
     struct hdt_ckpt_meta meta;
     uint8_t flags;
 
+    HDT_RECORD(HDT_REC_STEP_BEGIN, .n = {r->job_id, r->rank, r->step + 1});
     HDT_TRY(hdt_runner_run_ops(r, HDT_PHASE_TRAIN, err));
+    HDT_RECORD(HDT_REC_STEP_END,
+               .n = {r->job_id, r->rank, r->step + 1, hdt_clock_now_us() - begin});
     hdt_port_job_progress(r->port);
     if (hdt_runner_is_root(r)) {
         hdt_runner_report_step(r, hdt_job_lr(&r->job, r->step),
@@ -227,6 +231,7 @@ static void send_ready(const struct hdt_runner *r, const json_t *assign)
 /* The answer to "assign", and to one that came again meanwhile. */
 static void answer_ready(struct hdt_runner *r)
 {
+    HDT_RECORD(HDT_REC_STATE, .n = {r->job_id}, .text = {"ready"});
     hdt_log_info("job %lld epoch %u rank %d: ready", r->number, r->epoch, r->rank);
     pthread_mutex_lock(&r->lock);
     r->ready = true;
@@ -270,6 +275,7 @@ static void report_failed(struct hdt_runner *r, const struct hdt_error *err)
         hdt_log_info("job %lld rank %d: ended: %s", r->number, r->rank, err->msg);
     } else {
         hdt_log_failure(HDT_LOG_ERROR, err);
+        hdt_recorder_dump(err->status == HDT_ETIMEDOUT ? "stall" : "job-failed");
     }
     if (err->status != HDT_ECANCELED || r->tell_abort) {
         hdt_runner_report(
@@ -367,6 +373,7 @@ static void runner_train(struct hdt_runner *r)
     if (!wait_start(r)) {
         return;
     }
+    HDT_RECORD(HDT_REC_STATE, .n = {r->job_id}, .text = {"started"});
     if (run_steps(r, &err) != HDT_OK) {
         report_failed(r, &err);
         /* Nothing of this rank may go on waiting: the checkpoint's thread ends, too. */
@@ -383,7 +390,11 @@ static void *runner_thread(void *arg)
 {
     struct hdt_runner *r = arg;
     struct hdt_error err = {0};
+    char part[32];
 
+    snprintf(part, sizeof(part), "rank %d", r->rank);
+    hdt_log_set_part(part);
+    HDT_RECORD(HDT_REC_STATE, .n = {r->job_id}, .text = {"assigned"});
     if (hdt_runner_build(r, &err) == HDT_OK) {
         answer_ready(r);
         runner_train(r);
@@ -392,6 +403,7 @@ static void *runner_thread(void *arg)
     }
     pthread_mutex_lock(&r->lock);
     r->ended = true;
+    HDT_RECORD(HDT_REC_STATE, .n = {r->job_id}, .text = {"ended"});
     pthread_mutex_unlock(&r->lock);
     return NULL;
 }
@@ -400,6 +412,7 @@ static void *runner_thread(void *arg)
 
 static void runner_release(struct hdt_runner *r)
 {
+    hdt_log_set_part("");
     hdt_runner_unbuild(r);
     json_decref(r->assign);
     json_decref(r->again);
@@ -460,6 +473,11 @@ long long hdt_runner_number(const struct hdt_runner *r)
 uint32_t hdt_runner_epoch(const struct hdt_runner *r)
 {
     return r->epoch;
+}
+
+const char *hdt_runner_checkpoint_dir(const struct hdt_runner *r)
+{
+    return r->dir;
 }
 
 int hdt_runner_rank(const struct hdt_runner *r)

@@ -48,6 +48,8 @@ void hdt_runner_free(struct hdt_runner *runner);
 uint32_t hdt_runner_job(const struct hdt_runner *runner);
 long long hdt_runner_number(const struct hdt_runner *runner); /* as people know the job */
 uint32_t hdt_runner_epoch(const struct hdt_runner *runner);
+/* Folder that its checkpoints go to; NULL: it is not known yet. */
+const char *hdt_runner_checkpoint_dir(const struct hdt_runner *runner);
 int hdt_runner_rank(const struct hdt_runner *runner);
 
 /* Begin to train as soon as it is ready. */

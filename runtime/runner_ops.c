@@ -308,6 +308,9 @@ enum hdt_status hdt_runner_run_ops(struct hdt_runner *r, enum hdt_phase phase,
         event.kind = schedule->ops[i].kind;
         event.stage = schedule->ops[i].stage;
         event.mb = schedule->ops[i].mb;
+        hdt_port_job_at(r->port, &(struct hdt_port_at){.op = hdt_op_name(event.kind),
+                                                       .step = r->step + 1,
+                                                       .mb = event.mb});
         cpu_ns = hdt_clock_thread_cpu_ns();
         event.start_ns = hdt_clock_now_ns();
         HDT_TRY(op_run(r, &schedule->ops[i], err));

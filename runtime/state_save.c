@@ -12,6 +12,7 @@
 #include "runtime/state_impl.h"
 
 #include "src/base/clock.h"
+#include "src/base/recorder.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -256,6 +257,12 @@ static enum hdt_status save_gather(struct hdt_state *state, struct sink *sink,
     return status;
 }
 
+/* For the flight recorder. */
+static void phase_record(const struct hdt_state *state, const char *phase)
+{
+    HDT_RECORD(HDT_REC_CHECKPOINT, .n = {0, state->meta.step}, .text = {phase});
+}
+
 static enum hdt_status save_write(struct hdt_state *state, struct hdt_error *err)
 {
     const struct hdt_ckpt_writer_conf conf = {.dir = state->conf.dir,
@@ -270,12 +277,14 @@ static enum hdt_status save_write(struct hdt_state *state, struct hdt_error *err
     struct hdt_error why = {0};
     enum hdt_status status = hdt_ckpt_writer_open(&conf, &sink.writer, &why);
 
+    phase_record(state, "begin");
     sink_note(&sink, status, &why);
     status = save_gather(state, &sink, err);
     if (status != HDT_OK) {
         hdt_ckpt_writer_abort(sink.writer);
         return status;
     }
+    phase_record(state, "gathered");
     if (sink.writer) {
         status = hdt_ckpt_writer_finish(sink.writer, &result, &why);
         sink.writer = NULL;
@@ -284,9 +293,12 @@ static enum hdt_status save_write(struct hdt_state *state, struct hdt_error *err
     hdt_state_moved(state);
     if (sink.err.status != HDT_OK) {
         state->save_err = sink.err;
+        HDT_RECORD(HDT_REC_CHECKPOINT, .n = {0, state->meta.step},
+                   .text = {"failed", sink.err.msg});
         state->conf.failed(state->conf.user, &state->meta, &sink.err);
         return HDT_OK;
     }
+    phase_record(state, "complete");
     state->conf.saved(state->conf.user, &state->meta, &result,
                       (double)(hdt_clock_now_us() - begin) / 1e6);
     return HDT_OK;

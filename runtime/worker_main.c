@@ -7,8 +7,10 @@
 #include "runtime/task.h"
 #include "src/core/ckpt_files.h"
 #include "src/base/buf.h"
+#include "src/base/cgroup.h"
 #include "src/base/clock.h"
 #include "src/base/log.h"
+#include "src/base/recorder.h"
 #include "src/base/notify.h"
 #include "src/core/cluster.h"
 #include "src/core/worker_conf.h"
@@ -18,7 +20,6 @@
 #include <argp.h>
 #include <errno.h>
 #include <pthread.h>
-#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -37,7 +38,7 @@ static const char help_text[] =
     "Without --task the program is a daemon in the foreground: it joins the gateway that the "
     "configuration names, joins again when that restarts, and runs what jobs assign to it. SIGTERM "
     "or SIGINT ends it cleanly (the job is told), a second one at once; SIGHUP reads its "
-    "certificates again.\n\n"
+    "certificates again, SIGUSR1 writes the flight recorder to state_dir.\n\n"
     "With --task it needs no gateway: `generate` continues a prompt with a trained model, `eval` "
     "measures one on a token shard. `hdt generate` and `hdt eval` run it so.";
 
@@ -210,18 +211,17 @@ static error_t parse_option(int key, char *arg, struct argp_state *state)
 /* Cores that this process may use: a container or taskset may allow fewer than there are. */
 static int cores_allowed(void)
 {
-    cpu_set_t set;
+    struct hdt_cgroup cgroup;
 
-    if (sched_getaffinity(0, sizeof(set), &set) == 0 && CPU_COUNT(&set) > 0) {
-        return CPU_COUNT(&set);
-    }
-    return 1;
+    hdt_cgroup_read("", &cgroup);
+    return hdt_cgroup_cores(&cgroup);
 }
 
-/* Four fifths of what is free on the device. */
+/* Four fifths of what is free on the device; in a container, of what that still may have. */
 static uint64_t memory_default(const struct hdt_backend *backend, struct hdt_device *device)
 {
     struct hdt_device_info info;
+    struct hdt_cgroup cgroup;
     unsigned long long kib;
     uint64_t free_bytes = 0;
     char line[128];
@@ -240,7 +240,12 @@ static uint64_t memory_default(const struct hdt_backend *backend, struct hdt_dev
     if (meminfo) {
         fclose(meminfo);
     }
-    return (free_bytes ? free_bytes : info.memory_bytes) / 5 * 4;
+    free_bytes = free_bytes ? free_bytes : info.memory_bytes;
+    hdt_cgroup_read("", &cgroup);
+    if (cgroup.memory_bytes > 0 && cgroup.memory_free < free_bytes) {
+        free_bytes = cgroup.memory_free;
+    }
+    return free_bytes / 5 * 4;
 }
 
 /* ---- the daemon ---- */
@@ -358,6 +363,7 @@ static enum hdt_status daemon_run(const struct hdt_worker_conf *conf, struct hdt
     struct hdt_device_info info;
     struct hdt_tls_ctx *tls;
     enum hdt_status status;
+    char *recorder_name;
 
     if (hdt_ckpt_probe(conf->state_dir, err) != HDT_OK) {
         hdt_error_prefix(err, "cannot use state_dir");
@@ -366,6 +372,13 @@ static enum hdt_status daemon_run(const struct hdt_worker_conf *conf, struct hdt
     }
     HDT_TRY(tls_open(conf, &tls, err));
     signals_block();
+    recorder_name = hdt_asprintf("worker-%s", conf->name);
+    status = hdt_recorder_open(conf->state_dir, recorder_name, err);
+    free(recorder_name);
+    if (status != HDT_OK) {
+        hdt_tls_ctx_free(tls);
+        return status;
+    }
     status = hdt_backend_open(conf->backend, &device, &agent.backend, &agent.device, err);
     if (status == HDT_OK) {
         agent.backend->device_info(agent.device, &info);
@@ -377,6 +390,8 @@ static enum hdt_status daemon_run(const struct hdt_worker_conf *conf, struct hdt
         status = daemon_serve(&agent, err);
         agent.backend->device_close(agent.device);
     }
+    hdt_recorder_close();
+    hdt_log_flush();
     hdt_tls_ctx_free(tls);
     return status;
 }

@@ -140,3 +140,24 @@ char *hdt_buf_detach(struct hdt_buf *buf)
     hdt_buf_init(buf);
     return data;
 }
+
+int hdt_utf8_len(const char *bytes)
+{
+    const unsigned char *text = (const unsigned char *)bytes;
+    int len = text[0] < 0x80                      ? 1
+              : text[0] >= 0xc2 && text[0] < 0xe0 ? 2
+              : text[0] >= 0xe0 && text[0] < 0xf0 ? 3
+              : text[0] >= 0xf0 && text[0] < 0xf5 ? 4
+                                                  : 0;
+
+    for (int i = 1; i < len; i++) {
+        if ((text[i] & 0xc0) != 0x80) {
+            return 0;
+        }
+    }
+    if ((text[0] == 0xe0 && text[1] < 0xa0) || (text[0] == 0xed && text[1] > 0x9f) ||
+        (text[0] == 0xf0 && text[1] < 0x90) || (text[0] == 0xf4 && text[1] > 0x8f)) {
+        return 0;
+    }
+    return len;
+}

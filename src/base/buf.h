@@ -55,6 +55,9 @@ void *hdt_realloc(void *old, size_t size);
 char *hdt_strdup(const char *text);
 char *hdt_asprintf(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 
+/* Bytes of the UTF-8 character that begins at `text`, which is terminated; 0: it is none. */
+int hdt_utf8_len(const char *text);
+
 #ifdef __cplusplus
 }
 #endif

@@ -144,10 +144,20 @@ void hdt_error_print(const struct hdt_error *err, const char *program)
     fprintf(stderr, "%s: %s\n", program, hdt_error_format(err, text, sizeof(text)));
 }
 
+static void (*assert_seen)(const char *cond, const char *file, int line);
+
+void hdt_assert_watch(void (*seen)(const char *cond, const char *file, int line))
+{
+    assert_seen = seen;
+}
+
 void hdt_assert_fail(const char *cond, const char *file, int line, const char *func)
 {
     fprintf(stderr, "%s:%d: %s: assertion '%s' failed: this is a bug in HDT\n", file, line, func,
             cond);
     fflush(NULL);
-    abort();
+    if (assert_seen) {
+        assert_seen(cond, file, line);
+    }
+    abort(); /* the flight recorder, where there is one, is written on SIGABRT */
 }

@@ -97,6 +97,10 @@ void hdt_error_print(const struct hdt_error *err, const char *program);
 void hdt_assert_fail(const char *cond, const char *file, int line, const char *func)
     __attribute__((noreturn));
 
+/* Have a failed assertion told to `seen` before the process ends. Modules, which have this file
+ * without the recorder, keep their own. */
+void hdt_assert_watch(void (*seen)(const char *cond, const char *file, int line));
+
 /* Invariants and preconditions, on in release builds. Never for input, I/O or memory. */
 #define HDT_ASSERT(cond) ((cond) ? (void)0 : hdt_assert_fail(#cond, __FILE__, __LINE__, __func__))
 

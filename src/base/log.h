@@ -7,6 +7,12 @@
  * `hdt logs`. Levels: error the run suffers, warn something was repaired, info life events (a page
  * a day), debug per object, trace per chunk. Text is lower case, values are words ("rtt 41 ms"),
  * never secrets. Any thread; a line is written whole.
+ *
+ * A storm is a few lines. An error or a warning that says what another said within the last minute,
+ * of another rank, stream, flow or peer's port (src/base/repeat.h), is counted, and one line says
+ * how often it came and of whom. A place in the code that says more than HDT_LOG_BURST lines at
+ * level info or above, and then more than one a second, is cut to that, and the number left out is
+ * said. The flight recorder has every line down to debug, printed or not.
  */
 #include "src/base/error.h"
 
@@ -38,7 +44,19 @@ void hdt_log_init(const char *ident, enum hdt_log_level level);
 enum hdt_log_level hdt_log_level(void);
 void hdt_log_set_level(enum hdt_log_level level);
 
-/* Write one line. Use the macros below, which skip the call when the level is off. */
+/* What this process does now, in every line behind its name: "rank 2"; "": nothing. Copies. */
+void hdt_log_set_part(const char *part);
+
+/* Lines at once of one place in the code. */
+#define HDT_LOG_BURST 60
+
+/* Say what repeated lines have come to, where their minute is over. The flight recorder's thread
+ * calls it each second. hdt_log_flush: all of them, before the process ends. */
+void hdt_log_tick(void);
+void hdt_log_flush(void);
+
+/* Write one line. Use the macros below, which skip the call when neither the log nor the flight
+ * recorder takes the level. */
 void hdt_log_write(enum hdt_log_level level, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));
 
@@ -46,7 +64,8 @@ void hdt_log_write(enum hdt_log_level level, const char *fmt, ...)
 void hdt_log_failure(enum hdt_log_level level, const struct hdt_error *err);
 
 /* A line per `interval_s` seconds and place at most; what was left out is counted and said with the
- * next line. `limit` belongs to the caller (static, zero-initialised). */
+ * next line. `limit` belongs to the caller (static, zero-initialised). For places that are known to
+ * be stormy; all others are limited as said above. */
 struct hdt_log_limit {
     int64_t next_us;
     uint64_t n_suppressed;
@@ -58,7 +77,7 @@ void hdt_log_tail(unsigned n_lines, struct hdt_buf *out);
 
 #define HDT_LOG_AT(level, ...)                                                                     \
  do {                                                                                              \
-  if ((level) <= hdt_log_level()) {                                                                \
+  if ((level) <= HDT_LOG_DEBUG || (level) <= hdt_log_level()) {                                    \
    hdt_log_write((level), __VA_ARGS__);                                                            \
   }                                                                                                \
  } while (0)

@@ -19,6 +19,7 @@ enum hdt_exit {
     HDT_EXIT_USAGE = 2,     /* the command line is wrong; nothing was done */
     HDT_EXIT_NOT_FOUND = 3, /* a file, job or certificate is not there, or nothing answers */
     HDT_EXIT_TIMED_OUT = 4, /* no progress before the deadline */
+    HDT_EXIT_PARTIAL = 5,   /* done, but for what could not be reached */
 };
 
 struct argp;

@@ -64,12 +64,13 @@ static const struct argp install_argp = {
     .options = install_options,
     .parser = install_option_parse,
     .args_doc = "FILE",
-    .doc = "Install a bundle of 'hdt ca bundle': certificates and key in DIR/tls, settings in "
-           "DIR/gateway.yaml or worker.yaml unless that file is there already. All is checked "
-           "before anything is written: key and certificate fit, one authority and federation, "
-           "valid now, not revoked, the same owner as before. As root, key and certificates "
-           "belong to root and are read by the group hdt of the services. A newer bundle renews "
-           "the certificate: reload the service.",
+    .doc =
+        "Install a bundle of 'hdt ca bundle': certificates and key in DIR/tls, settings in "
+        "DIR/gateway.yaml or worker.yaml unless you have written that file already. All is checked "
+        "before anything is written: key and certificate fit, one authority and federation, "
+        "valid now, not revoked, the same owner as before. As root, key and certificates "
+        "belong to root and are read by the group hdt of the services. A newer bundle renews "
+        "the certificate: reload the service.",
 };
 
 /* What a role's program reads; NULL: none. */
@@ -93,13 +94,16 @@ static enum hdt_status gateway_settings_check(const struct hdt_gateway_conf *con
     return HDT_EEXIST;
 }
 
+static const struct hdt_conf_schema *settings_schema(enum hdt_role role)
+{
+    return role == HDT_ROLE_SITE ? &hdt_gateway_conf_schema : &hdt_worker_conf_schema;
+}
+
 /* Settings from the bundle (text) or of the file that is there already (text NULL). */
 static enum hdt_status settings_check(const struct hdt_identity *identity, const char *file,
                                       const struct hdt_buf *text, struct hdt_error *err)
 {
-    const bool is_site = identity->role == HDT_ROLE_SITE;
-    const struct hdt_conf_schema *schema =
-        is_site ? &hdt_gateway_conf_schema : &hdt_worker_conf_schema;
+    const struct hdt_conf_schema *schema = settings_schema(identity->role);
     union {
         struct hdt_gateway_conf gateway;
         struct hdt_worker_conf worker;
@@ -109,7 +113,7 @@ static enum hdt_status settings_check(const struct hdt_identity *identity, const
              : hdt_conf_load(schema, file, &conf, NULL, err);
 
     HDT_TRY(status);
-    if (is_site) {
+    if (identity->role == HDT_ROLE_SITE) {
         status = gateway_settings_check(&conf.gateway, identity, file, err);
     }
     hdt_conf_release(schema, &conf);
@@ -118,8 +122,28 @@ static enum hdt_status settings_check(const struct hdt_identity *identity, const
 
 struct install_paths {
     char *tls, *settings; /* settings NULL: the role has none */
-    bool has_settings;    /* they are there already */
+    bool has_settings;    /* they are there, and somebody has written them */
 };
+
+/* Is that file the example of `hdt config example`, as packages install it? */
+static bool is_example(const struct hdt_conf_schema *schema, const char *path)
+{
+    struct hdt_error ignored = {0};
+    struct hdt_buf there = {0};
+    char *example = NULL;
+    size_t len = 0;
+    FILE *stream = open_memstream(&example, &len);
+    bool is_same;
+
+    HDT_ASSERT(stream);
+    hdt_conf_write_example(schema, stream);
+    fclose(stream);
+    is_same = hdt_file_read(path, len, &there, &ignored) == HDT_OK && there.len == len &&
+              memcmp(hdt_buf_str(&there), example, len) == 0;
+    hdt_buf_release(&there);
+    free(example);
+    return is_same;
+}
 
 static struct install_paths paths_make(const char *dir, enum hdt_role role)
 {
@@ -127,7 +151,8 @@ static struct install_paths paths_make(const char *dir, enum hdt_role role)
     struct install_paths paths = {.tls = hdt_asprintf("%s/tls", dir),
                                   .settings = name ? hdt_asprintf("%s/%s", dir, name) : NULL};
 
-    paths.has_settings = paths.settings && hdt_file_exists(paths.settings);
+    paths.has_settings = paths.settings && hdt_file_exists(paths.settings) &&
+                         !is_example(settings_schema(role), paths.settings);
     return paths;
 }
 

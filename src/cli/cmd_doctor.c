@@ -5,13 +5,18 @@
 #include "src/cli/gwoptions.h"
 #include "src/cli/cmd.h"
 #include "src/cli/doctor_local.h"
+#include "src/cli/places.h"
+#include "src/base/clock.h"
 
 #include <argp.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
-#define STATUS_TIMEOUT_MS 15000
-#define DOCTOR_TIMEOUT_MS 120000 /* the gateway dials every peer and has itself dialled back */
+#define DOCTOR_TIMEOUT_MS 120000 /* a gateway measures every link and has itself dialled back */
+#define WORKER_TIMEOUT_MS 15000
+#define SKEW_WARN_US      HDT_US_PER_S
+#define SKEW_FAIL_US      (30 * HDT_US_PER_S)
 
 enum doctor_option { OPT_JSON = 256, OPT_CONFIG };
 
@@ -55,8 +60,9 @@ static const struct argp argp = {
     .options = options,
     .parser = option_parse,
     .doc =
-        "Check this machine, the gateway, and through it every peer in both directions. One line "
-        "and one remedy each; the exit status is 1 when a check fails.",
+        "Check this machine, the gateway, and through it every other gateway and worker where they "
+        "run, and every link in both directions. One line and one remedy each; the exit status is "
+        "1 when a check fails.",
     .children = children,
 };
 
@@ -66,39 +72,130 @@ static void error_add(json_t *checks, const char *name, const struct hdt_error *
                    err->msg);
 }
 
-/* Checks that only the gateway can make; they are given as they come. */
-static enum hdt_status remote_ask(struct hdt_gwclient *client, json_t *checks,
-                                  struct hdt_error *err)
+/* Its clock against ours, at the middle of the question and its answer. */
+static void clock_check(json_t *checks, const json_t *body, int64_t asked_us)
 {
-    struct hdt_gwclient_request status = {
-        .type = "status", .expect = "status.is", .timeout_ms = STATUS_TIMEOUT_MS};
-    struct hdt_gwclient_request doctor = {
-        .type = "doctor", .expect = "doctor.is", .timeout_ms = DOCTOR_TIMEOUT_MS};
-    json_t *body;
+    const int64_t now_us = hdt_clock_wall_us();
+    const json_int_t theirs_us = json_integer_value(json_object_get(body, "clock_us"));
+    /* It answers at the end of its checks: only before ours, or after, counts as a difference. */
+    const int64_t ahead_us = theirs_us > now_us     ? theirs_us - now_us
+                             : theirs_us < asked_us ? theirs_us - asked_us
+                                                    : 0;
 
-    HDT_TRY(hdt_gwclient_ask(client, &status, &body, err));
-    hdt_doctor_buffers(checks, body);
-    json_decref(body);
-    HDT_TRY(hdt_gwclient_ask(client, &doctor, &body, err));
-    json_array_extend(checks, json_object_get(body, "checks"));
-    json_decref(body);
-    return HDT_OK;
+    if (theirs_us == 0) {
+        return;
+    }
+    hdt_doctor_add(
+        checks, "clock to here",
+        llabs(ahead_us) > SKEW_FAIL_US   ? "fail"
+        : llabs(ahead_us) > SKEW_WARN_US ? "warn"
+                                         : "ok",
+        llabs(ahead_us) > SKEW_WARN_US ? "run NTP on both: certificates are judged by the clock"
+                                       : "",
+        "it is %.1f s %s ours", (double)llabs(ahead_us) / 1e6, ahead_us < 0 ? "behind" : "before");
 }
 
-static void check_remote(const struct hdt_gwclient_conf *conf, json_t *checks)
+static void version_check(json_t *checks, const json_t *body, const char *federation)
+{
+    const char *version = json_string_value(json_object_get(body, "version"));
+    const char *theirs = json_string_value(json_object_get(body, "federation"));
+    const bool same = version && strcmp(version, PACKAGE_VERSION) == 0;
+
+    hdt_doctor_add(checks, "version", same ? "ok" : "warn",
+                   same ? "" : "install the same on all machines", "hdt %s there, %s here",
+                   version ? version : "?", PACKAGE_VERSION);
+    if (theirs) {
+        hdt_doctor_add(checks, "federation", strcmp(theirs, federation) == 0 ? "ok" : "fail",
+                       strcmp(theirs, federation) == 0
+                           ? ""
+                           : "one federation in all gateway.yaml, as in "
+                             "the certificates",
+                       "it is of '%s'", theirs);
+    }
+}
+
+/* Everything that a gateway or worker says of itself. */
+static void place_check(struct hdt_gwclient *client, const struct hdt_place *place,
+                        const char *federation, json_t *checks)
+{
+    struct hdt_gwclient_request request = {.type = "doctor",
+                                           .expect = "doctor.is",
+                                           .timeout_ms = place->worker[0] ? WORKER_TIMEOUT_MS
+                                                                          : DOCTOR_TIMEOUT_MS};
+    const int64_t asked_us = hdt_clock_wall_us();
+    struct hdt_error err = {0};
+    json_t *body;
+
+    if (!place->up && place->worker[0]) {
+        hdt_doctor_add(checks, "worker", "warn", "start it, if it is to take part", "%s",
+                       place->why_not);
+        return;
+    }
+    if (!place->up) {
+        return; /* its peers say why */
+    }
+    if (hdt_place_ask(client, place, &request, &body, &err) != HDT_OK) {
+        error_add(checks, place->worker[0] ? "worker" : "gateway", &err);
+        return;
+    }
+    version_check(checks, body, federation);
+    clock_check(checks, body, asked_us);
+    json_array_extend(checks, json_object_get(body, "checks"));
+    json_decref(body);
+}
+
+/* The checks of one place join those of all. */
+static void where_set(json_t *all, json_t *checks, const char *where)
+{
+    json_t *check;
+    size_t i;
+
+    json_array_foreach(checks, i, check)
+    {
+        json_object_set_new(check, "where", json_string(where));
+    }
+    json_array_extend(all, checks);
+    json_decref(checks);
+}
+
+static void places_check(struct hdt_gwclient *client, json_t *all)
+{
+    struct hdt_error err = {0};
+    struct hdt_places places;
+    const char *federation;
+    json_t *status;
+
+    if (hdt_places_status(client, &status, &err) != HDT_OK) {
+        error_add(all, "gateway", &err);
+        return;
+    }
+    federation = json_string_value(json_object_get(status, "federation"));
+    hdt_places_read(status, &places);
+    for (size_t i = 0; i < places.n; i++) {
+        json_t *checks = json_array();
+
+        place_check(client, &places.items[i], federation ? federation : "", checks);
+        where_set(all, checks, places.items[i].address);
+    }
+    hdt_places_release(&places);
+    json_decref(status);
+}
+
+static void check_remote(const struct hdt_gwclient_conf *conf, json_t *all)
 {
     struct hdt_gwclient *client;
     struct hdt_error err = {0};
+    json_t *checks = json_array();
 
     if (hdt_gwclient_open(conf, &client, &err) != HDT_OK) {
         error_add(checks, "gateway", &err);
+        where_set(all, checks, "here");
         return;
     }
     hdt_doctor_add(checks, "gateway", "ok", "", "site %s answers (%s)", hdt_gwclient_site(client),
                    hdt_gwclient_tls(client));
-    if (remote_ask(client, checks, &err) != HDT_OK) {
-        error_add(checks, "gateway", &err);
-    }
+    where_set(all, checks, "here");
+    places_check(client, all);
     hdt_gwclient_close(client);
 }
 
@@ -109,42 +206,46 @@ static const char *text_of(const json_t *json, const char *key)
     return text ? text : "";
 }
 
-/* Print; returns the number of failed checks. */
-static size_t checks_print(const json_t *checks, bool as_json)
+static void checks_print(const json_t *checks)
 {
-    size_t i, n_failed = 0;
+    const char *where = "";
+    size_t i;
     json_t *check;
 
     json_array_foreach(checks, i, check)
     {
         const char *remedy = text_of(check, "remedy");
 
-        n_failed += strcmp(text_of(check, "state"), "fail") == 0;
-        if (!as_json) {
-            printf("%-5s %-22s %s\n", text_of(check, "state"), text_of(check, "name"),
-                   text_of(check, "detail"));
-            if (remedy[0]) {
-                printf("      remedy: %s\n", remedy);
-            }
+        if (strcmp(where, text_of(check, "where")) != 0) {
+            where = text_of(check, "where");
+            printf("%s-- %s\n", i > 0 ? "\n" : "",
+                   strcmp(where, "here") == 0 ? "this machine" : where);
+        }
+        printf("%-5s %-22s %s\n", text_of(check, "state"), text_of(check, "name"),
+               text_of(check, "detail"));
+        if (remedy[0]) {
+            printf("      remedy: %s\n", remedy);
         }
     }
-    return n_failed;
 }
 
 static int doctor_run(int argc, char **argv)
 {
     struct doctor_args args = {0};
     struct hdt_doctor_files files;
-    json_t *checks = json_array(), *json;
-    size_t n_failed;
+    json_t *checks = json_array(), *local = json_array(), *json;
+    int n_failed;
 
     hdt_cmd_parse(&argp, argc, argv, &args);
     files =
         (struct hdt_doctor_files){args.client.ca, args.client.cert, args.client.key, args.config};
-    hdt_doctor_local(checks, &files);
+    hdt_doctor_local(local, &files);
+    where_set(checks, local, "here");
     check_remote(&args.client, checks);
-    n_failed = checks_print(checks, args.json);
-    if (args.json) {
+    n_failed = hdt_doctor_n_failed(checks);
+    if (!args.json) {
+        checks_print(checks);
+    } else {
         json = json_pack("{s:b, s:O}", "ok", n_failed == 0, "checks", checks);
         json_dumpf(json, stdout, JSON_INDENT(2));
         putchar('\n');

@@ -14,17 +14,18 @@
 #define ANSWER_TIMEOUT_MS 15000
 #define WATCH_MS          1000
 
-enum status_option { OPT_JSON = 256, OPT_WATCH };
+enum status_option { OPT_JSON = 256, OPT_WATCH, OPT_FLOWS };
 
 static const struct argp_option options[] = {
     {"json", OPT_JSON, NULL, 0, "Print the gateway's /status", 0},
+    {"flows", OPT_FLOWS, NULL, 0, "Also each flow that ends at this site, and what it lacks", 0},
     {"watch", OPT_WATCH, NULL, 0, "Show it again every second until Ctrl-C", 0},
     {0},
 };
 
 struct status_args {
     struct hdt_gwclient_conf client;
-    bool json, watch;
+    bool json, watch, flows;
 };
 
 static error_t option_parse(int key, char *arg, struct argp_state *state)
@@ -37,6 +38,9 @@ static error_t option_parse(int key, char *arg, struct argp_state *state)
         return 0;
     case OPT_JSON:
         args->json = true;
+        return 0;
+    case OPT_FLOWS:
+        args->flows = true;
         return 0;
     case OPT_WATCH:
         args->watch = true;
@@ -137,6 +141,63 @@ static void workers_print(const json_t *body)
     }
 }
 
+/* What is between this end and the next frame. */
+static const char *flow_lacks(const json_t *flow, char *out, size_t cap)
+{
+    const double next = real_of(flow, "next_seq"), acked = real_of(flow, "acked_seq");
+    const double part = real_of(flow, "partial_bytes");
+
+    if (!json_is_true(json_object_get(flow, "attached"))) {
+        snprintf(out, cap, "its worker is away");
+    } else if (json_is_true(json_object_get(flow, "asks"))) {
+        snprintf(out, cap, "waits to hear of the end at %s", text_of(flow, "peer_site"));
+    } else if (strcmp(text_of(flow, "end"), "src") == 0) {
+        snprintf(out, cap, next > acked ? "%.0f frames not taken by %s" : "-", next - acked,
+                 text_of(flow, "peer_site"));
+    } else if (part > 0) {
+        snprintf(out, cap, "%.1f of %.1f MB of frame %.0f are there", 1e-6 * part,
+                 1e-6 * real_of(flow, "partial_len"), next);
+    } else {
+        snprintf(out, cap, next > acked ? "%.0f frames not taken by our worker" : "frame %.0f",
+                 next > acked ? next - acked : next);
+    }
+    return out;
+}
+
+static void flows_print(const json_t *body)
+{
+    size_t i;
+    json_t *flow;
+
+    json_array_foreach(json_object_get(body, "flows"), i, flow)
+    {
+        char lacks[160];
+
+        printf("flow   job %-4.0f flow %-3.0f %s %-14s next %-6.0f taken %-6.0f credit %-6.0f idle "
+               "%5.1f s  lacks: %s\n",
+               real_of(flow, "number"), real_of(flow, "flow"),
+               strcmp(text_of(flow, "end"), "src") == 0 ? "to  " : "from",
+               text_of(flow, "peer_site"), real_of(flow, "next_seq"), real_of(flow, "acked_seq"),
+               real_of(flow, "credit_seq"), real_of(flow, "idle_s"),
+               flow_lacks(flow, lacks, sizeof(lacks)));
+    }
+    if (json_array_size(json_object_get(body, "flows")) == 0) {
+        printf("no flow ends at this site now\n");
+    }
+}
+
+/* What its ranks wait for, longest first. */
+static void waits_print(const json_t *job)
+{
+    size_t i;
+    json_t *wait;
+
+    json_array_foreach(json_object_get(job, "waits"), i, wait)
+    {
+        printf("       %s\n", text_of(wait, "text"));
+    }
+}
+
 /* Of a job that was restarted, and where it would go on. */
 static void job_print_restarts(const json_t *job)
 {
@@ -192,6 +253,7 @@ static void job_print(const json_t *job)
                real_of(job, "predicted_step_s"));
     }
     putchar('\n');
+    waits_print(job);
     job_print_reason(job);
     job_print_restarts(job);
 }
@@ -226,6 +288,9 @@ static enum hdt_status status_show(struct hdt_gwclient *client, const struct sta
         refused_print(body);
         workers_print(body);
         jobs_print(body);
+        if (args->flows) {
+            flows_print(body);
+        }
     }
     fflush(stdout);
     json_decref(body);

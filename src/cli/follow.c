@@ -161,6 +161,7 @@ static void event_take(struct hdt_follow *f, const json_t *body)
         {"checkpoint", checkpoint_take, NULL},
         {"ckpt.failed", checkpoint_failed_take, &f->last_failed_checkpoint},
         {"replan", hdt_follow_show_replan, NULL},
+        {"waiting", hdt_follow_show_rank_wait, NULL},
         {"restart", restart_take, NULL},
         {"done", done_take, NULL},
     };

@@ -62,6 +62,7 @@ struct hdt_follow {
     char waits_for[256];
     bool on_tty;
     int line_len;
+    int64_t waiting_us; /* when a wait was last shown; 0: never */
 };
 
 /* Receive events until the job is over or left. HDT_OK: the job ended or was left, see state;

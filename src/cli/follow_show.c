@@ -15,9 +15,10 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
-#define BAR_WIDTH     20
-#define BAR_WIDTH_MIN 6
-#define SAY_EVERY_US  (60 * HDT_US_PER_S) /* where there is no live line */
+#define BAR_WIDTH          20
+#define BAR_WIDTH_MIN      6
+#define RANK_WAIT_EVERY_US (30 * HDT_US_PER_S)
+#define SAY_EVERY_US       (60 * HDT_US_PER_S) /* where there is no live line */
 
 /* ---- lines ---- */
 
@@ -253,6 +254,18 @@ void hdt_follow_show_replan(struct hdt_follow *f, const json_t *body)
 }
 
 /* ---- waiting ---- */
+
+void hdt_follow_show_rank_wait(struct hdt_follow *f, const json_t *body)
+{
+    const int64_t now_us = hdt_clock_now_us();
+
+    if (!f->on_tty && f->waiting_us != 0 && now_us - f->waiting_us < RANK_WAIT_EVERY_US) {
+        return;
+    }
+    f->waiting_us = now_us;
+    hdt_follow_show_live(f, "no step for %.0f s: %s", real_of(body, "silent_s"),
+                         text_of(body, "text"));
+}
 
 void hdt_follow_show_waiting(struct hdt_follow *f, int64_t now_us)
 {

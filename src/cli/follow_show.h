@@ -26,6 +26,10 @@ void hdt_follow_show_state(struct hdt_follow *f, const json_t *body);
 void hdt_follow_show_replan(struct hdt_follow *f, const json_t *body);
 void hdt_follow_show_restart(struct hdt_follow *f, const json_t *body);
 
+/* The event "waiting": no step for some seconds; which rank waits for which. The live line, and
+ * elsewhere a line in half a minute. */
+void hdt_follow_show_rank_wait(struct hdt_follow *f, const json_t *body);
+
 /* Nothing came for a while: say what the job does. Often on a terminal, once a minute elsewhere. */
 void hdt_follow_show_waiting(struct hdt_follow *f, int64_t now_us);
 

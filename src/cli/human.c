@@ -64,20 +64,21 @@ const char *hdt_human_time(double s, char out[HDT_HUMAN_CAP])
 const char *hdt_human_duration(double s, char out[HDT_HUMAN_CAP])
 {
     static const struct {
-        long long s;
+        unsigned s;
         const char *unit;
     } units[] = {{86400, "d"}, {3600, "h"}, {60, "min"}, {1, "s"}};
-    long long left = s < 0 ? 0 : s > 1e12 ? (long long)1e12 : (long long)(s + 0.5);
+    unsigned left = s > 0 ? s < 1e9 ? (unsigned)(s + 0.5) : 1000000000 : 0;
     size_t i = 0;
+    int len;
 
     while (i < 3 && left < units[i].s) {
         i++;
     }
-    if (i == 3 || left % units[i].s / units[i + 1].s == 0) {
-        snprintf(out, HDT_HUMAN_CAP, "%lld %s", left / units[i].s, units[i].unit);
-    } else {
-        snprintf(out, HDT_HUMAN_CAP, "%lld %s %lld %s", left / units[i].s, units[i].unit,
-                 left % units[i].s / units[i + 1].s, units[i + 1].unit);
+    len = snprintf(out, HDT_HUMAN_CAP, "%u %s", left / units[i].s, units[i].unit);
+    left %= units[i].s;
+    if (i < 3 && left >= units[i + 1].s) {
+        snprintf(out + len, HDT_HUMAN_CAP - (size_t)len, " %u %s", left / units[i + 1].s,
+                 units[i + 1].unit);
     }
     return out;
 }

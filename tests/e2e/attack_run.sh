@@ -113,7 +113,7 @@ case_of "all" random http silent loris tls wrong
     echo "attackers:"
     cat "$work/attacks.jsonl"
     echo "gateway, refused by cause and misdeeds:"
-    curl -s "$(http_of a)/metrics" | grep -E '^hdt_(refused_connections|peer_misdeeds)_total' | grep -v ' 0$'
+    curl -s "$(http_of a)/metrics" | grep -E '^hdt_(refused_connections|peer_misdeeds|peer_bad_chunks)_total' | grep -v ' 0$'
     echo "lines of its log: $(wc -l <"$work/a/gateway.log"); steps: $(steps)"
     ps -o rss=,nlwp= -p "${gateway_pid[a]}" | awk '{ print "its memory: " $1 / 1024 " MiB" }'
 } >&2

@@ -48,6 +48,9 @@ check "a gateway takes them" hdt-gateway --check-config -c b/gateway.yaml
 check "a worker's" bundle worker site-b/w1 --gateway tls:10.0.0.2:7422
 check "install it" hdt ca install site-b-w1.bundle --to w1
 check "its settings" hdt config check worker w1/worker.yaml
+mkdir w2 && hdt config example worker >w2/worker.yaml
+check "an untouched example is no settings" hdt ca install site-b-w1.bundle --to w2
+check "but is replaced" cmp -s w1/worker.yaml w2/worker.yaml
 check "an operator's" bundle operator ann --out ann
 check "install it" hdt ca install ann --to ann.d
 same "it has no settings" tls "$(cd ann.d && echo *)"

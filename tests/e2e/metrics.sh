@@ -47,7 +47,7 @@ python3 - short.prom short.json >losses.txt <<'PY'
 import json, re, sys
 page = open(sys.argv[1]).read()
 result = json.load(open(sys.argv[2]))
-for name, key in ("loss", "loss"), ("tokens_total", None):
+for name, key in ("loss", "loss"), ("tokens", None):
     value = float(re.search(r"^hdt_job_%s\{.*\} (.*)$" % name, page, re.M).group(1))
     want = result["loss"][-1] if key else 6 * 4 * 2 * 32
     assert abs(value - want) <= 1e-9 * want, (name, value, want)

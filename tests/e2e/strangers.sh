@@ -60,7 +60,7 @@ same "its losses and weights" "$(result_of attacked)" "$(result_of calm)"
 
 check "those at the LAN port are counted apart" counted http lan_tls
 check "silent ones at the page, too" counted crowded http
-wrong_counted() { [ "$(misdeeds flow)" -ge 100 ]; }
+wrong_counted() { [ "$(misdeeds foreign)" -ge 100 ]; }
 check "wrong records of a member are counted" wait_until 20 wrong_counted
 flood_counted() { [ "$(misdeeds flood)" -ge 1 ]; }
 check "and read slowly" wait_until 20 flood_counted

@@ -139,6 +139,17 @@ size_t hdt_dataplane_peer_stats(struct hdt_dataplane *dp, struct hdt_peer_stats 
     return 0;
 }
 
+bool hdt_dataplane_flow_find(struct hdt_dataplane *dp, uint32_t job, uint32_t flow, bool is_src,
+                             struct hdt_flow_stats *stats)
+{
+    (void)dp;
+    (void)job;
+    (void)flow;
+    (void)is_src;
+    (void)stats;
+    return false;
+}
+
 size_t hdt_dataplane_flow_stats(struct hdt_dataplane *dp, struct hdt_flow_stats *stats, size_t cap)
 {
     (void)dp;

@@ -271,6 +271,18 @@ static void wait_bad(struct rig *rig, uint64_t n_bad, uint64_t n_dup)
     cr_expect_eq(stats.dup_chunks, n_dup);
 }
 
+/* checksum, flow, credit, frame, codec */
+static void expect_causes(struct rig *rig, const uint64_t n[HDT_BAD_COUNT])
+{
+    struct hdt_peer_stats stats = {0};
+
+    cr_assert(hdt_rig_peer_stats(rig, 0, 1, &stats));
+    for (int cause = 0; cause < HDT_BAD_COUNT; cause++) {
+        cr_expect_eq(stats.bad_by_cause[cause], n[cause], "cause %d: %llu", cause,
+                     (unsigned long long)stats.bad_by_cause[cause]);
+    }
+}
+
 Test(dataplane_faults, chunks_that_do_not_fit_are_dropped_and_counted, .timeout = 60)
 {
     static uint8_t bytes[70000];
@@ -324,6 +336,7 @@ Test(dataplane_faults, chunks_that_do_not_fit_are_dropped_and_counted, .timeout 
     cr_expect(hdt_stranger_send(&streams[1], &bad, bytes));
     cr_expect(hdt_stranger_send(&streams[1], &good, bytes)); /* twice */
     wait_bad(&rig, 7, 2);
+    expect_causes(&rig, (const uint64_t[]){2, 1, 1, 2, 1});
     cr_expect_eq(rig.sites[0].n_down, 0);
 
     /* Bulk on the control stream is a breach: the session ends. */

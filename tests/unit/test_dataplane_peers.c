@@ -68,26 +68,27 @@ static void bad_close(struct bad *bad)
     hdt_rig_close(&bad->rig);
 }
 
-/* What site-a has counted of site-c. */
-static uint64_t misdeeds(struct bad *bad, enum hdt_bad cause)
+/* What site-a has counted of site-c: chunks and other records of flows of others, or a misdeed. */
+static uint64_t misdeeds(struct bad *bad, enum hdt_misdeed misdeed)
 {
     struct hdt_peer_stats all[4];
     const size_t n = hdt_dataplane_peer_stats(bad->rig.sites[0].dp, all, 4);
 
     for (size_t i = 0; i < n && i < 4; i++) {
         if (strcmp(all[i].site, "site-c") == 0) {
-            return all[i].bad[cause];
+            return all[i].misdeeds[misdeed] +
+                   (misdeed == HDT_MISDEED_FOREIGN ? all[i].bad_by_cause[HDT_BAD_FLOW] : 0);
         }
     }
     return 0;
 }
 
-static void wait_misdeeds(struct bad *bad, enum hdt_bad cause, uint64_t n)
+static void wait_misdeeds(struct bad *bad, enum hdt_misdeed cause, uint64_t n)
 {
     const int64_t until_us = hdt_clock_now_us() + 20 * HDT_US_PER_S;
 
     while (misdeeds(bad, cause) < n) {
-        cr_assert(hdt_clock_now_us() < until_us, "%s: %llu of %llu", hdt_bad_name(cause),
+        cr_assert(hdt_clock_now_us() < until_us, "%s: %llu of %llu", hdt_misdeed_name(cause),
                   (unsigned long long)misdeeds(bad, cause), (unsigned long long)n);
         hdt_rig_sleep_ms(2);
     }
@@ -141,7 +142,7 @@ Test(peers, flows_of_others_are_out_of_reach, .timeout = 120)
     }
     /* Flows 1 and 3 end at site-a, 0 and 2 begin there: each record names one of another peer, but
      * for those of an end that is not there, or of an epoch that is over. */
-    wait_misdeeds(&bad, HDT_BAD_FLOW, 200 + 400);
+    wait_misdeeds(&bad, HDT_MISDEED_FOREIGN, 200 + 400);
     hdt_rig_wait_done(&bad.rig, 30);
     cr_expect_eq(bad.rig.sites[0].n_flow_failed, 0);
     cr_expect_eq(bad.rig.sites[1].n_flow_failed, 0);
@@ -231,7 +232,7 @@ static void expect_breach(struct bad *bad, struct stranger *stranger, struct hdt
     /* What would overrun a buffer if the record were taken: more than the kernel holds back. */
     for (int i = 0; i < 64 && hdt_stranger_write(stranger, payload, sizeof(payload)); i++) {
     }
-    wait_misdeeds(bad, HDT_BAD_BREACH, n_before + 1);
+    wait_misdeeds(bad, HDT_MISDEED_BREACH, n_before + 1);
     hdt_stranger_close(stranger);
 }
 
@@ -251,7 +252,7 @@ Test(peers, a_breach_on_a_bulk_stream_closes_that_stream, .timeout = 120)
         expect_breach(&bad, &bad.bulk, &f, n++);
         bad_join_bulk(&bad);
     }
-    cr_expect_eq(misdeeds(&bad, HDT_BAD_BREACH), n);
+    cr_expect_eq(misdeeds(&bad, HDT_MISDEED_BREACH), n);
     cr_expect_eq(bad.rig.sites[0].n_down, 0); /* its session stands, as does the other's */
     hdt_rig_wait_done(&bad.rig, 30);
     hdt_stranger_close(&bad.bulk);
@@ -319,7 +320,7 @@ Test(peers, a_message_of_too_many_values_is_a_breach, .timeout = 60)
     memcpy(bytes, "\xdd\x00\x04\x00\x00", 5);
     bad_open(&bad, 100);
     cr_assert(hdt_stranger_send(&bad.control, &f, bytes));
-    wait_misdeeds(&bad, HDT_BAD_BREACH, 1);
+    wait_misdeeds(&bad, HDT_MISDEED_BREACH, 1);
     hdt_rig_wait_done(&bad.rig, 30);
     hdt_stranger_close(&bad.bulk);
     hdt_stranger_close(&bad.control);
@@ -341,7 +342,7 @@ static void flood(struct bad *bad, struct stranger *stranger, struct hdt_frame f
         if (!hdt_stranger_write(stranger, burst, sizeof(burst))) {
             return; /* it is read no more, for now: that is the point */
         }
-        if (misdeeds(bad, HDT_BAD_FLOOD) > 2) {
+        if (misdeeds(bad, HDT_MISDEED_FLOOD) > 2) {
             return;
         }
     }
@@ -355,9 +356,9 @@ Test(peers, floods_are_read_slowly, .timeout = 120)
 
     bad_open(&bad, 400);
     flood(&bad, &bad.control, query, 1u << 20);
-    wait_misdeeds(&bad, HDT_BAD_FLOOD, 1);
+    wait_misdeeds(&bad, HDT_MISDEED_FLOOD, 1);
     flood(&bad, &bad.bulk, ping, 1u << 20);
-    wait_misdeeds(&bad, HDT_BAD_FLOOD, 2);
+    wait_misdeeds(&bad, HDT_MISDEED_FLOOD, 2);
     hdt_rig_wait_done(&bad.rig, 30);
     hdt_stranger_close(&bad.bulk);
     hdt_stranger_close(&bad.control);
@@ -369,13 +370,13 @@ Test(peers, key_changes_without_bytes_are_a_breach, .timeout = 60)
     struct bad bad;
 
     bad_open(&bad, 100);
-    for (int i = 0; i < 100000 && misdeeds(&bad, HDT_BAD_BREACH) == 0; i++) {
+    for (int i = 0; i < 100000 && misdeeds(&bad, HDT_MISDEED_BREACH) == 0; i++) {
         if (SSL_key_update(bad.bulk.ssl, SSL_KEY_UPDATE_NOT_REQUESTED) != 1 ||
             SSL_do_handshake(bad.bulk.ssl) != 1) {
             break;
         }
     }
-    wait_misdeeds(&bad, HDT_BAD_BREACH, 1);
+    wait_misdeeds(&bad, HDT_MISDEED_BREACH, 1);
     hdt_rig_wait_done(&bad.rig, 30);
     hdt_stranger_close(&bad.bulk);
     hdt_stranger_close(&bad.control);

@@ -6,6 +6,7 @@
 #include "src/base/clock.h"
 #include "src/cli/follow.h"
 #include "src/cli/gwoptions.h"
+#include "src/cli/human.h"
 #include "src/core/frame.h"
 #include "src/core/msg.h"
 
@@ -466,4 +467,22 @@ Test(gwclient, silence_has_an_end, .timeout = 20)
     hdt_gwclient_close(f.client);
     hdt_follow_release(&f);
     fake_close(&fake);
+}
+
+Test(gwclient, durations_are_read_at_a_glance)
+{
+    static const struct {
+        double s;
+        const char *text;
+    } cases[] = {{0, "0 s"},          {59.4, "59 s"},
+                 {60, "1 min"},       {125, "2 min 5 s"},
+                 {3600, "1 h"},       {11520, "3 h 12 min"},
+                 {86400, "1 d"},      {187200, "2 d 4 h"},
+                 {86400 + 59, "1 d"}, {3600 + 59.6, "1 h 1 min"},
+                 {-5, "0 s"},         {NAN, "0 s"}};
+    char text[HDT_HUMAN_CAP];
+
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        cr_expect_str_eq(hdt_human_duration(cases[i].s, text), cases[i].text);
+    }
 }

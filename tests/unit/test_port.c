@@ -302,7 +302,7 @@ static void expect_no_more(void)
 Test(port, reports_are_said_again_until_they_get_through)
 {
     port_start(0, 20000);
-    hdt_fake_gateway_refuse(gateway, 30);
+    hdt_fake_gateway_refuse(gateway, 3); /* one by one, if they come so: after longer silences */
     for (int i = 1; i <= 100; i++) {
         report(i, 1);
     }
@@ -417,6 +417,60 @@ Test(port, reports_come_once_whatever_breaks)
     expect_no_more();
     n = hdt_fake_gateway_n_reports(gateway);
     cr_expect_lt(n, 4 * 3000, "%lu reports were said for 3000", n);
+}
+
+static void *recv_one(void *arg)
+{
+    struct hdt_error err = {0};
+    const void *frame;
+    size_t len;
+
+    (void)arg;
+    hdt_port_job_at(jobs[1], &(struct hdt_port_at){.op = "RECV_FORWARD", .step = 41, .mb = 7});
+    cr_expect_eq(hdt_port_recv_wait(jobs[1], 0, &frame, &len, &err), HDT_OK, "%s", err.msg);
+    hdt_port_recv_done(jobs[1], 0);
+    return NULL;
+}
+
+static json_int_t said_int(const json_t *msg, const char *key)
+{
+    return json_integer_value(json_object_get(hdt_msg_body(msg), key));
+}
+
+Test(port, a_wait_that_lasts_is_told_once_a_second_and_at_its_end)
+{
+    json_t *msg, *next;
+    pthread_t thread;
+    double since_s, next_s;
+
+    port_start(0, 20000);
+    port_start(1, 20000);
+    cr_assert_eq(pthread_create(&thread, NULL, recv_one, NULL), 0);
+    msg = hdt_fake_gateway_take(gateway, "rank.state", 20000);
+    cr_assert(msg);
+    since_s = json_number_value(json_object_get(hdt_msg_body(msg), "since_s"));
+    cr_expect(since_s >= 1, "a wait of %.3f s was told", since_s);
+    cr_expect_eq(said_int(msg, "rank"), 1);
+    cr_expect_eq(said_int(msg, "flow"), 0);
+    cr_expect_eq(said_int(msg, "step"), 41);
+    cr_expect_eq(said_int(msg, "mb"), 7);
+    cr_expect_str_eq(json_string_value(json_object_get(hdt_msg_body(msg), "op")), "RECV_FORWARD");
+    cr_expect_str_eq(json_string_value(json_object_get(hdt_msg_body(msg), "what")), "arrival");
+    next = hdt_fake_gateway_take(gateway, "rank.state", 20000);
+    cr_assert(next);
+    next_s = json_number_value(json_object_get(hdt_msg_body(next), "since_s"));
+    cr_expect(next_s - since_s >= 0.99, "%.3f s after the first", next_s - since_s);
+    json_decref(next);
+    json_decref(msg);
+    send_frame(0, 0, 0);
+    pthread_join(thread, NULL);
+    do {
+        msg = hdt_fake_gateway_take(gateway, "rank.state", 20000);
+        cr_assert(msg, "its end was not told");
+        since_s = json_number_value(json_object_get(hdt_msg_body(msg), "since_s"));
+        json_decref(msg);
+    } while (since_s > 0);
+    cr_expect_null(hdt_fake_gateway_take(gateway, "rank.state", 0));
 }
 
 Test(port, a_bad_address_is_refused)

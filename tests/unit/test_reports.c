@@ -428,6 +428,7 @@ Test(reports, a_slow_follower_catches_up_in_order)
 Test(reports, a_follower_of_another_site_that_is_gone_is_forgotten)
 {
     struct hdt_gwjob *job = hdt_ctl_run();
+    json_t *unfollow;
 
     hdt_ctl_from_peer(
         "b", "b/@9",
@@ -446,5 +447,9 @@ Test(reports, a_follower_of_another_site_that_is_gone_is_forgotten)
     cr_expect_eq(job->n_followers, 1);
     /* And the other side of it: an event for a client that we do not have. */
     hdt_ctl_from_peer("b", "b", hdt_msg_new("job.event", "a/@77", json_pack("{s:i}", "job", 5)));
-    cr_expect_not_null(fake_dataplane_take("b", "unfollow"));
+    unfollow = fake_dataplane_take("b", "unfollow");
+    cr_assert_not_null(unfollow);
+    cr_expect_str_eq(json_string_value(json_object_get(hdt_msg_body(unfollow), "follower")),
+                     "a/@77");
+    json_decref(unfollow);
 }

@@ -158,6 +158,22 @@ Test(wanem, losses_have_the_rate_and_the_burst_length_that_were_set)
     cr_expect_eq(loss_measure("loss 0", 1, &n_bursts), 0.0);
 }
 
+/* Of a packet of three wire segments the long two go, and a short one of its own passes. */
+Test(wanem, what_is_longer_than_the_mtu_vanishes)
+{
+    struct hdt_wanem_pool pool = {0};
+    struct hdt_wanem_link *link = hdt_wanem_link_new(1);
+    struct hdt_wanem_shape shape = shape_make("mtu 1000");
+
+    hdt_wanem_link_set(link, &shape, &pool);
+    hdt_wanem_link_send(link, packet_make(&pool, 3000, 1460), 0, &pool);
+    cr_expect_eq(link->count.n_lost, 2);
+    hdt_wanem_link_send(link, packet_make(&pool, 100, 1460), 0, &pool);
+    cr_expect_eq(link->count.n_lost, 2);
+    hdt_wanem_link_free(link, &pool);
+    hdt_wanem_pool_release(&pool);
+}
+
 Test(wanem, a_cut_loses_what_is_on_the_wire)
 {
     struct hdt_wanem_pool pool = {0};

@@ -33,6 +33,7 @@ static const char usage[] =
     "      loss 0.1%          of wire packets; burst 5: mean number lost in a row\n"
     "      queue 100ms|4mb    what fits before the transmitter; the rest is dropped\n"
     "      overhead 38        bytes a packet (38: Ethernet)\n"
+    "      mtu 1300           longer IP packets vanish, and nobody is told; 0: none do\n"
     "      up | down          what is on the wire when it goes down is lost\n"
     "  sysctl net.NAME VALUE...    in every namespace\n"
     "  seed N                 restart the random losses\n"

@@ -67,6 +67,7 @@ struct hdt_wanem_shape {
     int64_t queue_ns;     /* the queue holds so much link time, when queue_bytes is 0 */
     uint64_t queue_bytes; /* or so many bytes */
     uint32_t overhead;    /* bytes that a packet has on the wire besides its IP packet */
+    uint32_t mtu;         /* longer IP packets are lost and nobody is told; 0: none are */
     bool up;
 };
 

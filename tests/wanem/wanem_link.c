@@ -204,6 +204,7 @@ static void packet_transmit(struct hdt_wanem_link *link, struct hdt_wanem_packet
     struct hdt_wanem_piece span = {.packet = packet};
     int64_t limit_ns = queue_limit_ns(&link->shape);
     int64_t span_start_ns;
+    bool too_long;
 
     if (link->busy_until_ns < now_ns) {
         link->busy_until_ns = now_ns;
@@ -225,7 +226,10 @@ static void packet_transmit(struct hdt_wanem_link *link, struct hdt_wanem_packet
             span_start_ns = link->busy_until_ns;
         }
         link->busy_until_ns += transmit_ns(&link->shape, n_bytes);
-        if (loss_step(link)) {
+        /* A black hole, as of a tunnel behind a firewall that keeps ICMP to itself. */
+        too_long = link->shape.mtu != 0 &&
+                   hdt_wanem_packet_segment_bytes(packet, i) > link->shape.mtu;
+        if (loss_step(link) || too_long) {
             link->count.n_lost++;
             piece_launch(link, span, link->busy_until_ns - transmit_ns(&link->shape, n_bytes),
                          pool);

@@ -141,9 +141,14 @@ static enum hdt_status setting_parse(const char *key, const char *text,
         shape->overhead = (uint32_t)value;
         return HDT_OK;
     }
+    if (strcmp(key, "mtu") == 0) {
+        HDT_TRY(number_parse(key, text, 0, 65535, &value, err));
+        shape->mtu = (uint32_t)value;
+        return HDT_OK;
+    }
     return hdt_error_set(err, HDT_EINVAL,
                          "unknown link setting '%s': rate, delay, rtt, jitter, loss, burst, queue, "
-                         "overhead, up, down",
+                         "overhead, mtu, up, down",
                          key);
 }
 
