@@ -203,7 +203,7 @@ void hdt_survey_measure(struct hdt_gateway *gw, hdt_survey_done *done, void *use
 
 void hdt_survey_free(struct hdt_gateway *gw);
 
-/* ---- doctor.c ---- */
+/* ---- link_doctor.c ---- */
 
 /* Request "doctor" of an operator: this gateway's machine, its peers and the links to them. */
 void hdt_doctor_request(struct hdt_gateway *gw, const json_t *msg);

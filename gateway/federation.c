@@ -134,11 +134,11 @@ static json_t *worker_json(struct hdt_gateway *gw, const struct hdt_gwworker *wo
 {
     const char *busy_by = hdt_member_coordinator_of(gw, worker->info.site, worker->info.name);
 
-    return json_pack("{s:s, s:s, s:s, s:I, s:i, s:b, s:s, s:s}", "name", worker->info.name,
+    return json_pack("{s:s, s:s, s:s, s:I, s:i, s:b, s:s, s:s, s:s}", "name", worker->info.name,
                      "device", worker->info.device, "backend", worker->info.backend, "memory_bytes",
                      (json_int_t)worker->info.memory_bytes, "n_threads", worker->info.n_threads,
                      "up", worker->up, "instance", worker->instance, "busy_by",
-                     busy_by ? busy_by : "");
+                     busy_by ? busy_by : "", "why", worker->why_down);
 }
 
 static json_t *site_info(struct hdt_gateway *gw)
@@ -340,10 +340,10 @@ static void site_take_workers(struct hdt_gateway *gw, const char *site, const js
     const json_t *item;
     size_t i;
 
-    hdt_error_set(&gone, HDT_ERANK, "site %s says that it has left", site);
     json_array_foreach(workers, i, item)
     {
         const char *name = json_string_value(json_object_get(item, "name"));
+        const char *why = json_string_value(json_object_get(item, "why"));
         struct hdt_gwworker *worker;
 
         if (!name || !hdt_name_is_valid(name) || i >= MAX_WORKERS_PER_SITE ||
@@ -351,6 +351,7 @@ static void site_take_workers(struct hdt_gateway *gw, const char *site, const js
             continue;
         }
         worker->named = true;
+        hdt_error_set(&gone, HDT_ERANK, "%s", why && why[0] ? why : "it has left");
         worker_fill(worker, item);
         worker_set_up(gw, worker, json_is_true(json_object_get(item, "up")), &gone);
     }

@@ -262,9 +262,10 @@ void hdt_recovery_done(struct hdt_gateway *gw, struct hdt_gwjob *job)
     }
     hdt_log_info("job %ld: epoch %u goes on after step %ld, %.1f s are lost", (long)job->number,
                  job->epoch, (long)job->start_step, lost_s);
-    line = json_pack("{s:s, s:I, s:I, s:s, s:f}", "event", "restart", "epoch",
+    line = json_pack("{s:s, s:I, s:I, s:s, s:f, s:f}", "event", "restart", "epoch",
                      (json_int_t)job->epoch, "from_step", (json_int_t)job->start_step, "reason",
-                     job->error.msg, "seconds_lost", lost_s);
+                     job->error.msg, "seconds_lost", lost_s, "time",
+                     (double)hdt_clock_wall_us() / 1e6);
     hdt_gwjob_metrics_add(job, json_incref(line));
     hdt_gwjob_event(gw, job, "restart", line);
 }

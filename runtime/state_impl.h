@@ -10,10 +10,6 @@
 #include <stdatomic.h>
 #include <xxhash.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* Slabs between the files and this rank's own stages: large enough for a disk, small beside all
  * else. */
 #define STATE_SLAB_BYTES ((size_t)4 << 20)
@@ -26,7 +22,7 @@ struct hdt_state {
     XXH3_state_t *xxh3;
     struct hdt_ckpt_meta meta;
     int64_t keepalive_us;
-    _Atomic uint64_t n_moved; /* slabs and other pieces of work of saves */
+    atomic_ullong n_moved; /* slabs and other pieces of work of saves */
 
     pthread_t thread;
     bool has_thread;      /* to be joined; the caller's thread only */
@@ -97,7 +93,4 @@ enum hdt_status hdt_state_check(const struct hdt_state *state, struct hdt_error 
 /* Something moved: neither this rank's waits nor those of others need end. */
 void hdt_state_moved(void *state);
 
-#ifdef __cplusplus
-}
-#endif
 #endif /* HDT_RUNTIME_STATE_IMPL_H */

@@ -178,6 +178,20 @@ worker b w0
 trains_again all
 ends_as all
 
+check "metrics.jsonl is as documented" "$src/tests/e2e/metrics_check.py" lines "$src/doc/metrics.md" \
+    "$(run_of all)/metrics.jsonl"
+
+section "one connection serves many jobs"
+serves() {
+    local i
+
+    for ((i = 0; i < 70; i++)); do
+        submit a many || return 1
+    done
+}
+job many.yaml 1 "name: many" "plan.min_stages: 2" "codec.activations: none" "optimizer.warmup_steps: 0"
+check "70 jobs" serves
+
 section "what a user asks of a job that waits"
 begin stopped
 wait_until 20 at_step stopped 25 || fail "stopped: no step 25"

@@ -20,10 +20,11 @@
 #include <string.h>
 #include <unistd.h>
 
-#define RIG_L       4 /* units: embedding, four blocks, head */
-#define RIG_V       97
-#define REPORTS     "step|eval|ckpt|ckpt.failed|saving|done|rank.done|failed"
-#define RIG_WAIT_MS 60000
+#define RIG_L          4 /* units: embedding, four blocks, head */
+#define RIG_V          97
+#define REPORTS        "step|eval|ckpt|ckpt.failed|saving|done|rank.done|failed"
+#define RIG_WAIT_MS    60000
+#define RIG_RELEASE_MS 10000 /* what is under way is cancelled, not waited for */
 
 struct worker {
     struct hdt_worker_conf conf;
@@ -37,7 +38,7 @@ struct rig {
     struct fake_gateway *gateway;
     struct worker workers[RIG_RANKS_MAX];
     int n_workers;
-    uint32_t next_job;
+    uint32_t next_job, epoch;
 };
 
 static void must(bool ok, const char *what, const struct hdt_error *err)
@@ -242,7 +243,8 @@ static void tell_all(struct rig *rig, const struct rig_run *run, const char *typ
 
     for (i = 0; i < run->n_ranks; i++) {
         snprintf(worker, sizeof(worker), "w%d", i);
-        body = json_pack("{s:I,s:i,s:i}", "job", (json_int_t)job, "epoch", 1, "rank", i);
+        body = json_pack("{s:I,s:I,s:i}", "job", (json_int_t)job, "epoch", (json_int_t)rig->epoch,
+                         "rank", i);
         if (mode) {
             json_object_set_new(body, "mode", json_string(mode));
         }
@@ -250,7 +252,7 @@ static void tell_all(struct rig *rig, const struct rig_run *run, const char *typ
     }
 }
 
-static void assign_all(struct rig *rig, const struct rig_run *run, uint32_t job)
+static void assign_all(struct rig *rig, const struct rig_run *run, uint32_t job, const char *resume)
 {
     struct hdt_model_config model;
     json_t *conf = conf_json(run, job), *plan, *model_json;
@@ -265,10 +267,10 @@ static void assign_all(struct rig *rig, const struct rig_run *run, uint32_t job)
         hdt_fake_gateway_send(
             rig->gateway, worker,
             hdt_msg_new("assign", NULL,
-                        json_pack("{s:I,s:i,s:i,s:O,s:O,s:O,s:s,s:s}", "job", (json_int_t)job,
-                                  "epoch", 1, "rank", i, "plan", plan, "conf", conf, "model",
-                                  model_json, "resume", run->resume ? run->resume : "",
-                                  "coordinator", "here")));
+                        json_pack("{s:I,s:I,s:i,s:O,s:O,s:O,s:s,s:s}", "job", (json_int_t)job,
+                                  "epoch", (json_int_t)rig->epoch, "rank", i, "plan", plan, "conf",
+                                  conf, "model", model_json, "resume", resume, "coordinator",
+                                  "here")));
     }
     json_decref(conf);
     json_decref(plan);
@@ -311,6 +313,54 @@ static bool wait_ready(struct rig *rig, const struct rig_run *run, struct rig_re
     return !result->error;
 }
 
+/* All ranks drop the epoch and say so; what they said before of it is forgotten. */
+static void release_all(struct rig *rig, const struct rig_run *run, uint32_t job)
+{
+    json_t *msg;
+    int i;
+
+    tell_all(rig, run, "release", job, NULL);
+    for (i = 0; i < run->n_ranks; i++) {
+        msg = hdt_fake_gateway_take(rig->gateway, "released", RIG_RELEASE_MS);
+        must(msg != NULL, "a worker does not let go of a job", NULL);
+        must(json_integer_value(json_object_get(hdt_msg_body(msg), "epoch")) == rig->epoch,
+             "released of another epoch", NULL);
+        json_decref(msg);
+    }
+    while ((msg = hdt_fake_gateway_take(rig->gateway, "ready|error", 0))) {
+        json_decref(msg);
+    }
+}
+
+static void on_ckpt(const json_t *body, struct rig_result *result)
+{
+    result->n_ckpts++;
+    result->ckpt_step = json_integer_value(json_object_get(body, "step"));
+    take_text(body, "path", result->checkpoint, sizeof(result->checkpoint));
+    take_text(body, "weights_digest", result->ckpt_digest, sizeof(result->ckpt_digest));
+}
+
+static void restart(struct rig *rig, const struct rig_run *run, uint32_t job,
+                    struct rig_result *result)
+{
+    json_t *msg;
+
+    while (run->checkpoint_every && result->n_ckpts == 0) {
+        msg = hdt_fake_gateway_take(rig->gateway, "ckpt", RIG_WAIT_MS);
+        must(msg != NULL, "no checkpoint is reported", NULL);
+        on_ckpt(hdt_msg_body(msg), result);
+        json_decref(msg);
+    }
+    if (!run->restart_at_once) {
+        release_all(rig, run, job);
+    }
+    rig->epoch++;
+    assign_all(rig, run, job, result->checkpoint);
+    if (wait_ready(rig, run, result)) {
+        tell_all(rig, run, "start", job, NULL);
+    }
+}
+
 static void on_step(struct rig *rig, const struct rig_run *run, const json_t *body, uint32_t job,
                     struct rig_result *result)
 {
@@ -331,6 +381,9 @@ static void on_step(struct rig *rig, const struct rig_run *run, const json_t *bo
     }
     if (run->lose_rank && step == 2) {
         worker_stop(&rig->workers[run->lose_rank]);
+    }
+    if (step == run->restart_after && rig->epoch == 1) {
+        restart(rig, run, job, result);
     }
 }
 
@@ -366,10 +419,7 @@ static void on_report(struct rig *rig, const struct rig_run *run, const json_t *
     } else if (strcmp(type, "eval") == 0) {
         result->val_loss = json_real_value(json_object_get(body, "val_loss"));
     } else if (strcmp(type, "ckpt") == 0) {
-        result->n_ckpts++;
-        result->ckpt_step = json_integer_value(json_object_get(body, "step"));
-        take_text(body, "path", result->checkpoint, sizeof(result->checkpoint));
-        take_text(body, "weights_digest", result->ckpt_digest, sizeof(result->ckpt_digest));
+        on_ckpt(body, result);
     } else if (strcmp(type, "ckpt.failed") == 0) {
         on_ckpt_failed(run, body, result);
     } else if (strcmp(type, "done") == 0) {
@@ -394,8 +444,10 @@ static void follow(struct rig *rig, const struct rig_run *run, uint32_t job,
     while (n_done < run->n_ranks && !result->error) {
         msg = hdt_fake_gateway_take(rig->gateway, REPORTS, RIG_WAIT_MS);
         must(msg != NULL, "nothing was reported for a long time", NULL);
-        n_done += strcmp(hdt_msg_type(msg), "rank.done") == 0;
-        on_report(rig, run, msg, job, result);
+        if (json_integer_value(json_object_get(hdt_msg_body(msg), "epoch")) == rig->epoch) {
+            n_done += strcmp(hdt_msg_type(msg), "rank.done") == 0;
+            on_report(rig, run, msg, job, result);
+        }
         json_decref(msg);
     }
 }
@@ -407,12 +459,18 @@ void hdt_rig_run(struct rig *rig, const struct rig_run *run, struct rig_result *
     int i;
 
     memset(result, 0, sizeof(*result));
+    rig->epoch = 1;
     for (i = 0; i < run->n_ranks; i++) {
         worker_start(rig, i, run);
     }
     must(hdt_fake_gateway_wait_workers(rig->gateway, run->n_ranks, RIG_WAIT_MS), "workers", NULL);
     hdt_fake_gateway_flip(rig->gateway, run->flip_load ? run->n_flip : 0);
-    assign_all(rig, run, job);
+    assign_all(rig, run, job, run->resume ? run->resume : "");
+    if (run->drop_first) {
+        release_all(rig, run, job);
+        rig->epoch++;
+        assign_all(rig, run, job, "");
+    }
     if (wait_ready(rig, run, result)) {
         if (run->stop_first) {
             tell_all(rig, run, "stop", job, "checkpoint");
@@ -434,7 +492,7 @@ void hdt_rig_run(struct rig *rig, const struct rig_run *run, struct rig_result *
     }
     must(hdt_fake_gateway_wait_workers(rig->gateway, 0, RIG_WAIT_MS), "workers that do not go",
          NULL);
-    while ((msg = hdt_fake_gateway_take(rig->gateway, "ready|error|" REPORTS, 0))) {
+    while ((msg = hdt_fake_gateway_take(rig->gateway, "ready|released|error|" REPORTS, 0))) {
         json_decref(msg);
     }
 }

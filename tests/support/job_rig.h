@@ -34,12 +34,16 @@ struct rig_run {
     uint64_t memory_bytes; /* of each worker; 0: 1 GiB */
     int cut_every;         /* cut a connection after every so many steps; 0: never */
     bool cut_forgets;
-    int64_t stop_after; /* ask for a stop with checkpoint after this step's report; 0: never */
-    bool stop_first;    /* ask before the start: ends after the first step, on any machine */
-    int n_full;         /* no file may grow beyond a few KiB until so many saves have failed */
-    int n_flip;         /* flip a bit in so many slabs of weights on their way, */
-    bool flip_load;     /* while they are loaded, not saved */
-    int lose_rank;      /* cut off for good after step 2; 0: none */
+    int64_t stop_after;    /* ask for a stop with checkpoint after this step's report; 0: never */
+    bool stop_first;       /* ask before the start: ends after the first step, on any machine */
+    int n_full;            /* no file may grow beyond a few KiB until so many saves have failed */
+    int n_flip;            /* flip a bit in so many slabs of weights on their way, */
+    bool flip_load;        /* while they are loaded, not saved */
+    int lose_rank;         /* cut off for good after step 2; 0: none */
+    int64_t restart_after; /* after this step's report the job goes on in its next epoch, from its
+                              last checkpoint; 0: never */
+    bool restart_at_once;  /* the next epoch takes the place of the one that runs: no release */
+    bool drop_first;       /* the first epoch is released while it is built */
 };
 
 struct rig_result {

@@ -4,6 +4,7 @@
 
 #include "src/hdt.h"
 
+#define XXH_INLINE_ALL
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,6 +14,7 @@
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
+#include <xxhash.h>
 
 static int n_failed;
 
@@ -178,6 +180,25 @@ static enum hdt_err open_against(const char *name, const void *bytes, size_t len
     return code;
 }
 
+/* Check and hash of a record with a message, as doc/protocol.md says. */
+static void record_seal(char record[], size_t len)
+{
+    unsigned crc = 0xffff;
+    XXH64_hash_t hash = XXH3_64bits(record + 64, len - 64);
+
+    for (int i = 0; i < 8; i++) {
+        record[56 + i] = (char)(hash >> 8 * i);
+    }
+    for (int i = 0; i < 64; i++) {
+        crc ^= i == 20 || i == 21 ? 0 : (unsigned)(unsigned char)record[i] << 8;
+        for (int bit = 0; bit < 8 && i != 20 && i != 21; bit++) {
+            crc = (crc << 1 ^ (crc & 0x8000 ? 0x1021 : 0)) & 0xffff;
+        }
+    }
+    record[20] = (char)(crc & 0xff);
+    record[21] = (char)(crc >> 8);
+}
+
 static void test_strange_peers(void)
 {
     static const char http[] = "HTTP/1.1 400 Bad Request\r\nConnection: close\r\n"
@@ -201,9 +222,11 @@ static void test_strange_peers(void)
     record[4] = 1;
     record[48] = (char)(sizeof(welcome) - 1);
     memcpy(record + 64, welcome, sizeof(welcome) - 1);
+    record_seal(record, 64 + sizeof(welcome) - 1);
     CHECK(open_against("proto.sock", record, 64 + sizeof(welcome) - 1) == HDT_ERR_VERSION);
     record[48] = (char)(sizeof(refusal) - 1);
     memcpy(record + 64, refusal, sizeof(refusal) - 1);
+    record_seal(record, sizeof(record));
     CHECK(open_against("refusal.sock", record, sizeof(record)) == HDT_ERR_ACCESS);
 }
 

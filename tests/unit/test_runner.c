@@ -258,6 +258,43 @@ Test(runner, lossy_codecs_train_nearly_as_well)
               b.val_loss);
 }
 
+/* From the last checkpoint, or from the start, in the middle of a step or of a checkpoint. */
+Test(runner, a_later_epoch_ends_with_the_same_bits)
+{
+    struct rig_run run = three;
+    struct rig_result a, b;
+
+    run_well(&one, &a);
+    run.checkpoint_every = 2;
+    run.restart_after = 5;
+    run_well(&run, &b);
+    cr_expect_geq(b.start_step, 2);
+    expect_same(&a, &b, 1, 8);
+    hdt_rig_result_release(&b);
+    run.restart_at_once = true;
+    run.checkpoint_every = 1;
+    run.ckpt_name = "at-once";
+    run_well(&run, &b);
+    expect_same(&a, &b, 1, 8);
+    hdt_rig_result_release(&b);
+    run.checkpoint_every = 0;
+    run.ckpt_name = "none";
+    run_well(&run, &b);
+    cr_expect_eq(b.start_step, 0);
+    expect_same(&a, &b, 1, 8);
+}
+
+Test(runner, an_epoch_is_dropped_while_it_is_built)
+{
+    struct rig_run run = three;
+    struct rig_result a, b;
+
+    run_well(&one, &a);
+    run.drop_first = true;
+    run_well(&run, &b);
+    expect_same(&a, &b, 1, 8);
+}
+
 static void expect_error(const struct rig_result *result, const char *status, const char *part)
 {
     const char *msg = json_string_value(json_object_get(result->error, "msg"));

@@ -227,8 +227,8 @@ static void packet_transmit(struct hdt_wanem_link *link, struct hdt_wanem_packet
         }
         link->busy_until_ns += transmit_ns(&link->shape, n_bytes);
         /* A black hole, as of a tunnel behind a firewall that keeps ICMP to itself. */
-        too_long = link->shape.mtu != 0 &&
-                   hdt_wanem_packet_segment_bytes(packet, i) > link->shape.mtu;
+        too_long =
+            link->shape.mtu != 0 && hdt_wanem_packet_segment_bytes(packet, i) > link->shape.mtu;
         if (loss_step(link) || too_long) {
             link->count.n_lost++;
             piece_launch(link, span, link->busy_until_ns - transmit_ns(&link->shape, n_bytes),
