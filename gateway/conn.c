@@ -69,7 +69,10 @@ void hdt_conn_unref(struct hdt_conn *conn)
     HDT_ASSERT(conn->is_gone);
     DL_DELETE(conn->dp->conns, conn);
     if (conn->rx_memory != NULL) {
-        conn->dp->memory_used -= (size_t)HDT_DP_RX_JOBS * conn->session->peer_chunk_bytes;
+        const size_t len = (size_t)HDT_DP_RX_JOBS * conn->session->peer_chunk_bytes;
+
+        conn->dp->memory_used -= len;
+        conn->session->peer->rx_bytes -= len;
         free(conn->rx_memory);
     }
     if (conn->session != NULL) {
@@ -598,6 +601,7 @@ void hdt_conn_tick(struct hdt_conn *conn, int64_t now_us)
     if (conn->stream != NULL) {
         hdt_stream_stats(conn->stream, &stats);
         segment_us = conn_last_segment_us(conn, &stats, now_us);
+        hdt_conn_earn(conn, now_us);
     }
     hdt_dp_lock(conn->dp);
     if (conn->stream != NULL) {

@@ -167,6 +167,7 @@ static void job_end(struct hdt_gateway *gw, struct hdt_gwjob *job)
 {
     json_t *body = hdt_gwjob_done_body(gw, job);
 
+    hdt_gwjob_write_plan(job);
     job_release(gw, job);
     hdt_gwjob_event(gw, job, "done", body);
     hdt_gwjob_set_state(gw, job, job->user_stopped ? HDT_GWJOB_STOPPED : HDT_GWJOB_DONE);

@@ -74,6 +74,7 @@ struct hdt_gwjob {
     struct hdt_deadlines deadlines;
     struct hdt_plan plan;
     json_t *conf_json, *model_json, *plan_json;
+    json_t *cluster_json; /* that the plan was made with; NULL: the operator did not say */
     char *resume, *run_dir;
     struct hdt_journal *metrics; /* run_dir/metrics.jsonl; NULL when it could not be opened */
     int64_t metrics_failed_us;   /* it cannot be written since; 0: it can */
@@ -144,6 +145,9 @@ void hdt_gwjob_free(struct hdt_gwjob *job);
 /* Folder of the run, and metrics.jsonl in it. */
 enum hdt_status hdt_gwjob_open_run_dir(struct hdt_gateway *gw, struct hdt_gwjob *job,
                                        struct hdt_error *err);
+/* run_dir/plan.json: job, model, plan, cluster, epoch and the traces' paths on their machines, for
+ * `hdt plan --validate`. Again for each new plan, and at the end. A failure is logged. */
+void hdt_gwjob_write_plan(const struct hdt_gwjob *job);
 
 /* ---- job_deadlines.c ---- */
 

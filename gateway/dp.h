@@ -44,6 +44,7 @@
 #define HDT_DP_TICK_US        (100 * HDT_US_PER_MS)
 #define HDT_DP_BACKOFF_MIN_US (100 * HDT_US_PER_MS)
 #define HDT_DP_REPORTS_PER_S  16
+#define HDT_DP_SESSIONS_BURST 16
 
 struct hdt_buf;
 struct hdt_conn;
@@ -109,6 +110,7 @@ struct hdt_rx_job {
     uint8_t *buf;  /* as long as the peer's chunks */
     uint8_t *slot; /* start of the frame in memory */
     bool whole;    /* all granules of the chunk are claimed by this job */
+    bool is_bad;   /* dropped, and counted as bad */
     uint64_t claimed[HDT_DP_GRANULES_MAX / 64]; /* which are, from the chunk's first */
     struct hdt_rx_job *next;
 };
@@ -138,6 +140,7 @@ struct hdt_src_frame {
     const uint8_t *bytes;
     uint32_t n_chunks, n_todo;
     uint32_t scan_idx; /* no chunk before it is waiting */
+    uint32_t n_again;  /* times that the other end asked for parts of it again */
     struct hdt_tx_mark *marks;
 };
 
@@ -196,6 +199,12 @@ struct hdt_flow_end {
 
 /* ---- connections ---- */
 
+/* Where somebody connects from: listening socket, host or network or user. */
+struct hdt_source_key {
+    uint8_t door;
+    uint8_t bytes[8];
+};
+
 enum hdt_conn_kind { HDT_CONN_WAN, HDT_CONN_LAN_UNIX, HDT_CONN_LAN_TLS };
 enum hdt_conn_state { HDT_CONN_CONNECTING, HDT_CONN_OPENING, HDT_CONN_HELLO, HDT_CONN_UP };
 
@@ -209,7 +218,7 @@ struct hdt_iothread {
     struct hdt_timer tick;  /* owned by the thread, as the next */
     struct hdt_timer rate;  /* the rate cap lets bytes pass again */
     struct hdt_conn *dirty; /* connections to serve, by next_dirty */
-    unsigned n_open;        /* connections and listeners that live here */
+    unsigned n_open;        /* connections that live here */
 };
 
 struct hdt_conn {
@@ -230,10 +239,16 @@ struct hdt_conn {
     bool connect_in_flight;
     bool small_starved; /* a record was wanted and none was free */
     bool close_begun;
+    bool is_paused;               /* not read: it floods */
+    int64_t spent, earned_us;     /* of its account of units, and when it was filled (misdeed.c) */
     void *msg_buf;                /* of a message being received */
     uint32_t uid;                 /* of a Unix client */
     struct hdt_rx_job *rx_now;    /* of the payload being received */
     struct hdt_identity identity; /* of the certificate at the other end */
+
+    bool awaits_verdict; /* the doorman does */
+    struct hdt_source_key source;
+    int64_t came_us;
 
     bool is_reported; /* why it was refused: how it then closes is no news */
     bool close_requested, rx_stopped, resume_requested, recheck_requested;
@@ -299,12 +314,13 @@ struct hdt_session {
 struct hdt_probe_out {
     bool active;
     uint64_t id, total, left;
+    int64_t cpu_ns; /* of the process, when it began */
     int64_t deadline_us;
 };
 
 struct hdt_probe_in {
     uint64_t id, total, n_bytes, mark_bytes;
-    int64_t mark_us;
+    int64_t mark_us, cpu_ns;
     bool is_answered;
 };
 
@@ -341,7 +357,11 @@ struct hdt_peer {
     struct hdt_probe_out probe_out;
     struct hdt_probe_in probe_in;
     struct hdt_peer_stats total; /* counters; bytes of closed streams only */
-    int64_t cert_end_us;         /* of the peer's certificate; 0: none seen */
+    struct hdt_log_limit bad_log[HDT_BAD_COUNT], misdeed_log[HDT_MISDEED_COUNT];
+    size_t rx_bytes;       /* receive buffers of its streams */
+    double session_tokens; /* sessions that it may still open now */
+    int64_t session_us;
+    int64_t cert_end_us; /* of the peer's certificate; 0: none seen */
 };
 
 /* ---- clients ---- */
@@ -367,7 +387,7 @@ struct hdt_client {
     struct hdt_flow_end *dirty; /* flows with something for it */
 };
 
-struct hdt_dp_listener;
+struct hdt_doorman;
 struct hdt_event;
 struct hdt_resolver;
 
@@ -384,7 +404,7 @@ struct hdt_dataplane {
     pthread_t *codec_threads;
     int n_codec_started;
     struct hdt_resolver *resolver;
-    struct hdt_dp_listener *listeners;
+    struct hdt_doorman *doorman;
 
     struct hdt_peer *peers;
     struct hdt_client *clients;
@@ -402,7 +422,8 @@ struct hdt_dataplane {
     uint64_t rng;
     int64_t report_window_us; /* strangers are told of HDT_DP_REPORTS_PER_S times at most */
     unsigned n_reports;       /* in this window */
-    uint64_t strangers, encode_bytes, encode_ns, decode_bytes, decode_ns;
+    uint64_t encode_bytes, encode_ns, decode_bytes, decode_ns;
+    double probe_send_s_per_byte, probe_recv_s_per_byte; /* CPU time, of the last probes */
 
     pthread_mutex_t event_lock; /* guards the fields below */
     struct hdt_event *event_head, *event_tail;
@@ -444,7 +465,7 @@ void hdt_dpevent_peer_up(struct hdt_dataplane *dp, const char *site, const json_
 void hdt_dpevent_peer_down(struct hdt_dataplane *dp, const char *site, const struct hdt_error *why);
 void hdt_dpevent_peer_msg(struct hdt_dataplane *dp, const char *site, json_t *msg, size_t len);
 void hdt_dpevent_peer_refused(struct hdt_dataplane *dp, const char *site, const char *address,
-                              const struct hdt_error *why);
+                              const struct hdt_error *why, uint64_t n);
 void hdt_dpevent_client_up(struct hdt_dataplane *dp, const struct hdt_client *client,
                            const json_t *hello);
 void hdt_dpevent_client_msg(struct hdt_dataplane *dp, uint64_t client, json_t *msg, size_t len);
@@ -458,23 +479,29 @@ void hdt_dpevent_flow_failed(struct hdt_dataplane *dp, const struct hdt_flow_end
 /* ---- iothread.c ---- */
 
 enum hdt_status hdt_iothreads_start(struct hdt_dataplane *dp, struct hdt_error *err);
-/* Close all connections and listeners, end the threads. */
+/* Close all connections, end the threads. */
 void hdt_iothreads_stop(struct hdt_dataplane *dp);
 void hdt_iothreads_free(struct hdt_dataplane *dp);
 /* L: the thread for the next connection, in turn. */
 struct hdt_iothread *hdt_iothread_next(struct hdt_dataplane *dp);
 /* L: have the connection's thread look at it (hdt_conn_serve). */
 void hdt_conn_kick(struct hdt_conn *conn);
-/* L: a connection or listener of this thread is gone; ends the thread when it was the last. */
+/* L: a connection of this thread is gone; ends the thread when it was the last. */
 void hdt_iothread_leave(struct hdt_iothread *io);
 
-/* ---- listener.c ---- */
+/* ---- doorman.c: who connects, until it may go on ---- */
 
-void hdt_listener_add(struct hdt_dataplane *dp, enum hdt_listener kind, int fd);
-/* On the I/O thread `io`: cancel its listeners. */
-void hdt_listeners_cancel(struct hdt_iothread *io);
-/* After the threads ended. */
-void hdt_listeners_free(struct hdt_dataplane *dp);
+enum hdt_status hdt_doorman_start(struct hdt_dataplane *dp, struct hdt_error *err);
+void hdt_doorman_listen(struct hdt_doorman *doorman, enum hdt_listener kind, int fd);
+/* Before the I/O threads end: closes what it has and ends its thread. NULL is allowed, as below. */
+void hdt_doorman_stop(struct hdt_doorman *doorman);
+/* After they ended. */
+void hdt_doorman_free(struct hdt_doorman *doorman);
+/* L: the connection was let in (why NULL) or is closed before that. Told once; of others nothing.
+ */
+void hdt_doorman_verdict(struct hdt_conn *conn, const struct hdt_error *why);
+void hdt_doorman_counts(struct hdt_doorman *doorman,
+                        uint64_t refused[HDT_LISTENER_COUNT][HDT_REFUSED_COUNT]);
 
 /* ---- conn.c: one connection of any kind ---- */
 
@@ -535,6 +562,21 @@ void hdt_clients_drop_pools(struct hdt_dataplane *dp, uint32_t job, uint32_t epo
 /* L: the flow has something for its client. */
 void hdt_client_mark(struct hdt_flow_end *flow);
 void hdt_clients_free(struct hdt_dataplane *dp);
+
+/* ---- misdeed.c: wrong records and floods of those who were let in ---- */
+
+/* L: a chunk of the peer is dropped. */
+void hdt_peer_bad_chunk(struct hdt_peer *peer, const struct hdt_frame *chunk,
+                        enum hdt_bad_chunk cause, const char *what);
+/* L: another record of it is, or its stream is closed or read slower. */
+void hdt_peer_misdeed(struct hdt_peer *peer, enum hdt_misdeed misdeed, const char *what);
+/* On its thread, without the lock: a record came. Who sends too many is not read for a while. */
+void hdt_conn_charge(struct hdt_conn *conn, int units);
+int hdt_record_cost(const struct hdt_frame *frame);
+/* On its thread, every tick. */
+void hdt_conn_earn(struct hdt_conn *conn, int64_t now_us);
+/* Of a record that was of no use: wrong, or late. */
+int hdt_dropped_cost(const struct hdt_frame *frame, bool is_bad);
 
 /* ---- handshake.c: hello, welcome, refuse between gateways ---- */
 
@@ -622,8 +664,8 @@ void hdt_flow_ends_resync(struct hdt_peer *peer);
 /* L: the next record of the flow for its peer's stream 0; NULL when nothing is left or no record is
  * free (*more tells which). */
 struct hdt_out *hdt_flow_end_peer_out(struct hdt_flow_end *flow, struct hdt_conn *conn, bool *more);
-/* L: ACK, HAVE or QUERY of the peer. */
-void hdt_flow_end_on_record(struct hdt_peer *peer, const struct hdt_frame *frame);
+/* L: ACK, HAVE or QUERY of the peer. Returns what it costs it beyond the usual. */
+int hdt_flow_end_on_record(struct hdt_peer *peer, const struct hdt_frame *frame);
 
 /* ---- flow_src.c; all L ---- */
 

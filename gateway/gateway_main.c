@@ -103,7 +103,7 @@ static void on_peer_msg(void *user, const char *site, json_t *msg)
 }
 
 static void on_peer_refused(void *user, const char *site, const char *address,
-                            const struct hdt_error *why)
+                            const struct hdt_error *why, uint64_t n)
 {
     struct hdt_gateway *gw = user;
     struct hdt_gwsite *peer = hdt_federation_site(gw, site);
@@ -115,7 +115,7 @@ static void on_peer_refused(void *user, const char *site, const char *address,
     if (peer && !peer->up) {
         snprintf(peer->why_down, sizeof(peer->why_down), "%s", why->msg);
     }
-    hdt_refusals_note(gw, site, address, why);
+    hdt_refusals_note(gw, site, address, why, n);
 }
 
 static void on_client_up(void *user, const struct hdt_client_info *info, const json_t *hello)

@@ -94,6 +94,9 @@ void hdt_handshake_report(struct hdt_conn *conn, const struct hdt_error *why)
     if (why->status == HDT_EEXIST || why->status == HDT_ECANCELED || why->status == HDT_OK) {
         return;
     }
+    if (conn->awaits_verdict && conn->identity.name[0] == '\0') {
+        return; /* a stranger: the doorman says it */
+    }
     conn->is_reported = true;
     if (peer == NULL) {
         if (now_us >= dp->report_window_us + HDT_US_PER_S) {
@@ -101,13 +104,13 @@ void hdt_handshake_report(struct hdt_conn *conn, const struct hdt_error *why)
             dp->n_reports = 0;
         }
         if (dp->n_reports++ < HDT_DP_REPORTS_PER_S) {
-            hdt_dpevent_peer_refused(dp, conn->identity.name, conn->address, why);
+            hdt_dpevent_peer_refused(dp, conn->identity.name, conn->address, why, 1);
         }
         return;
     }
     if (strcmp(peer->last_refusal, why->msg) != 0) {
         memcpy(peer->last_refusal, why->msg, sizeof(peer->last_refusal));
-        hdt_dpevent_peer_refused(dp, peer->site, conn->address, why);
+        hdt_dpevent_peer_refused(dp, peer->site, conn->address, why, 1);
     }
 }
 
@@ -267,6 +270,28 @@ static bool handshake_session_stands(const struct hdt_peer *peer, uint64_t insta
            hdt_session_is_sound(session, hdt_clock_now_us());
 }
 
+/* A session is news for the main thread, the audit log and every flow: a peer may have a few at
+ * once, then one a second. Who dials as it should backs off longer than that. */
+static enum hdt_status handshake_check_rate(struct hdt_peer *peer, struct hdt_error *err)
+{
+    const int64_t now_us = hdt_clock_now_us();
+
+    peer->session_tokens += (double)(now_us - peer->session_us) / (double)HDT_US_PER_S;
+    peer->session_us = now_us;
+    if (peer->session_tokens > HDT_DP_SESSIONS_BURST) {
+        peer->session_tokens = HDT_DP_SESSIONS_BURST;
+    }
+    if (peer->session_tokens < 1) {
+        hdt_error_set(err, HDT_EPEER,
+                      "cannot join site '%s': '%s' has opened more than %d sessions within seconds",
+                      peer->dp->conf.site, peer->site, HDT_DP_SESSIONS_BURST);
+        hdt_error_hint(err, "do two gateways run as site '%s'?", peer->site);
+        return HDT_EPEER;
+    }
+    peer->session_tokens -= 1;
+    return HDT_OK;
+}
+
 static enum hdt_status handshake_accept_session(struct hdt_conn *conn, json_t *body,
                                                 struct hdt_error *err)
 {
@@ -274,6 +299,7 @@ static enum hdt_status handshake_accept_session(struct hdt_conn *conn, json_t *b
 
     HDT_TRY(handshake_check_limits(body, err));
     conn->peer = hdt_peer_get(conn->dp, conn->identity.name);
+    HDT_TRY(handshake_check_rate(conn->peer, err));
     conn->session_id = hdt_msg_hex_u64(json_object_get(body, "session"));
     if (handshake_session_stands(conn->peer, instance)) {
         return hdt_error_set(err, HDT_EEXIST,

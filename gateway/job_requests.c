@@ -82,6 +82,7 @@ static enum hdt_status job_submit(struct hdt_gateway *gw, const json_t *msg, str
     job->job = job_wire_number(gw->conf.site, job->number);
     job->epoch = 1;
     snprintf(job->submitted, sizeof(job->submitted), "%016" PRIx64, gw->instance);
+    hdt_gwjob_write_plan(job);
     LL_APPEND(gw->jobs, job);
     *out = job;
     return HDT_OK;

@@ -362,6 +362,7 @@ void hdt_metrics_text(struct hdt_gateway *gw, struct hdt_buf *out)
     metrics_certificates(gw, out);
     metrics_workers(gw, out);
     metrics_sites(gw, out);
+    hdt_strangers_metrics(gw, out);
     metrics_peers(gw, out);
     hdt_metrics_jobs(gw, out);
 }

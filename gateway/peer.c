@@ -154,7 +154,7 @@ void hdt_peer_resolved(struct hdt_dataplane *dp, const char *site, const char *a
     } else {
         if (strcmp(peer->last_refusal, err->msg) != 0) {
             memcpy(peer->last_refusal, err->msg, sizeof(peer->last_refusal));
-            hdt_dpevent_peer_refused(dp, peer->site, peer->address, err);
+            hdt_dpevent_peer_refused(dp, peer->site, peer->address, err, 1);
         }
         hdt_peer_dial_failed(peer, NULL, err);
     }

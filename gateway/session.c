@@ -143,6 +143,7 @@ enum hdt_status hdt_session_open(struct hdt_conn *conn, uint64_t id, uint64_t pe
     conn->session = hdt_session_ref(session);
     conn->index = 0;
     conn->state = HDT_CONN_UP;
+    hdt_doorman_verdict(conn, NULL);
     peer->session = session;
     peer->suspect = false;
     peer->last_refusal[0] = '\0';
@@ -169,12 +170,19 @@ static enum hdt_status session_alloc_rx(struct hdt_session *session, struct hdt_
     const size_t len = (size_t)HDT_DP_RX_JOBS * session->peer_chunk_bytes;
     unsigned i;
 
+    if (session->peer->rx_bytes + len > conn->dp->conf.memory_bytes / 2) {
+        return hdt_error_set(err, HDT_ENOMEM,
+                             "cannot add a stream of site '%s': its streams and chunks would take "
+                             "more than half of the setting data.memory",
+                             session->peer->site);
+    }
     HDT_TRY(hdt_dp_charge(conn->dp, len, "receive buffers of a stream", err));
     conn->rx_memory = malloc(len);
     if (conn->rx_memory == NULL) {
         conn->dp->memory_used -= len;
         return hdt_error_set(err, HDT_ENOMEM, "cannot add a stream: no memory");
     }
+    session->peer->rx_bytes += len;
     for (i = 0; i < HDT_DP_RX_JOBS; i++) {
         conn->rx[i].buf = conn->rx_memory + (size_t)i * session->peer_chunk_bytes;
     }
@@ -203,6 +211,7 @@ enum hdt_status hdt_session_attach(struct hdt_session *session, struct hdt_conn 
     conn->peer = session->peer;
     conn->index = index;
     conn->state = HDT_CONN_UP;
+    hdt_doorman_verdict(conn, NULL);
     conn->hungry = true;
     conn->last_pong_us = hdt_clock_now_us();
     socket_user_timeout(hdt_stream_fd(conn->stream), session->deadlines.session_dead_us);

@@ -288,7 +288,7 @@ void hdt_session_pong(struct hdt_conn *conn, const struct hdt_frame *frame, int6
     const int64_t sent_us = (int64_t)frame->offset;
     int64_t rtt_us;
 
-    if (sent_us <= 0 || sent_us > now_us || frame->seq > conn->ping_seq) {
+    if (sent_us < conn->session->began_us || sent_us > now_us || frame->seq > conn->ping_seq) {
         return; /* not an answer to ours */
     }
     rtt_us = now_us - sent_us;
@@ -301,6 +301,7 @@ void hdt_session_pong(struct hdt_conn *conn, const struct hdt_frame *frame, int6
     peer->rtt_us = peer->rtt_us == 0 ? rtt_us : (7 * peer->rtt_us + rtt_us) / 8;
     if (peer->min_rtt_us == 0 || rtt_us <= peer->min_rtt_us) {
         peer->min_rtt_us = rtt_us;
-        peer->clock_skew_us = (int64_t)frame->xxh3 - (hdt_clock_wall_us() - rtt_us / 2);
+        /* Foreign: any 64 bits, so the difference is taken where it may wrap. */
+        peer->clock_skew_us = (int64_t)(frame->xxh3 - (uint64_t)(hdt_clock_wall_us() - rtt_us / 2));
     }
 }

@@ -174,5 +174,7 @@ json_t *hdt_status_json(struct hdt_gateway *gw)
         hdt_refusals_json(gw), "workers", workers_json(gw), "jobs", hdt_coordinator_status(gw),
         "flows", flows_json(gw));
     json_object_set_new(status, "disk", disk_json(gw));
+    json_object_set_new(status, "refused_connections", hdt_strangers_json(gw));
+    json_object_set_new(status, "misdeeds", hdt_misdeeds_json(gw));
     return status;
 }

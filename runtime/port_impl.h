@@ -53,6 +53,7 @@ struct port_slot {
     uint8_t dtype;
     bool queued; /* rec is on the stream */
     uint64_t xxh3;
+    int64_t arrived_ns; /* dst: when the frame was whole here */
 };
 
 /* Guarded by the port's lock, except what never changes after open. */

@@ -127,7 +127,7 @@ static enum hdt_status end_give_up(struct hdt_runner *r, const struct hdt_error 
     const struct hdt_ckpt_query query = {.max_step = -1};
     struct hdt_ckpt_found found;
 
-    hdt_error_set(err, HDT_EIO, "cannot save the last checkpoint, of step %lld, for %.0f s: %s",
+    hdt_error_set(err, HDT_EJOB, "cannot save the last checkpoint, of step %lld, for %.0f s: %s",
                   (long long)r->step, (double)(hdt_clock_now_us() - r->save_failed_us) / 1e6,
                   why->msg);
     if (hdt_ckpt_newest(r->dir, &query, &found, NULL) == HDT_OK) {
@@ -137,7 +137,7 @@ static enum hdt_status end_give_up(struct hdt_runner *r, const struct hdt_error 
     } else {
         hdt_error_hint(err, "make room, then submit the job again: there is no older checkpoint");
     }
-    return HDT_EIO;
+    return HDT_EJOB; /* another epoch would find the same disk */
 }
 
 /* The checkpoint rank, after a save that failed: wait until another try may help, for as long as

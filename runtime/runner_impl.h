@@ -75,6 +75,7 @@ struct hdt_runner {
     bool ckpt_due;            /* root: a periodic checkpoint waits for the last one's end */
     double loss_sum;          /* of this phase, in micro-batch order */
     int64_t busy_ns, wait_ns; /* of the whole run */
+    int64_t arrived_ns;       /* the last frame that an op took; 0: it took none */
     int64_t busy_told_ns, wait_told_ns; /* of these, in the last SYNC_UP */
     struct hdt_sync_total total;        /* root */
     struct hdt_sync_item *items;

@@ -273,9 +273,9 @@ static enum hdt_status job_submit(const struct hdt_planned *p, const struct subm
     json_t *body, *number;
 
     request.body =
-        json_pack("{s:o, s:o, s:o, s:s}", "job", hdt_conf_to_json(&hdt_job_schema, &p->job),
+        json_pack("{s:o, s:o, s:o, s:O, s:s}", "job", hdt_conf_to_json(&hdt_job_schema, &p->job),
                   "model", hdt_model_to_json(&p->model), "plan", hdt_plan_to_json(&p->result.plan),
-                  "resume", args->resume ? args->resume : "");
+                  "cluster", p->cluster_json, "resume", args->resume ? args->resume : "");
     HDT_TRY(hdt_gwclient_ask(client, &request, &body, err));
     f->job = json_integer_value(json_object_get(body, "job"));
     number = json_object_get(body, "number");

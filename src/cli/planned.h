@@ -69,6 +69,10 @@ json_t *hdt_planned_to_json(const struct hdt_planned *planned);
 enum hdt_status hdt_planned_trace(const struct hdt_planned *planned, const char *path,
                                   struct hdt_error *err);
 
+/* Its ops alone, into a file that is open. */
+struct hdt_timeline;
+void hdt_planned_timeline(const struct hdt_planned *planned, struct hdt_timeline *timeline);
+
 /* Blocks (layers) of each stage, in order. New reference. */
 json_t *hdt_planned_stage_layers(const struct hdt_planned *planned);
 

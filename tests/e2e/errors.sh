@@ -324,6 +324,7 @@ check "it says which worker, and what to do" grep -q "a/w0 runs another job" j.l
 number=$(sed -n 's/^job \([0-9]*\) .*submitted.*/\1/p' long.log)
 check "stop" hdt stop --gateway "$(gateway_of a)" "$number"
 check "stop what is stopped" hdt stop --gateway "$(gateway_of a)" "$number"
+rm -rf j.yaml-ckpt
 submit a j
 same "then it runs" 0 $?
 

@@ -165,10 +165,11 @@ static void on_msg_ignored(void *user, const char *site, json_t *msg)
 }
 
 static void on_refused(void *user, const char *site, const char *address,
-                       const struct hdt_error *why)
+                       const struct hdt_error *why, uint64_t n)
 {
     struct rig_site *self = user;
 
+    RIG_CHECK(n > 0, "a refusal that stands for none");
     (void)site;
     (void)address;
     self->last_refused = *why;
