@@ -145,6 +145,7 @@ enum hdt_status hdt_session_open(struct hdt_conn *conn, uint64_t id, uint64_t pe
     peer->total.n_sessions++;
     peer->rtt_us = 0;
     peer->min_rtt_us = 0;
+    memset(peer->last_rtts_us, 0, sizeof(peer->last_rtts_us));
     session_note_tls(peer, conn);
     memcpy(peer->total.address, conn->address, sizeof(peer->total.address));
     hdt_flow_ends_resync(peer);
@@ -406,6 +407,9 @@ void hdt_session_pong(struct hdt_conn *conn, const struct hdt_frame *frame, int6
         return;
     }
     peer->rtt_us = peer->rtt_us == 0 ? rtt_us : (7 * peer->rtt_us + rtt_us) / 8;
+    memmove(peer->last_rtts_us + 1, peer->last_rtts_us,
+            sizeof(peer->last_rtts_us) - sizeof(peer->last_rtts_us[0]));
+    peer->last_rtts_us[0] = rtt_us;
     if (peer->min_rtt_us == 0 || rtt_us <= peer->min_rtt_us) {
         peer->min_rtt_us = rtt_us;
         peer->clock_skew_us = (int64_t)frame->xxh3 - (hdt_clock_wall_us() - rtt_us / 2);
