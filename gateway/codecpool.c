@@ -143,8 +143,8 @@ static bool codec_run_rx(struct codec_thread *self, const struct hdt_rx_job *job
         ok = false;
     }
     if (!ok) {
-        hdt_log_warn_limited(5, "chunk of job %u, flow %u, frame %llu: %s; it is asked for again",
-                             chunk->job, chunk->flow, (unsigned long long)chunk->seq, err.msg);
+        hdt_log_debug("chunk of job %u, flow %u, frame %llu: %s; it is asked for again", chunk->job,
+                      chunk->flow, (unsigned long long)chunk->seq, err.msg);
     } else if (!job->whole) {
         codec_copy_claimed(job, plain);
     }
@@ -170,8 +170,8 @@ static void codec_do_rx(struct codec_thread *self)
         dp->decode_ns += (uint64_t)took_ns;
     }
     if (!ok) {
-        job->conn->peer->total.bad_chunks++;
-        job->conn->peer->total.bad_by_cause[HDT_BAD_CHECKSUM]++;
+        hdt_peer_bad_chunk(job->conn->peer, &job->frame, HDT_BAD_CHECKSUM,
+                           "its bytes do not decode or do not fit their checksum");
     }
     hdt_dst_done(job, ok);
     hdt_rx_job_release(job);

@@ -174,9 +174,16 @@ bool hdt_dataplane_flow_find(struct hdt_dataplane *dp, uint32_t job, uint32_t fl
 
 void hdt_dataplane_stats(struct hdt_dataplane *dp, struct hdt_dataplane_stats *stats)
 {
+    int door, cause;
+
     memset(stats, 0, sizeof(*stats));
+    hdt_doorman_counts(dp->doorman, stats->refused);
+    for (door = 0; door < HDT_LISTENER_COUNT; door++) {
+        for (cause = 0; cause < HDT_REFUSED_COUNT; cause++) {
+            stats->strangers += stats->refused[door][cause];
+        }
+    }
     hdt_dp_lock(dp);
-    stats->strangers = dp->strangers;
     stats->encode_bytes = dp->encode_bytes;
     stats->encode_ns = dp->encode_ns;
     stats->decode_bytes = dp->decode_bytes;

@@ -153,6 +153,7 @@ void hdt_gwjob_free(struct hdt_gwjob *job)
     hdt_gwjob_waits_free(job);
     free(job->by_rank);
     free(job->rank_is_done);
+    free(job->alive);
     hdt_rank_waits_free(job);
     free(job);
 }
@@ -299,6 +300,9 @@ static void job_load(void *user, uint32_t number, const char *state_name, const 
     job->number = json_integer_value(json_object_get(record, "number"));
     job->last_report_us = hdt_clock_now_us();
     job_load_progress(job, record);
+    if (hdt_gwjob_settle_deadlines(gw, job, &err) != HDT_OK) {
+        hdt_log_failure(HDT_LOG_WARN, &err); /* the knob was changed meanwhile; it goes on */
+    }
     LL_APPEND(gw->jobs, job);
     if (hdt_gwjob_open_run_dir(gw, job, &err) != HDT_OK) {
         hdt_log_failure(HDT_LOG_WARN, &err);

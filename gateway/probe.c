@@ -11,10 +11,9 @@
  * finding its rate and is not timed. Filler travels when no chunk is ready, so that a probe never
  * delays a job; then it says how much is left over.
  */
-#define PROBE_RECORD_LEN (64u << 10)
-#define PROBE_BYTES_MAX  (1ull << 40)
+#define PROBE_BYTES_MAX (1ull << 40)
 
-static const uint8_t probe_filler[PROBE_RECORD_LEN];
+static const uint8_t probe_filler[HDT_FRAME_MAX_PROBE];
 
 struct hdt_out *hdt_probe_next_out(struct hdt_conn *conn, int64_t now_us)
 {
@@ -31,7 +30,7 @@ struct hdt_out *hdt_probe_next_out(struct hdt_conn *conn, int64_t now_us)
     if (out == NULL) {
         return NULL;
     }
-    len = probe->left < PROBE_RECORD_LEN ? (uint32_t)probe->left : PROBE_RECORD_LEN;
+    len = probe->left < HDT_FRAME_MAX_PROBE ? (uint32_t)probe->left : HDT_FRAME_MAX_PROBE;
     probe->left -= len;
     out->rec.frame.seq = probe->id;
     out->rec.frame.offset = probe->total;

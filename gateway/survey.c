@@ -20,13 +20,10 @@
 #include <string.h>
 #include <utlist.h>
 
-#define PROBE_BYTES        (8u << 20)
-#define PROBE_TIMEOUT_MS   8000
-#define LINKS_TIMEOUT_MS   60000
-#define PROFILE_TIMEOUT_MS 120000
-#define LINKS_FRESH_US     (300 * HDT_US_PER_S) /* a measurement is used for five minutes */
-#define MAX_PEERS          256
-#define MAX_TASKS          32
+#define PROBE_BYTES    (8u << 20)
+#define LINKS_FRESH_US (300 * HDT_US_PER_S) /* a measurement is used for five minutes */
+#define MAX_PEERS      256
+#define MAX_TASKS      32
 
 /* One site's links being measured: probes of our peers, one at a time. */
 struct links_task {
@@ -158,7 +155,8 @@ static void links_next(struct hdt_gateway *gw)
             links_begin(gw, task);
         }
         if (task->next < task->n_sites) {
-            hdt_dataplane_probe(gw->dp, task->sites[task->next], PROBE_BYTES, PROBE_TIMEOUT_MS);
+            hdt_dataplane_probe(gw->dp, task->sites[task->next], PROBE_BYTES,
+                                (int)(gw->deadlines.probe_us / HDT_US_PER_MS));
             return;
         }
         links_end(gw, task);
@@ -357,7 +355,7 @@ static void survey_next_site(struct hdt_gateway *gw)
         hdt_route_request(
             gw, survey->sites[survey->next_site++], "links.measure",
             json_pack("{s:b}", "fresh_ok", !json_is_true(json_object_get(body, "remeasure"))),
-            LINKS_TIMEOUT_MS, links_answered, survey);
+            (int)(gw->deadlines.links_us / HDT_US_PER_MS), links_answered, survey);
         return;
     }
     survey->links_done = true;
@@ -413,8 +411,8 @@ static void survey_profiles(struct hdt_gateway *gw, struct survey *survey)
                  worker->info.name);
         survey->n_waiting++;
         hdt_route_request(gw, wait->address, "profile",
-                          json_pack("{s:O, s:O}", "job", job, "model", model), PROFILE_TIMEOUT_MS,
-                          profile_answered, wait);
+                          json_pack("{s:O, s:O}", "job", job, "model", model),
+                          (int)(gw->deadlines.profile_us / HDT_US_PER_MS), profile_answered, wait);
     }
 }
 

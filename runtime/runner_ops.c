@@ -14,6 +14,8 @@
 #include <math.h>
 #include <string.h>
 
+#define SLOW_STEP_NS 5000000000 /* from then on a step tells that it moves */
+
 /* ---- waits ---- */
 
 enum hdt_status hdt_runner_recv(struct hdt_runner *r, int flow, const void **frame, size_t *len,
@@ -295,6 +297,7 @@ enum hdt_status hdt_runner_run_ops(struct hdt_runner *r, enum hdt_phase phase,
 {
     const struct hdt_schedule *schedule = phase == HDT_PHASE_TRAIN ? &r->train : &r->eval;
     struct hdt_trace_event event = {.step = r->step, .eval = phase == HDT_PHASE_EVAL};
+    const int64_t begin_ns = hdt_clock_now_ns();
     int64_t waited, cpu_ns;
     size_t i;
 
@@ -326,6 +329,10 @@ enum hdt_status hdt_runner_run_ops(struct hdt_runner *r, enum hdt_phase phase,
         event.cpu_ns = hdt_clock_thread_cpu_ns() - cpu_ns;
         r->busy_ns += event.duration_ns;
         hdt_trace_add(&r->trace, &event);
+        /* Short steps are told by their own reports. */
+        if (event.start_ns + event.duration_ns - begin_ns > SLOW_STEP_NS) {
+            hdt_alive_moved(r->alive, "step", i + 1, schedule->n_ops);
+        }
     }
     return HDT_OK;
 }

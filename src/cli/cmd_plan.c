@@ -116,7 +116,10 @@ static enum hdt_status plan_survey(struct hdt_planned *planned, const struct pla
         return hdt_planned_cluster_file(planned, args->cluster, err);
     }
     HDT_TRY(hdt_gwclient_open(&args->client, &client, err));
-    status = hdt_planned_survey(planned, client, &args->overrides, err);
+    status = hdt_planned_check_timeout(planned, client, err);
+    if (status == HDT_OK) {
+        status = hdt_planned_survey(planned, client, &args->overrides, err);
+    }
     hdt_gwclient_close(client);
     return status;
 }

@@ -252,6 +252,46 @@ Test(control, the_plan_of_a_job_is_not_replaced_by_another_coordinator)
     json_decref(plan);
 }
 
+/* Every plan is memory and a line in the store. */
+Test(control, one_coordinator_has_a_bounded_number_of_jobs)
+{
+    json_t *plan, *body, *failed;
+    unsigned n = 0;
+
+    hdt_ctl_run();
+    plan = fake_dataplane_take("b", "job.plan");
+    do {
+        body = json_copy((json_t *)hdt_msg_body(plan));
+        json_object_set_new(body, "coordinator", json_string("b"));
+        json_object_set_new(body, "job", json_integer(1000 + n));
+        hdt_ctl_from_peer("b", "b", hdt_msg_new("job.plan", "a", body));
+        failed = fake_dataplane_take("b", "failed");
+        n++;
+    } while (!failed && n < 1000);
+    cr_expect_eq(n, 65u);
+    json_decref(failed);
+    json_decref(plan);
+}
+
+/* Two sites that contradict each other would have a third dialled here and there for ever. */
+Test(control, a_learned_address_does_not_change_at_once)
+{
+    static const char *const addresses[] = {"10.0.0.3:7420", "10.0.0.4:7420", "no address",
+                                            "10.0.0.3:x"};
+
+    for (int i = 3; i >= 0; i--) {
+        hdt_ctl_from_peer("b", "b",
+                          hdt_msg_new("site.info", "a",
+                                      json_pack("{s:[], s:[{s:s, s:s}]}", "workers", "sites",
+                                                "site", "c", "address", addresses[i])));
+        if (i > 1) {
+            cr_expect_null(hdt_federation_site(&hdt_ctl_gw, "c"));
+        }
+    }
+    cr_assert_not_null(hdt_federation_site(&hdt_ctl_gw, "c"));
+    cr_expect_str_eq(hdt_federation_site(&hdt_ctl_gw, "c")->address, addresses[1]);
+}
+
 Test(control, a_site_that_was_away_when_a_job_ended_is_told_again)
 {
     struct hdt_gwjob *job = hdt_ctl_run();
