@@ -161,9 +161,9 @@ static void codec_do_rx(struct codec_thread *self)
 
     dp->rx_head = job->next;
     hdt_dp_unlock(dp);
-    began_ns = hdt_clock_now_ns();
+    began_ns = hdt_clock_thread_cpu_ns();
     ok = codec_run_rx(self, job);
-    took_ns = hdt_clock_now_ns() - began_ns;
+    took_ns = hdt_clock_thread_cpu_ns() - began_ns;
     hdt_dp_lock(dp);
     if (job->frame.codec != HDT_CODEC_NONE) {
         dp->decode_bytes += job->frame.len;
@@ -215,9 +215,9 @@ static void codec_do_tx(struct codec_thread *self, struct hdt_tx_chunk *chunk)
     int64_t began_ns, took_ns;
 
     hdt_dp_unlock(dp);
-    began_ns = hdt_clock_now_ns();
+    began_ns = hdt_clock_thread_cpu_ns();
     codec_run_tx(self, chunk);
-    took_ns = hdt_clock_now_ns() - began_ns;
+    took_ns = hdt_clock_thread_cpu_ns() - began_ns;
     hdt_dp_lock(dp);
     if (chunk->use_codec) {
         dp->encode_bytes += chunk->out.rec.frame.len;

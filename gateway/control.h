@@ -69,8 +69,10 @@ struct hdt_gwsite {
     int64_t learned_us; /* address as another site said it */
     char why_down[HDT_ERROR_MSG_CAP];
     char version[32];
-    uint64_t n_refusals; /* reasons why there was no session, as they came */
-    json_t *links;       /* last "links.are" of that site, or NULL */
+    int64_t progress_timeout_ms;     /* its knob; 0: never heard */
+    uint64_t n_refusals;             /* reasons why there was no session, as they came */
+    json_t *links;                   /* last "links.are" of that site, or NULL */
+    struct hdt_cluster_gateway cost; /* of its gateway, as last said there */
     struct hdt_gwsite *next;
 };
 
@@ -91,12 +93,14 @@ struct hdt_survey {
     struct links_task *tasks; /* measurements asked for, in order */
     json_t *links;            /* our own, as last measured; NULL: never */
     int64_t links_us;
-    struct dial_back *dials; /* under way */
-    struct doctor *doctors;  /* being asked for */
+    struct dial_back *dials;                       /* under way */
+    struct doctor *doctors;                        /* being asked for */
+    double encode_bytes_per_s, decode_bytes_per_s; /* own_cost.c; 0: not measured yet */
 };
 
 struct hdt_gateway {
     struct hdt_gateway_conf conf;
+    struct hdt_deadlines deadlines; /* from conf.progress_timeout */
     uint64_t instance;
     int64_t started_us;
     struct event_base *base;
@@ -179,6 +183,8 @@ void hdt_route_request(struct hdt_gateway *gw, const char *to, const char *type,
 
 /* End the requests to an address that went down (prefix: "SITE" ends those to its workers too). */
 void hdt_route_lost(struct hdt_gateway *gw, const char *address, const struct hdt_error *why);
+/* Who is asked something is at work: the deadlines of all requests to it begin anew. */
+void hdt_route_alive(struct hdt_gateway *gw, const char *address);
 /* Deadlines; every tick. */
 void hdt_route_tick(struct hdt_gateway *gw);
 void hdt_route_free(struct hdt_gateway *gw);
@@ -193,6 +199,9 @@ bool hdt_address_split(const char *address, char site[HDT_NAME_CAP], char rest[H
 
 /* Request "cluster" of an operator: measure links, profile workers, answer "cluster.is". */
 void hdt_survey_cluster(struct hdt_gateway *gw, const json_t *msg);
+/* What this gateway costs its machine, as it is known now. Measures the codec the first time: some
+ * 60 ms. */
+void hdt_survey_own_cost(struct hdt_gateway *gw, struct hdt_cluster_gateway *cost);
 /* Request "links.measure" of another gateway: answer "links.are". */
 void hdt_survey_links(struct hdt_gateway *gw, const json_t *msg);
 void hdt_survey_probed(struct hdt_gateway *gw, const char *site, double bytes_per_s, double rtt_s);
@@ -227,8 +236,8 @@ void hdt_coordinator_submit(struct hdt_gateway *gw, const json_t *msg);
 void hdt_coordinator_stop(struct hdt_gateway *gw, const json_t *msg);
 void hdt_coordinator_follow(struct hdt_gateway *gw, const json_t *msg);
 void hdt_coordinator_unfollow(struct hdt_gateway *gw, const json_t *msg);
-/* "step", "eval", "ckpt", "ckpt.failed", "done", "rank.done", "failed" of workers; "failed" and
- * "job.wan" of gateways. */
+/* "task.alive", "step", "eval", "ckpt", "ckpt.failed", "done", "rank.done", "failed" of workers;
+ * "failed" and "job.wan" of gateways. */
 void hdt_coordinator_report(struct hdt_gateway *gw, const json_t *msg);
 /* A worker came back as another process: what it ran is gone. */
 void hdt_coordinator_worker_restarted(struct hdt_gateway *gw, const char *site, const char *name);

@@ -17,6 +17,7 @@
  */
 #include "gateway/admission.h"
 #include "src/base/error.h"
+#include "src/core/deadlines.h"
 #include "src/core/frame.h"
 
 #include <jansson.h>
@@ -38,11 +39,11 @@ struct hdt_dataplane_conf {
     const char *version;     /* of the build, in hello */
     const char *advertise;   /* "" or address that others should dial, in hello */
     int n_io_threads, n_codec_threads, n_streams;
-    uint64_t chunk_bytes;     /* multiple of HDT_FRAME_GRANULE */
-    uint64_t memory_bytes;    /* bound on chunk buffers and frames of clients without shm */
-    uint64_t rate_bits_per_s; /* cap to all peers; 0 = none */
-    const char *congestion;   /* "" = the kernel's */
-    int64_t suspect_after_ms, progress_timeout_ms;
+    uint64_t chunk_bytes;           /* multiple of HDT_FRAME_GRANULE */
+    uint64_t memory_bytes;          /* bound on chunk buffers and frames of clients without shm */
+    uint64_t rate_bits_per_s;       /* cap to all peers; 0 = none */
+    const char *congestion;         /* "" = the kernel's */
+    struct hdt_deadlines deadlines; /* of this site; of a session: of the larger knob of the two */
 };
 
 enum hdt_client_role { HDT_CLIENT_WORKER, HDT_CLIENT_OPERATOR };
@@ -96,8 +97,9 @@ enum hdt_listener {
 void hdt_dataplane_listen(struct hdt_dataplane *dp, enum hdt_listener kind, int fd);
 
 /* Keep a session with `site` at `address` (host:port): dial now and again after a loss, with
- * jittered back-off (0.1 s doubling to 5 s), until undialled. When both sides dial, the session
- * dialled by the site with the smaller name stands. Dialling again with another address moves it.
+ * jittered back-off (0.1 s doubling to deadlines.backoff_us), until undialled. When both sides
+ * dial, the session dialled by the site with the smaller name stands. Dialling again with another
+ * address moves it.
  */
 void hdt_dataplane_dial(struct hdt_dataplane *dp, const char *site, const char *address);
 void hdt_dataplane_undial(struct hdt_dataplane *dp, const char *site);
@@ -172,7 +174,7 @@ struct hdt_peer_stats {
     uint64_t misdeeds[HDT_MISDEED_COUNT];         /* other records */
     uint64_t plain_bytes, coded_bytes;            /* of chunks sent, before and after the codec */
     uint64_t raw_bytes; /* of the tensors they carry, before worker codecs */
-    uint64_t n_sessions, n_stream_losses;
+    uint64_t n_sessions, n_stream_losses, n_suspects;
     double goodput_bytes_per_s; /* sent, last measured under load or probe; 0: none */
     uint64_t queued_bytes;
     char tls[64];           /* "TLSv1.3 TLS_AES_256_GCM_SHA384" */
@@ -206,6 +208,8 @@ struct hdt_dataplane_stats {
     uint64_t strangers; /* connections dropped before a valid hello: the sum of these */
     uint64_t refused[HDT_LISTENER_COUNT][HDT_REFUSED_COUNT];
     uint64_t encode_bytes, encode_ns, decode_bytes, decode_ns; /* lossless codec work */
+    /* CPU time of this process for a byte of a probe, sent and received; 0: none was made. */
+    double probe_send_s_per_byte, probe_recv_s_per_byte;
     uint64_t events_queued;
     const char *engine; /* "epoll" */
 };

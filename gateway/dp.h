@@ -32,24 +32,19 @@
 #include <uthash.h>
 #include <utlist.h>
 
-#define HDT_DP_CHUNK_MAX          (8u << 20) /* of the setting, and of what a peer may announce */
-#define HDT_DP_GRANULES_MAX       (HDT_DP_CHUNK_MAX / HDT_FRAME_GRANULE)
-#define HDT_DP_STREAMS_MAX        64
-#define HDT_DP_SMALL_RECORDS      64 /* records without memory of their own, a connection */
-#define HDT_DP_RX_JOBS            3  /* receiving, waiting, decoding: one each */
-#define HDT_DP_MSG_BACKLOG        (32u << 20) /* control messages that wait on one connection */
-#define HDT_DP_EVENT_BACKLOG      (32u << 20) /* messages that wait for the main thread */
-#define HDT_DP_HELLO_MAX          (64u << 10) /* a message before the hello was accepted */
-#define HDT_DP_LOW_WATER          (256u << 10) /* bytes queued in a stream below which it takes more */
-#define HDT_DP_HEARTBEAT_US       (500 * HDT_US_PER_MS)
-#define HDT_DP_TICK_US            (100 * HDT_US_PER_MS)
-#define HDT_DP_HELLO_TIMEOUT_US   (10 * HDT_US_PER_S)
-#define HDT_DP_CONNECT_TIMEOUT_US (5 * HDT_US_PER_S)
-#define HDT_DP_BACKOFF_MIN_US     (100 * HDT_US_PER_MS)
-#define HDT_DP_BACKOFF_MAX_US     (5 * HDT_US_PER_S)
-#define HDT_DP_REPORTS_PER_S      16
-#define HDT_DP_SESSIONS_BURST     16
-#define HDT_DP_STALL_US           (3 * HDT_US_PER_S)
+#define HDT_DP_CHUNK_MAX      (8u << 20) /* of the setting, and of what a peer may announce */
+#define HDT_DP_GRANULES_MAX   (HDT_DP_CHUNK_MAX / HDT_FRAME_GRANULE)
+#define HDT_DP_STREAMS_MAX    64
+#define HDT_DP_SMALL_RECORDS  64           /* records without memory of their own, a connection */
+#define HDT_DP_RX_JOBS        3            /* receiving, waiting, decoding: one each */
+#define HDT_DP_MSG_BACKLOG    (32u << 20)  /* control messages that wait on one connection */
+#define HDT_DP_EVENT_BACKLOG  (32u << 20)  /* messages that wait for the main thread */
+#define HDT_DP_HELLO_MAX      (64u << 10)  /* a message before the hello was accepted */
+#define HDT_DP_LOW_WATER      (256u << 10) /* bytes queued in a stream below which it takes more */
+#define HDT_DP_TICK_US        (100 * HDT_US_PER_MS)
+#define HDT_DP_BACKOFF_MIN_US (100 * HDT_US_PER_MS)
+#define HDT_DP_REPORTS_PER_S  16
+#define HDT_DP_SESSIONS_BURST 16
 
 struct hdt_buf;
 struct hdt_conn;
@@ -260,7 +255,8 @@ struct hdt_conn {
     bool is_gone; /* the stream is closed: only references are left */
     struct hdt_error close_why;
     struct hdt_out *close_after; /* close when this was sent */
-    int64_t deadline_us;         /* for the hello, or for last words */
+    int64_t deadline_us;         /* for connecting, then for the hello, or for last words */
+    int64_t state_us;            /* since when it connects, or greets */
     char address[160];
 
     struct hdt_out small[HDT_DP_SMALL_RECORDS];
@@ -276,6 +272,7 @@ struct hdt_conn {
     int64_t ping_next_us;
     int64_t last_pong_us, last_ping_rtt_us;
     struct hdt_stream_stats stats; /* as of the last tick */
+    int64_t last_segment_us;       /* WAN: the peer's kernel was heard, be it without a byte */
 
     /* WAN */
     bool dialled;
@@ -308,17 +305,22 @@ struct hdt_session {
     int64_t retry_us[HDT_DP_STREAMS_MAX + 1]; /* when to dial this stream (again) */
     int64_t backoff_us[HDT_DP_STREAMS_MAX + 1];
     int64_t began_us;
+    int64_t heard_from_us; /* silence counts from here: its begin, or when we ran again */
+    int64_t cut_us;  /* until then nothing came, not even a segment; 0: all streams spoke since */
+    int64_t tick_us; /* of the last tick */
+    struct hdt_deadlines deadlines; /* of the larger of both sites' knobs */
 };
 
 struct hdt_probe_out {
     bool active;
     uint64_t id, total, left;
+    int64_t cpu_ns; /* of the process, when it began */
     int64_t deadline_us;
 };
 
 struct hdt_probe_in {
     uint64_t id, total, n_bytes, mark_bytes;
-    int64_t mark_us;
+    int64_t mark_us, cpu_ns;
     bool is_answered;
 };
 
@@ -330,6 +332,8 @@ struct hdt_peer {
 
     bool wanted; /* dial it */
     char address[160];
+    struct hdt_addr addr; /* as last resolved; used beside a session, when DNS may be away, too */
+    bool has_addr;
     bool resolving;
     struct hdt_conn *dialling; /* stream 0 of a session to be */
     int64_t next_dial_us, backoff_us;
@@ -419,6 +423,7 @@ struct hdt_dataplane {
     int64_t report_window_us; /* strangers are told of HDT_DP_REPORTS_PER_S times at most */
     unsigned n_reports;       /* in this window */
     uint64_t encode_bytes, encode_ns, decode_bytes, decode_ns;
+    double probe_send_s_per_byte, probe_recv_s_per_byte; /* CPU time, of the last probes */
 
     pthread_mutex_t event_lock; /* guards the fields below */
     struct hdt_event *event_head, *event_tail;
@@ -589,7 +594,7 @@ enum hdt_status hdt_handshake_check(const struct hdt_dataplane *dp, const json_t
 /* L: a refusal for the main thread, once per cause and peer. */
 void hdt_handshake_report(struct hdt_conn *conn, const struct hdt_error *why);
 
-/* ---- peer.c and session.c ---- */
+/* ---- peer.c, session.c and session_watch.c ---- */
 
 /* L */
 struct hdt_peer *hdt_peer_get(struct hdt_dataplane *dp, const char *site);
@@ -623,6 +628,12 @@ struct hdt_session *hdt_session_ref(struct hdt_session *session);
 void hdt_session_unref(struct hdt_session *session);
 /* L: microseconds since the last byte from the peer. */
 int64_t hdt_session_silent_us(const struct hdt_session *session, int64_t now_us);
+/* L: it is heard, and no stream of it waits for the end of a cut. */
+bool hdt_session_is_sound(const struct hdt_session *session, int64_t now_us);
+/* L: it is silent, and the peer should be dialled beside it. */
+bool hdt_session_wants_another(const struct hdt_session *session, int64_t now_us);
+/* L: dial the bulk streams that are not there, when we dialled the session. */
+void hdt_session_dial_streams(struct hdt_session *session, int64_t now_us);
 /* L: liveness, stalled streams, streams to dial, goodput. */
 void hdt_session_tick(struct hdt_session *session, int64_t now_us);
 void hdt_session_pong(struct hdt_conn *conn, const struct hdt_frame *frame, int64_t now_us);

@@ -188,6 +188,8 @@ void hdt_dataplane_stats(struct hdt_dataplane *dp, struct hdt_dataplane_stats *s
     stats->encode_ns = dp->encode_ns;
     stats->decode_bytes = dp->decode_bytes;
     stats->decode_ns = dp->decode_ns;
+    stats->probe_send_s_per_byte = dp->probe_send_s_per_byte;
+    stats->probe_recv_s_per_byte = dp->probe_recv_s_per_byte;
     stats->engine = hdt_engine_name(dp->io[0].engine);
     hdt_dp_unlock(dp);
     pthread_mutex_lock(&dp->event_lock);

@@ -192,6 +192,7 @@ void hdt_federation_peer_up(struct hdt_gateway *gw, const char *name, const json
     site->since_us = hdt_clock_now_us();
     site->why_down[0] = '\0';
     hdt_refusals_forget(gw, name);
+    site->progress_timeout_ms = json_integer_value(json_object_get(hello, "progress_timeout_ms"));
     snprintf(site->version, sizeof(site->version), "%s", version ? version : "?");
     if (advertised && advertised[0] && !site->address[0]) {
         snprintf(site->address, sizeof(site->address), "%s", advertised);

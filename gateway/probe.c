@@ -52,6 +52,7 @@ void hdt_probe_received(struct hdt_conn *conn, const struct hdt_frame *frame, in
         memset(probe, 0, sizeof(*probe));
         probe->id = frame->seq;
         probe->total = frame->offset;
+        probe->cpu_ns = hdt_clock_process_cpu_ns();
     }
     probe->n_bytes += frame->coded_len;
     if (probe->mark_us == 0 && probe->n_bytes >= probe->total / 4) {
@@ -62,6 +63,8 @@ void hdt_probe_received(struct hdt_conn *conn, const struct hdt_frame *frame, in
         return;
     }
     probe->is_answered = true;
+    peer->dp->probe_recv_s_per_byte =
+        1e-9 * (double)(hdt_clock_process_cpu_ns() - probe->cpu_ns) / (double)probe->n_bytes;
     if (peer->session != NULL && peer->session->conns[0] != NULL) {
         json_t *body = json_object();
 
@@ -95,6 +98,9 @@ bool hdt_probe_msg(struct hdt_peer *peer, const json_t *msg)
         us = (double)json_integer_value(json_object_get(body, "us"));
         if (bytes > 0 && us > 0) {
             peer->goodput_bytes_per_s = bytes * 1e6 / us;
+            peer->dp->probe_send_s_per_byte =
+                1e-9 * (double)(hdt_clock_process_cpu_ns() - peer->probe_out.cpu_ns) /
+                (double)peer->probe_out.total;
             probe_end(peer, peer->goodput_bytes_per_s);
         } else {
             probe_end(peer, 0);
@@ -124,6 +130,7 @@ void hdt_dataplane_probe(struct hdt_dataplane *dp, const char *site, uint64_t by
     peer->probe_out.id = hdt_dp_random(dp);
     peer->probe_out.total = bytes < PROBE_BYTES_MAX ? bytes : PROBE_BYTES_MAX;
     peer->probe_out.left = peer->probe_out.total;
+    peer->probe_out.cpu_ns = hdt_clock_process_cpu_ns();
     peer->probe_out.deadline_us = hdt_clock_now_us() + timeout_ms * HDT_US_PER_MS;
     if (peer->session == NULL || bytes == 0) {
         probe_end(peer, 0);

@@ -306,7 +306,7 @@ static void flows_open(struct bench *bench, uint64_t client)
 
 static void bench_open(struct bench *bench)
 {
-    const struct hdt_dataplane_conf conf = {.site = "site-a",
+    struct hdt_dataplane_conf conf = {.site = "site-a",
                                             .federation = "fed",
                                             .instance = 1,
                                             .version = "fuzz",
@@ -314,12 +314,11 @@ static void bench_open(struct bench *bench)
                                             .n_codec_threads = 1,
                                             .n_streams = 1,
                                             .chunk_bytes = CHUNK,
-                                            .memory_bytes = 64 << 20,
-                                            .suspect_after_ms = 10000,
-                                            .progress_timeout_ms = 60000};
+                                            .memory_bytes = 64 << 20};
     struct hdt_error err = {0};
     struct hdt_conn *conn;
 
+    hdt_deadlines_derive(&conf.deadlines, 60000, 0);
     signal(SIGPIPE, SIG_IGN);
     hdt_log_init("fuzz", HDT_LOG_ERROR);
     HDT_ASSERT(hdt_dataplane_open(&conf, &events, bench, &bench->dp, &err) == HDT_OK);

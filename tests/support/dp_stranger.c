@@ -3,6 +3,7 @@
 
 #include "tests/support/dp_stranger.h"
 #include "src/base/buf.h"
+#include "src/core/deadlines.h"
 #include "src/core/msg.h"
 
 #include <arpa/inet.h>
@@ -114,10 +115,11 @@ bool hdt_stranger_send_msg(struct stranger *stranger, const char *type, json_t *
 
 json_t *hdt_stranger_hello(const char *site, int proto, unsigned index)
 {
-    return json_pack("{s:i,s:s,s:s,s:s,s:s,s:s,s:s,s:i,s:i,s:i}", "proto", proto, "role", "site",
-                     "site", site, "federation", "fed", "instance", "0000000000000abc", "version",
-                     "9.9", "session", "0000000000000077", "stream", (int)index, "streams", 1,
-                     "chunk", 65536);
+    return json_pack("{s:i,s:s,s:s,s:s,s:s,s:s,s:s,s:i,s:i,s:i,s:i}", "proto", proto, "role",
+                     "site", "site", site, "federation", "fed", "instance", "0000000000000abc",
+                     "version", "9.9", "session", "0000000000000077", "stream", (int)index,
+                     "streams", 1, "chunk", 65536, "progress_timeout_ms",
+                     HDT_DEADLINES_KNOB_MIN_MS);
 }
 
 const char *hdt_stranger_join(struct stranger *stranger, int port, const char *dir, json_t *hello,

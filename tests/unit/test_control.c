@@ -60,6 +60,38 @@ Test(control, messages_pass_between_clients_and_peers_with_their_true_sender)
 
 /* ---- jobs ---- */
 
+Test(control, a_run_keeps_what_it_was_planned_with)
+{
+    json_t *msg, *plan_json, *bad, *cluster;
+    struct hdt_gwjob *job;
+    char *path;
+
+    msg = hdt_ctl_submit_msg();
+    cluster =
+        json_loads("{\"sites\": [{\"name\": \"a\"}], \"workers\": [], \"links\": []}", 0, NULL);
+    json_object_set_new(json_object_get(msg, "b"), "cluster", cluster);
+    bad = json_deep_copy(msg);
+    json_object_set_new(json_object_get(bad, "b"), "cluster", json_string("no cluster"));
+    hdt_ctl_from_client(HDT_CTL_OPERATOR, bad);
+    bad = fake_dataplane_take("2", "error");
+    cr_expect_not_null(bad);
+    json_decref(bad);
+    json_incref(cluster);
+    hdt_ctl_from_client(HDT_CTL_OPERATOR, msg);
+    json_decref(fake_dataplane_take("2", "submitted"));
+    job = hdt_ctl_gw.jobs;
+    cr_assert(job && !job->next);
+    path = hdt_asprintf("%s/plan.json", job->run_dir);
+    plan_json = json_load_file(path, 0, NULL);
+    cr_assert_not_null(plan_json, "%s", path);
+    cr_expect(json_equal(json_object_get(plan_json, "cluster"), cluster));
+    cr_expect(json_equal(json_object_get(plan_json, "plan"), job->plan_json));
+    cr_expect_eq(json_integer_value(json_object_get(plan_json, "epoch")), 1);
+    json_decref(cluster);
+    json_decref(plan_json);
+    free(path);
+}
+
 Test(control, a_job_is_prepared_started_followed_and_ended)
 {
     uint32_t job = hdt_ctl_submit();
