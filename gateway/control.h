@@ -93,6 +93,8 @@ struct hdt_survey {
     struct doctor *doctors;  /* being asked for */
 };
 
+struct hdt_planner;
+
 struct hdt_gateway {
     struct hdt_gateway_conf conf;
     uint64_t instance;
@@ -117,6 +119,7 @@ struct hdt_gateway {
     struct hdt_request *requests;
     int64_t next_request;
     struct hdt_survey survey;
+    struct hdt_planner *planner; /* planner.h; NULL: it was not needed yet */
     uint64_t n_messages, n_refused_messages, n_refused_lists;
 };
 
@@ -189,6 +192,20 @@ bool hdt_address_split(const char *address, char site[HDT_NAME_CAP], char rest[H
 
 /* Request "cluster" of an operator: measure links, profile workers, answer "cluster.is". */
 void hdt_survey_cluster(struct hdt_gateway *gw, const json_t *msg);
+
+/* Called once, unless the gateway ends before; the cluster is to be released by it. Workers that
+ * gave no profile are in it without one. */
+struct hdt_gwjob;
+typedef void hdt_survey_made(struct hdt_gateway *gw, void *user, struct hdt_cluster *cluster);
+struct hdt_survey_request {
+    json_t *job, *model;         /* as in the job's record */
+    const struct hdt_gwjob *but; /* workers that only this job uses count as free */
+    hdt_survey_made *done;
+    void *user;
+};
+/* The same for ourselves. HDT_EEXIST: another survey is being made, `done` is not called. */
+enum hdt_status hdt_survey_make(struct hdt_gateway *gw, const struct hdt_survey_request *request,
+                                struct hdt_error *err);
 /* Request "links.measure" of another gateway: answer "links.are". */
 void hdt_survey_links(struct hdt_gateway *gw, const json_t *msg);
 void hdt_survey_probed(struct hdt_gateway *gw, const char *site, double bytes_per_s, double rtt_s);

@@ -4,9 +4,9 @@
 
 /* A job at the gateway that coordinates it: shared by coordinator.c (its life), job_requests.c
  * (what operators ask), job_store.c (its record), job_orders.c (orders to its workers), recovery.c
- * (its way back after a loss), report.c, intake.c (what its workers say of it), follower.c,
- * catchup.c (who is told), job_wan.c (bytes) and coordinator_watch.c (who
- * leaves, what takes too long). Main thread. */
+ * (its way back after a loss), shrink.c, job_plan.c (another plan), report.c, intake.c (what its
+ * workers say of it), follower.c, catchup.c (who is told), job_wan.c (bytes) and
+ * coordinator_watch.c (who leaves, what takes too long). Main thread. */
 #include "gateway/control.h"
 #include "src/core/plan.h"
 
@@ -53,6 +53,21 @@ struct hdt_gwjob_rank {
     uint32_t serial; /* of the last order */
 };
 
+/* A plan without those who are away (shrink.c). */
+struct hdt_gwjob_shrink {
+    bool is_asked;                   /* it is being looked for */
+    uint32_t epoch;                  /* the job's then */
+    int64_t again_us;                /* not before */
+    char why_not[HDT_ERROR_MSG_CAP]; /* there was none; "": not tried in this recovery */
+};
+
+/* Why a job goes on with another plan, for those who read of it. */
+struct hdt_gwreplan {
+    const char *cause; /* "loss", "speed" */
+    double from_step_s, to_step_s, gain;
+    char reason[768], moves[256];
+};
+
 struct hdt_gwjob_wait;
 struct hdt_journal;
 
@@ -88,6 +103,7 @@ struct hdt_gwjob {
     int64_t first_step;             /* steps done before the job's first; -1: not known yet */
     int64_t lost_step, lost_us;     /* where the epoch before ended, and when */
     int64_t not_before_us, said_us; /* the next one begins; followers were told last */
+    struct hdt_gwjob_shrink shrink;
     /* last report */
     int64_t step, start_step;
     int64_t tokens, tokens_step; /* trained by this job, up to which step */
@@ -172,6 +188,15 @@ void hdt_gwjob_orders_give(struct hdt_gateway *gw, struct hdt_gwjob *job);
 /* A site, or a worker of it, is back: give its workers' orders again. */
 void hdt_gwjob_orders_again(struct hdt_gateway *gw, struct hdt_gwjob *job, const char *site);
 void hdt_gwjob_waits_free(struct hdt_gwjob *job);
+/* Answers to orders that were given so far count no more: the ranks are others. */
+void hdt_gwjob_orders_forget(struct hdt_gwjob *job);
+
+/* ---- job_plan.c ---- */
+
+/* The job goes on with this plan (stolen) in its next epoch: writes the record and a line of
+ * metrics, tells followers. No worker holds the job. */
+void hdt_gwjob_take_plan(struct hdt_gateway *gw, struct hdt_gwjob *job, struct hdt_plan *plan,
+                         const struct hdt_gwreplan *replan);
 
 /* End the job for this reason: workers drop it, followers are told. Once; later calls are ignored.
  */

@@ -6,6 +6,7 @@
 #include "config.h"
 
 #include "gateway/member.h"
+#include "gateway/planner.h"
 #include "gateway/recovery.h"
 #include "src/base/clock.h"
 #include "src/base/log.h"
@@ -184,6 +185,7 @@ void hdt_coordinator_tick(struct hdt_gateway *gw)
 {
     struct hdt_gwjob *job;
 
+    hdt_planner_tick(gw);
     LL_FOREACH(gw->jobs, job)
     {
         if (!hdt_gwjob_is_over(job)) {

@@ -13,6 +13,7 @@
 #include "config.h"
 
 #include "gateway/recovery.h"
+#include "gateway/shrink.h"
 #include "src/base/buf.h"
 #include "src/base/clock.h"
 #include "src/base/log.h"
@@ -173,6 +174,8 @@ void hdt_recovery_begin(struct hdt_gateway *gw, struct hdt_gwjob *job, const str
     job->lost_step = job->step;
     job->lost_us = hdt_clock_now_us();
     epoch_next(job);
+    memset(job->shrink.why_not, 0, sizeof(job->shrink.why_not));
+    job->shrink.again_us = 0;
     job->not_before_us = job->lost_us + backoff_us(job->n_attempts);
     hdt_gwjob_set_state(gw, job, HDT_GWJOB_RECOVERING);
     hdt_recovery_go(gw, job);
@@ -180,8 +183,7 @@ void hdt_recovery_begin(struct hdt_gateway *gw, struct hdt_gwjob *job, const str
 
 /* ---- the way back ---- */
 
-/* Is this rank's worker there, free, and of no other job? */
-static bool rank_is_there(struct hdt_gateway *gw, const struct hdt_gwjob *job, size_t rank)
+bool hdt_recovery_rank_is_there(struct hdt_gateway *gw, const struct hdt_gwjob *job, size_t rank)
 {
     const struct hdt_plan_rank *r = &job->plan.ranks[rank];
     const struct hdt_gwworker *worker = hdt_federation_worker(gw, r->site, r->worker);
@@ -198,7 +200,7 @@ void hdt_recovery_go(struct hdt_gateway *gw, struct hdt_gwjob *job)
         return;
     }
     for (size_t rank = 0; rank < job->plan.n_ranks; rank++) {
-        if (!rank_is_there(gw, job, rank)) {
+        if (!hdt_recovery_rank_is_there(gw, job, rank)) {
             return;
         }
     }
@@ -206,10 +208,22 @@ void hdt_recovery_go(struct hdt_gateway *gw, struct hdt_gwjob *job)
     hdt_gwjob_assign(gw, job);
 }
 
-static int64_t seconds_left(const struct hdt_gwjob *job)
+static int64_t give_up_us(const struct hdt_gwjob *job)
 {
-    int64_t left_us =
-        job->lost_us + job->conf.recovery.give_up * HDT_US_PER_MS - hdt_clock_now_us();
+    return job->lost_us + job->conf.recovery.give_up * HDT_US_PER_MS;
+}
+
+/* Until then it is waited: without those who are away afterwards, or not at all. */
+static int64_t until_us(const struct hdt_gwjob *job)
+{
+    const int64_t shrink_us = hdt_shrink_due_us(job), last_us = give_up_us(job);
+
+    return shrink_us > 0 && shrink_us < last_us ? shrink_us : last_us;
+}
+
+static int64_t seconds_until(int64_t moment_us)
+{
+    int64_t left_us = moment_us - hdt_clock_now_us();
 
     return left_us > 0 ? (left_us + HDT_US_PER_S - 1) / HDT_US_PER_S : 0;
 }
@@ -220,7 +234,7 @@ static json_t *waits_for(struct hdt_gateway *gw, const struct hdt_gwjob *job)
     json_t *names = json_array();
 
     for (size_t rank = 0; rank < job->plan.n_ranks; rank++) {
-        if (!rank_is_there(gw, job, rank)) {
+        if (!hdt_recovery_rank_is_there(gw, job, rank)) {
             hdt_gwjob_rank_address(job, rank, address);
             json_array_append_new(names, json_string(address));
         }
@@ -234,7 +248,10 @@ void hdt_recovery_describe(struct hdt_gateway *gw, const struct hdt_gwjob *job, 
         body, json_pack("{s:o, s:o, s:I, s:s, s:I}", "error", hdt_msg_error_body(&job->error),
                         "waits_for", waits_for(gw, job), "resume_step",
                         (json_int_t)hdt_gwjob_resume_step(job), "resume", hdt_gwjob_resume(job),
-                        "until_s", (json_int_t)seconds_left(job)));
+                        "until_s", (json_int_t)seconds_until(until_us(job))));
+    if (job->shrink.why_not[0]) {
+        json_object_set_new(body, "why_not_without", json_string(job->shrink.why_not));
+    }
 }
 
 void hdt_recovery_tick(struct hdt_gateway *gw, struct hdt_gwjob *job)
@@ -245,9 +262,12 @@ void hdt_recovery_tick(struct hdt_gateway *gw, struct hdt_gwjob *job)
     if (job->state != HDT_GWJOB_RECOVERING) {
         return;
     }
-    if (seconds_left(job) == 0) {
+    if (seconds_until(give_up_us(job)) == 0) {
         fail_for_good(gw, job, &job->error, "recovery.give_up is over");
-    } else if (now_us - job->said_us >= SAY_EVERY_US) {
+        return;
+    }
+    hdt_shrink_tick(gw, job);
+    if (job->state == HDT_GWJOB_RECOVERING && now_us - job->said_us >= SAY_EVERY_US) {
         hdt_gwjob_say_state(gw, job);
     }
 }

@@ -54,16 +54,17 @@ static enum hdt_status parse_job(struct hdt_runner *r, const json_t *conf, const
 enum hdt_status hdt_runner_parse(struct hdt_runner *r, struct hdt_error *err)
 {
     const char *resume = "", *coordinator = "", *submitted = "";
+    json_int_t job, epoch, number, resume_step = -1;
     json_t *conf, *model, *plan;
-    json_int_t job, epoch, number;
     int rank;
 
     r->assign_body = (json_t *)(uintptr_t)hdt_msg_body(r->assign);
     number = -1;
-    HDT_TRY(hdt_msg_unpack(r->assign, err, "{s:I,s:I,s:i,s:o,s:o,s:o,s?:s,s:s,s?:I,s?:s}", "job",
-                           &job, "epoch", &epoch, "rank", &rank, "plan", &plan, "conf", &conf,
-                           "model", &model, "resume", &resume, "coordinator", &coordinator,
-                           "number", &number, "submitted", &submitted));
+    HDT_TRY(hdt_msg_unpack(r->assign, err, "{s:I,s:I,s:i,s:o,s:o,s:o,s?:s,s?:I,s:s,s?:I,s?:s}",
+                           "job", &job, "epoch", &epoch, "rank", &rank, "plan", &plan, "conf",
+                           &conf, "model", &model, "resume", &resume, "resume_step", &resume_step,
+                           "coordinator", &coordinator, "number", &number, "submitted",
+                           &submitted));
     if (job < 0 || job > UINT32_MAX || epoch < 0 || epoch > UINT32_MAX) {
         return hdt_error_set(err, HDT_EPROTO,
                              "cannot take job %lld, epoch %lld: not numbers of one", (long long)job,
@@ -77,6 +78,7 @@ enum hdt_status hdt_runner_parse(struct hdt_runner *r, struct hdt_error *err)
     r->job_json = conf;
     HDT_TRY(parse_job(r, conf, model, plan, err));
     r->coordinator = hdt_strdup(coordinator);
+    r->resume_step = resume_step;
     r->resume = path_join(r->conf.data_dir, resume);
     r->dir = path_join(r->conf.data_dir, r->job.checkpoint.dir);
     return HDT_OK;
@@ -293,6 +295,7 @@ static enum hdt_status build_state(struct hdt_runner *r, struct hdt_error *err)
                                   .keep = r->job.checkpoint.keep,
                                   .owner = owner_of(r),
                                   .job = r->job_json,
+                                  .newest_step = r->epoch > 1 ? r->resume_step : -1,
                                   .background = r->job.checkpoint.every > 0,
                                   .saved = hdt_runner_report_ckpt,
                                   .failed = hdt_runner_report_ckpt_failed,

@@ -93,13 +93,17 @@ static const struct hdt_conf_row plan_rows[] = {
                      "embedding, each block, and the head. Empty: the planner cuts."),
     HDT_CONF_END};
 
-static const char *const on_loss_names[] = {"wait", "fail", NULL};
+static const char *const on_loss_names[] = {"wait", "shrink", "fail", NULL};
 
 static const struct hdt_conf_row recovery_rows[] = {
     HDT_CONF_ENUM(
-        struct hdt_job_recovery, on_loss, "wait", on_loss_names,
-        "When a worker or its site is lost: wait until it is back and go on from the last "
-        "checkpoint, or fail."),
+        struct hdt_job_recovery, on_loss, "shrink", on_loss_names,
+        "When a worker or its site is lost, the job goes on from the last checkpoint: as soon as "
+        "it is back (wait), or when it is not back after recovery.wait, without it (shrink), or "
+        "it fails. Shrink is the default since a slower run is worth more than one that stands, "
+        "and its bits are the same."),
+    HDT_CONF_DURATION(struct hdt_job_recovery, wait, "2m", 0, 8.64e10,
+                      "How long a lost worker is waited for before the job is planned without it."),
     HDT_CONF_DURATION(struct hdt_job_recovery, give_up, "24h", 1e3, 8.64e10,
                       "The job fails when its workers are not back after so long."),
     HDT_CONF_INT(struct hdt_job_recovery, attempts, "5", 0, 1000,

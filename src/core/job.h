@@ -78,10 +78,11 @@ struct hdt_job_plan {
 };
 
 /* What happens when a worker of the job is lost. */
-enum hdt_on_loss { HDT_ON_LOSS_WAIT, HDT_ON_LOSS_FAIL };
+enum hdt_on_loss { HDT_ON_LOSS_WAIT, HDT_ON_LOSS_SHRINK, HDT_ON_LOSS_FAIL };
 
 struct hdt_job_recovery {
-    int on_loss;      /* enum hdt_on_loss [wait] */
+    int on_loss;      /* enum hdt_on_loss [shrink] */
+    int64_t wait;     /* DURATION ms [2m], 0..1000d: so long for a lost worker, then without it */
     int64_t give_up;  /* DURATION ms [24h], 1s..1000d: so long without its workers: the job fails */
     int64_t attempts; /* [5] restarts in a row that bring no new step or checkpoint */
 };
