@@ -196,9 +196,9 @@ static enum hdt_status writer_prepare(struct hdt_ckpt_writer *writer, struct hdt
     }
     memcpy(writer->dir, dir, strlen(dir) + 1);
     HDT_TRY(hdt_ckpt_mkdir(dir, err));
-    HDT_TRY(hdt_ckpt_temp_make(dir, writer->conf.meta.step, writer->tmp, &writer->lock, err));
     HDT_TRY(hdt_ckpt_check_step(dir, owner, writer->conf.meta.step, err));
     HDT_TRY(hdt_ckpt_check_room(dir, &writer->model, err));
+    HDT_TRY(hdt_ckpt_temp_make(dir, writer->conf.meta.step, writer->tmp, &writer->lock, err));
     return writer_open_files(writer, err);
 }
 

@@ -12,7 +12,8 @@ import sys
 
 UNITS = {"bytes": "bytes", "seconds": "seconds", "bytes_per_second": "bytes a second",
          "tokens_per_second": "tokens a second"}
-TYPES = {"integer": int, "number": (int, float, type(None)), "array": list, "string": str}
+TYPES = {"integer": int, "number": (int, float, type(None)), "array": list, "string": str,
+         "object": dict}
 SCRAPER_LABELS = {"job", "instance"}
 problems = []
 
@@ -117,7 +118,8 @@ def lines(doc_path, path):
     rows = tables(doc_path)
     kinds = {"A line of a step": "loss", "A line of an evaluation": "val_loss",
              "After a loss, when the job trains again, a line of a restart": "restart",
-             "When the job goes on with another plan, a line of it": "replan"}
+             "When the job goes on with another plan, a line of it": "replan",
+             "When a checkpoint cannot be written, and the job goes on, a line of that": "ckpt.failed"}
     fields = {kind: {row[0]: row[1] for row in rows[title]} for title, kind in kinds.items()}
     seen = {kind: 0 for kind in fields}
     for text in open(path, encoding="utf-8"):

@@ -54,6 +54,7 @@ for who in "" a/w0 b/w0 b; do
 done
 check "stop" hdt stop --gateway "$(gateway_of a)" "$number"
 check "both are free again" wait_until 5 rank_free 2
+rm -rf whole.yaml-ckpt # another job: it would not overwrite these
 check "a job afterwards" submit a whole
 same "the same weights" "$(field cut.json weights_digest)" "$(field whole.json weights_digest)"
 
@@ -73,6 +74,7 @@ for victim in b/w0 a/w0; do
     worker "${victim%/*}" w0
     check "$victim comes back" wait_until 10 rank_free 2
 done
+rm -rf whole.yaml-ckpt # another job: it would not overwrite these
 check "a job afterwards" submit a whole
 same "the same weights" "$(field cut.json weights_digest)" "$(field whole.json weights_digest)"
 

@@ -387,7 +387,7 @@ Test(runner, a_disk_that_stays_full_ends_the_job_with_its_newest_checkpoint)
     run.steps = 8;
     run.n_full = 1000;
     hdt_rig_run(rig, &run, &result);
-    expect_error(&result, "EIO", "cannot save the last checkpoint, of step 8");
+    expect_error(&result, "EJOB", "cannot save the last checkpoint, of step 8");
     hint = json_string_value(json_object_get(result.error, "hint"));
     cr_expect(strstr(hint, first.checkpoint), "'%s' does not name %s", hint, first.checkpoint);
     hdt_rig_result_release(&result);
