@@ -218,10 +218,10 @@ void hdt_gwjob_orders_forget(struct hdt_gwjob *job);
 
 /* ---- job_plan.c ---- */
 
-/* The job goes on with this plan (stolen) in its next epoch: writes the record and a line of
- * metrics, tells followers. No worker holds the job. */
+/* The job goes on with this plan (stolen), made with that cluster, in its next epoch: writes the
+ * record and a line of metrics, tells followers. No worker holds the job. */
 void hdt_gwjob_take_plan(struct hdt_gateway *gw, struct hdt_gwjob *job, struct hdt_plan *plan,
-                         const struct hdt_gwreplan *replan);
+                         json_t *cluster, const struct hdt_gwreplan *replan);
 
 /* End the job for this reason: workers drop it, followers are told. Once; later calls are ignored.
  */
