@@ -210,6 +210,7 @@ typedef void hdt_survey_made(struct hdt_gateway *gw, void *user, struct hdt_clus
 struct hdt_survey_request {
     json_t *job, *model;         /* as in the job's record */
     const struct hdt_gwjob *but; /* workers that only this job uses count as free */
+    bool quiet;                  /* a job runs: links are as they were last measured, not probed */
     hdt_survey_made *done;
     void *user;
 };

@@ -4,8 +4,8 @@
 
 /* A job at the gateway that coordinates it: shared by coordinator.c (its life), job_requests.c
  * (what operators ask), job_store.c (its record), job_orders.c (orders to its workers), recovery.c
- * (its way back after a loss), shrink.c, job_plan.c (another plan), report.c, intake.c (what its
- * workers say of it), follower.c, catchup.c (who is told), job_wan.c (bytes) and
+ * (its way back after a loss), shrink.c, replan.c, job_plan.c (another plan), report.c, intake.c
+ * (what its workers say of it), follower.c, catchup.c (who is told), job_wan.c (bytes) and
  * coordinator_watch.c (who leaves, what takes too long). Main thread. */
 #include "gateway/control.h"
 #include "src/core/plan.h"
@@ -75,6 +75,27 @@ struct hdt_gwreplan {
     char reason[768], moves[256];
 };
 
+/* A faster plan (replan.c). */
+#define HDT_REPLAN_BATCH 10
+struct hdt_gwjob_replan {
+    double step_s[HDT_REPLAN_BATCH], *busy_s; /* of the batch; sums by rank */
+    int n_steps, n_warm;
+    double measured_s, *rank_busy_s; /* of the last batch: median, means */
+    double predicted_s;              /* as corrected; 0: the plan's */
+    json_t *cluster;                 /* as corrected; NULL: the plan's */
+    bool joined, knows_idle;         /* a worker did; n_idle is known */
+    size_t n_idle;
+    bool is_asked; /* it is being judged */
+    uint32_t epoch;
+    int64_t pause, next_step, next_us; /* before the next judgement */
+    bool is_wanted;                    /* the ranks stop for `plan` */
+    struct hdt_plan plan;
+    json_t *plan_cluster;
+    struct hdt_gwreplan said;
+    double before_s;                         /* measured before the last change; 0: judged */
+    double checkpoint_s, start_s, restart_s; /* what they took last; 0: not known */
+};
+
 struct hdt_gwjob_wait;
 struct hdt_journal;
 
@@ -115,6 +136,7 @@ struct hdt_gwjob {
     int64_t lost_step, lost_us;     /* where the epoch before ended, and when */
     int64_t not_before_us, said_us; /* the next one begins; followers were told last */
     struct hdt_gwjob_shrink shrink;
+    struct hdt_gwjob_replan replan;
     /* last report */
     int64_t step, start_step;
     int64_t tokens, tokens_step; /* trained by this job, up to which step */

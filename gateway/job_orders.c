@@ -11,6 +11,7 @@
 #include "config.h"
 
 #include "gateway/recovery.h"
+#include "gateway/replan.h"
 #include "src/base/buf.h"
 #include "src/base/clock.h"
 #include "src/base/log.h"
@@ -244,15 +245,16 @@ static void start_answered(struct hdt_gateway *gw, void *user, const json_t *rep
 
 static void order_start(struct hdt_gateway *gw, struct hdt_gwjob *job, size_t rank)
 {
+    const char *mode = job->state == HDT_GWJOB_STOPPING ? "checkpoint" : hdt_replan_stop_mode(job);
     const struct order order = {"start", (int)(gw->deadlines.answer_us / HDT_US_PER_MS),
                                 start_answered};
     char address[HDT_ADDRESS_CAP];
     json_t *body;
 
     order_give(gw, job, rank, &order, order_body(job, rank, job->epoch));
-    if (job->state == HDT_GWJOB_STOPPING) {
+    if (mode) {
         body = order_body(job, rank, job->epoch);
-        json_object_set_new(body, "mode", json_string("checkpoint"));
+        json_object_set_new(body, "mode", json_string(mode));
         hdt_gwjob_rank_address(job, rank, address);
         hdt_route_post(gw, address, "stop", body);
     }

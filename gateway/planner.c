@@ -76,7 +76,12 @@ static enum hdt_status question_copy(struct question *q, const struct hdt_gwjob 
         free(q->conf.data.site);
         q->conf.data.site = hdt_strdup(site);
     }
-    return q->has_run ? hdt_plan_from_json(job->plan_json, &q->model, &q->plan, err) : HDT_OK;
+    if (!q->has_run) {
+        return HDT_OK;
+    }
+    HDT_TRY(hdt_plan_from_json(job->plan_json, &q->model, &q->plan, err));
+    q->plan.step_s = q->run.predicted_s > 0 ? q->run.predicted_s : q->plan.step_s;
+    return HDT_OK;
 }
 
 static void question_work_out(struct question *q)

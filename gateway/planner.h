@@ -14,6 +14,7 @@
 struct hdt_planner_run {
     double step_s;
     int64_t n_steps;
+    double predicted_s;           /* it is measured against; 0: what the plan says */
     struct hdt_drift_rank *ranks; /* of the job's plan, allocated; the planner frees it */
     struct hdt_drift_link *links; /* the same */
     size_t n_links;

@@ -112,6 +112,20 @@ static const struct hdt_conf_row recovery_rows[] = {
                  "job fails."),
     HDT_CONF_END};
 
+static const struct hdt_conf_row replan_rows[] = {
+    {.name = "auto",
+     .type = HDT_CONF_T_BOOL,
+     .offset = offsetof(struct hdt_job_replan, automatic),
+     .def = "true",
+     .help = "Take a faster plan at a checkpoint when one is found and pays: steps take longer or "
+             "shorter than predicted, or a worker joined. The bits are the same."},
+    HDT_CONF_FLOAT(struct hdt_job_replan, drift, "0.15", 0.01, 100,
+                   "Difference of ten measured steps from the prediction, as a share of it, from "
+                   "which on another plan is looked for."),
+    HDT_CONF_FLOAT(struct hdt_job_replan, gain, "0.05", 0, 1,
+                   "Least share of the step time that another plan must save."),
+    HDT_CONF_END};
+
 static const struct hdt_conf_row job_rows[] = {
     HDT_CONF_STRING(struct hdt_job, name, "job", "Name of the job: letters, digits, '-', '_'."),
     HDT_CONF_PATH(struct hdt_job, model, NULL,
@@ -132,6 +146,7 @@ static const struct hdt_conf_row job_rows[] = {
     HDT_CONF_SECTION(struct hdt_job, plan, plan_rows, "Limits for the planner."),
     HDT_CONF_SECTION(struct hdt_job, recovery, recovery_rows,
                      "What happens when a worker is lost in a run."),
+    HDT_CONF_SECTION(struct hdt_job, replan, replan_rows, "Another plan in a run."),
     HDT_CONF_DURATION(struct hdt_job, progress_timeout, "0s", 0, HDT_DEADLINES_KNOB_MAX_MS,
                       "The job fails when nothing moved for so long; 0: as long as the gateways "
                       "say (progress_timeout in gateway.yaml). Long steps, large models and slow "

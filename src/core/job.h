@@ -87,6 +87,14 @@ struct hdt_job_recovery {
     int64_t attempts; /* [5] restarts in a row that bring no new step or checkpoint */
 };
 
+/* Another plan in a run, when it pays. */
+struct hdt_job_replan {
+    bool automatic; /* `auto` [true] */
+    double
+        drift; /* [0.15] |measured / predicted - 1| of the step time from which on one is sought */
+    double gain; /* [0.05] least 1 - new / present */
+};
+
 struct hdt_job {
     char *name;  /* STRING ["job"] letters, digits, '-', '_' */
     char *model; /* PATH, required: config.json, read by `hdt` */
@@ -101,6 +109,7 @@ struct hdt_job {
     struct hdt_job_eval eval;
     struct hdt_job_plan plan;
     struct hdt_job_recovery recovery;
+    struct hdt_job_replan replan;
     int64_t progress_timeout; /* DURATION ms [0s], 0..24h: nothing moved for so long: the job fails;
                                  0: the coordinating gateway's. Workers never see 0 */
 };
