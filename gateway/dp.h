@@ -311,6 +311,10 @@ struct hdt_session {
     struct hdt_deadlines deadlines; /* of the larger of both sites' knobs */
 };
 
+/* Round trips that the planner is told the shortest of: a route may have changed since the session
+ * began, and of a few some fall between the bursts of a job or probe. */
+#define HDT_DP_RTTS 4
+
 struct hdt_probe_out {
     bool active;
     uint64_t id, total, left;
@@ -347,6 +351,7 @@ struct hdt_peer {
     unsigned n_ready;
 
     int64_t rtt_us, min_rtt_us, clock_skew_us;
+    int64_t last_rtts_us[HDT_DP_RTTS]; /* newest first; 0: none yet */
     bool suspect;
     bool starved; /* a stream found nothing ready in this window */
     uint64_t window_bytes;

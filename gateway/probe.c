@@ -78,10 +78,25 @@ void hdt_probe_received(struct hdt_conn *conn, const struct hdt_frame *frame, in
     }
 }
 
+/* The shortest of the last round trips; of a session, the shortest may be of another route. */
+static int64_t probe_rtt_us(const struct hdt_peer *peer)
+{
+    int64_t best_us = 0;
+
+    for (size_t i = 0; i < HDT_DP_RTTS; i++) {
+        const int64_t rtt_us = peer->last_rtts_us[i];
+
+        if (rtt_us > 0 && (best_us == 0 || rtt_us < best_us)) {
+            best_us = rtt_us;
+        }
+    }
+    return best_us > 0 ? best_us : peer->min_rtt_us;
+}
+
 static void probe_end(struct hdt_peer *peer, double bytes_per_s)
 {
     peer->probe_out.active = false;
-    hdt_dpevent_probed(peer->dp, peer->site, bytes_per_s, (double)peer->min_rtt_us * 1e-6);
+    hdt_dpevent_probed(peer->dp, peer->site, bytes_per_s, (double)probe_rtt_us(peer) * 1e-6);
 }
 
 bool hdt_probe_msg(struct hdt_peer *peer, const json_t *msg)

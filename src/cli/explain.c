@@ -14,9 +14,10 @@
 /* Workers whose speeds differ by less get what they get for other reasons. */
 #define SPEED_SHARE 0.05
 /* Rates between which a codec's break-even is looked for. */
-#define RATE_MIN 1e3
-#define RATE_MAX 1e12
-#define N_BISECT 60
+#define RATE_MIN     1e3
+#define RATE_MAX     1e12
+#define N_BISECT     60
+#define MORE_BATCHES 4
 
 static const struct hdt_plan *plan_of(const struct hdt_planned *p)
 {
@@ -351,6 +352,32 @@ static void explain_warmup(const struct hdt_planned *p, json_t *lines)
     }
 }
 
+/* Filling and draining costs the same, however many micro-batches there are: more of them are worth
+ * saying where it is a tenth of the step. The batch is the job's, so that this is left to people.
+ */
+static void explain_batch(const struct hdt_planned *p, json_t *lines)
+{
+    struct hdt_job job = p->job; /* shares its texts */
+    struct hdt_cost_inputs in = {&job, &p->model, &p->cluster};
+    struct hdt_search_result more;
+    double gain;
+
+    job.batch.n_micro_batches *= MORE_BATCHES;
+    if (plan_of(p)->n_stages < 2 || p->result.cost.bubble_share < 0.1 ||
+        job.batch.n_micro_batches > 65536 || hdt_search_plan(&in, &more, NULL) != HDT_OK) {
+        return;
+    }
+    gain = more.cost.tokens_per_s / p->result.cost.tokens_per_s - 1;
+    if (gain >= 0.05) {
+        say(lines,
+            "with %lld micro-batches a step, not %lld, the pipeline is filled and drained as often "
+            "for %dx as many tokens: %.0f %% more tokens/s (batch.n_micro_batches)",
+            (long long)job.batch.n_micro_batches, (long long)p->job.batch.n_micro_batches,
+            MORE_BATCHES, 100 * gain);
+    }
+    hdt_search_result_release(&more);
+}
+
 json_t *hdt_explain(const struct hdt_planned *p)
 {
     json_t *lines = json_array();
@@ -363,6 +390,7 @@ json_t *hdt_explain(const struct hdt_planned *p)
         explain_edge(p, &plan_of(p)->flows[i], lines);
     }
     explain_warmup(p, lines);
+    explain_batch(p, lines);
     explain_second(p, lines);
     return lines;
 }

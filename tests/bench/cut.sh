@@ -10,7 +10,7 @@ cut_case() {
 
     for mode in beside wait; do
         # shellcheck disable=SC2086 # words
-        value+=("$(cd "$builddir" && srcdir="$srcdir" bash "$srcdir/tests/support/cut_run.sh" "$cut" "$rounds" "$mode" $link | median)")
+        value+=("$(export srcdir && cd "$builddir" && bash "$srcdir/tests/support/cut_run.sh" "$cut" "$rounds" "$mode" $link | median)")
     done
     row cut "${link/rtt /}, $cut s" first_ack_after_healing "${value[0]}" s lower "TCP alone" "${value[1]}" 2
 }

@@ -6,7 +6,7 @@
 bench_run() {
     local metric value unit goal
 
-    (cd "$builddir" && srcdir="$srcdir" bash "$srcdir/tests/support/soak_run.sh" "$minutes" \
+    (export srcdir && cd "$builddir" && bash "$srcdir/tests/support/soak_run.sh" "$minutes" \
         rtt 300ms jitter 20ms loss 1%) >"$tmp/soak"
     while read -r metric value unit goal; do
         row soak "$metric" "$metric" "$value" "$unit" lower - null "$goal"

@@ -37,9 +37,18 @@ struct attack {
     atomic_ullong n_connections, n_refused, n_records, n_bytes;
 };
 
+/* Set by SIGTERM: what was done is said all the same. */
+static volatile sig_atomic_t is_told_to_end;
+
+static void told_to_end(int number)
+{
+    (void)number;
+    is_told_to_end = 1;
+}
+
 static bool is_over(const struct attack *a)
 {
-    return hdt_clock_now_us() >= a->until_us;
+    return is_told_to_end || hdt_clock_now_us() >= a->until_us;
 }
 
 /* Connect, say it, wait until the other end closes. */
@@ -361,6 +370,7 @@ int main(int argc, char **argv)
         return 2;
     }
     signal(SIGPIPE, SIG_IGN);
+    signal(SIGTERM, told_to_end);
     (void)setrlimit(RLIMIT_NOFILE, &files);
     a.site = a.site != NULL ? a.site : "site-x";
     a.federation = a.federation != NULL ? a.federation : "lab";
