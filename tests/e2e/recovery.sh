@@ -212,6 +212,7 @@ check "the submitter ends within 5 s" wait_until 5 has_ended "$pid"
 check "it names the worker" grep -q "^hdt: worker b/w0 is lost: " unforgiving.log
 
 section "a worker that does not come back"
+worker_again b/w0
 begin shrunk "recovery.wait: 2s"
 wait_until 20 at_step shrunk 12 || fail "shrunk: no step 12"
 worker a w1
@@ -226,7 +227,7 @@ check "metrics.jsonl is as documented" "$src/tests/e2e/metrics_check.py" lines "
 worker_again b/w0
 
 section "a worker that cannot be done without"
-begin held "recovery.wait: 2s" "plan.cut: [\"a/w0=4\", \"b/w0=4\"]"
+begin held "recovery.wait: 2s" "plan.cut: [\"a/w0=3\", \"b/w0=3\"]"
 wait_until 20 at_step held 12 || fail "held: no step 12"
 kill9 b/w0
 why_not() { grep -q "it cannot go on without b/w0: " held.log; }
