@@ -143,8 +143,8 @@ static bool codec_run_rx(struct codec_thread *self, const struct hdt_rx_job *job
         ok = false;
     }
     if (!ok) {
-        hdt_log_warn_limited(5, "chunk of job %u, flow %u, frame %llu: %s; it is asked for again",
-                             chunk->job, chunk->flow, (unsigned long long)chunk->seq, err.msg);
+        hdt_log_debug("chunk of job %u, flow %u, frame %llu: %s; it is asked for again", chunk->job,
+                      chunk->flow, (unsigned long long)chunk->seq, err.msg);
     } else if (!job->whole) {
         codec_copy_claimed(job, plain);
     }
@@ -161,17 +161,17 @@ static void codec_do_rx(struct codec_thread *self)
 
     dp->rx_head = job->next;
     hdt_dp_unlock(dp);
-    began_ns = hdt_clock_now_ns();
+    began_ns = hdt_clock_thread_cpu_ns();
     ok = codec_run_rx(self, job);
-    took_ns = hdt_clock_now_ns() - began_ns;
+    took_ns = hdt_clock_thread_cpu_ns() - began_ns;
     hdt_dp_lock(dp);
     if (job->frame.codec != HDT_CODEC_NONE) {
         dp->decode_bytes += job->frame.len;
         dp->decode_ns += (uint64_t)took_ns;
     }
     if (!ok) {
-        job->conn->peer->total.bad_chunks++;
-        job->conn->peer->total.bad_by_cause[HDT_BAD_CHECKSUM]++;
+        hdt_peer_bad_chunk(job->conn->peer, &job->frame, HDT_BAD_CHECKSUM,
+                           "its bytes do not decode or do not fit their checksum");
     }
     hdt_dst_done(job, ok);
     hdt_rx_job_release(job);
@@ -215,9 +215,9 @@ static void codec_do_tx(struct codec_thread *self, struct hdt_tx_chunk *chunk)
     int64_t began_ns, took_ns;
 
     hdt_dp_unlock(dp);
-    began_ns = hdt_clock_now_ns();
+    began_ns = hdt_clock_thread_cpu_ns();
     codec_run_tx(self, chunk);
-    took_ns = hdt_clock_now_ns() - began_ns;
+    took_ns = hdt_clock_thread_cpu_ns() - began_ns;
     hdt_dp_lock(dp);
     if (chunk->use_codec) {
         dp->encode_bytes += chunk->out.rec.frame.len;

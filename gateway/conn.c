@@ -38,7 +38,8 @@ struct hdt_conn *hdt_conn_new(struct hdt_dataplane *dp, enum hdt_conn_kind kind,
     conn->refs = 1;
     conn->id = ++dp->next_conn_id;
     conn->state = HDT_CONN_CONNECTING;
-    conn->deadline_us = hdt_clock_now_us() + HDT_DP_HELLO_TIMEOUT_US;
+    conn->state_us = hdt_clock_now_us();
+    conn->deadline_us = conn->state_us + dp->conf.deadlines.handshake_us;
     for (i = 0; i < HDT_DP_SMALL_RECORDS; i++) {
         conn->small[i].next = conn->small_free;
         conn->small_free = &conn->small[i];
@@ -68,7 +69,10 @@ void hdt_conn_unref(struct hdt_conn *conn)
     HDT_ASSERT(conn->is_gone);
     DL_DELETE(conn->dp->conns, conn);
     if (conn->rx_memory != NULL) {
-        conn->dp->memory_used -= (size_t)HDT_DP_RX_JOBS * conn->session->peer_chunk_bytes;
+        const size_t len = (size_t)HDT_DP_RX_JOBS * conn->session->peer_chunk_bytes;
+
+        conn->dp->memory_used -= len;
+        conn->session->peer->rx_bytes -= len;
         free(conn->rx_memory);
     }
     if (conn->session != NULL) {
@@ -398,19 +402,6 @@ void hdt_conn_on_closed(struct hdt_stream *stream, void *user, const struct hdt_
     conn_finish(user, err);
 }
 
-/* A worker's host that vanished is noticed in half a minute, and its name is free again. */
-static void conn_keep_alive(int fd)
-{
-    const int on = 1, idle_s = 10, interval_s = 5, n_probes = 4;
-
-    if (setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on)) != 0 ||
-        setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle_s, sizeof(idle_s)) != 0 ||
-        setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &interval_s, sizeof(interval_s)) != 0 ||
-        setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &n_probes, sizeof(n_probes)) != 0) {
-        hdt_log_warn_limited(60, "cannot set keep-alive on a client's socket: %s", strerror(errno));
-    }
-}
-
 static void conn_open_stream(struct hdt_conn *conn)
 {
     struct hdt_stream_conf conf = {
@@ -418,7 +409,7 @@ static void conn_open_stream(struct hdt_conn *conn)
         .name = conn->kind == HDT_CONN_LAN_UNIX ? "local client" : conn->address,
         .low_water = HDT_DP_LOW_WATER,
         .foreign_lengths_are_frames = conn->kind == HDT_CONN_LAN_TLS,
-        .handshake_timeout_us = HDT_DP_HELLO_TIMEOUT_US,
+        .handshake_timeout_us = conn->dp->conf.deadlines.handshake_us,
     };
     const struct hdt_stream_events *events =
         conn->kind == HDT_CONN_WAN ? &hdt_wan_events : &hdt_lan_events;
@@ -427,13 +418,15 @@ static void conn_open_stream(struct hdt_conn *conn)
 
     conn->fd = -1;
     if (conn->kind == HDT_CONN_LAN_TLS) {
-        conn_keep_alive(fd);
+        hdt_addr_keep_alive(fd, conn->dp->conf.deadlines.session_dead_us);
     }
     if (conn->kind != HDT_CONN_LAN_UNIX) {
         conf.ssl_ctx = hdt_tls_ctx_ssl_ctx(conn->dp->conf.tls);
     }
     hdt_dp_lock(conn->dp);
     conn->state = HDT_CONN_OPENING;
+    conn->state_us = hdt_clock_now_us();
+    conn->deadline_us = conn->state_us + conn->dp->conf.deadlines.handshake_us;
     hdt_dp_unlock(conn->dp);
     if (hdt_stream_open(conn->io->engine, fd, &conf, events, conn, &conn->stream, &err) != HDT_OK) {
         conn->stream = NULL;
@@ -568,30 +561,63 @@ void hdt_conn_serve(struct hdt_conn *conn)
     hdt_conn_pump(conn);
 }
 
+/* The kernel is asked only of a stream that brings no bytes. */
+static int64_t conn_last_segment_us(const struct hdt_conn *conn,
+                                    const struct hdt_stream_stats *stats, int64_t now_us)
+{
+    if (conn->kind != HDT_CONN_WAN ||
+        now_us - stats->last_recv_us < conn->dp->conf.deadlines.heartbeat_us) {
+        return stats->last_recv_us;
+    }
+    return hdt_addr_last_segment_us(hdt_stream_fd(conn->stream));
+}
+
+/* L: what a connection was in that did not come to its end in time. */
+static void conn_error_late(const struct hdt_conn *conn, int64_t now_us, struct hdt_error *why)
+{
+    const char *who = conn->address[0] != '\0' ? conn->address : "a local client";
+    const double waited_s = (double)(now_us - conn->state_us) / 1e6;
+
+    if (conn->state == HDT_CONN_CONNECTING) {
+        hdt_error_set(why, HDT_ETIMEDOUT, "cannot connect to %s: no answer for %.1f s", who,
+                      waited_s);
+        hdt_error_hint(why, "is that machine up, and does a firewall drop packets to this port?");
+        return;
+    }
+    hdt_error_set(why, HDT_ETIMEDOUT, "cannot greet %s: %s for %.1f s", who,
+                  conn->state == HDT_CONN_OPENING ? "no end of the TLS handshake"
+                                                  : "connected, but no hello",
+                  waited_s);
+    hdt_error_hint(why, "the process there accepts and does not answer: is it stopped?");
+}
+
 void hdt_conn_tick(struct hdt_conn *conn, int64_t now_us)
 {
     struct hdt_stream_stats stats = {0};
+    int64_t segment_us = 0;
     struct hdt_error why;
     bool pump;
 
     if (conn->stream != NULL) {
         hdt_stream_stats(conn->stream, &stats);
+        segment_us = conn_last_segment_us(conn, &stats, now_us);
+        hdt_conn_earn(conn, now_us);
     }
     hdt_dp_lock(conn->dp);
     if (conn->stream != NULL) {
         conn->stats = stats;
+        conn->last_segment_us = segment_us;
     }
     if (now_us > conn->deadline_us && conn->close_after != NULL) {
         hdt_conn_close(conn, &conn->close_why);
     } else if (now_us > conn->deadline_us && conn->state != HDT_CONN_UP) {
-        hdt_error_set(&why, HDT_ETIMEDOUT, "cannot greet %s: no answer in time",
-                      conn->address[0] != '\0' ? conn->address : "a local client");
+        conn_error_late(conn, now_us, &why);
         hdt_conn_close(conn, &why);
     }
     if (conn->kind == HDT_CONN_WAN && conn->state == HDT_CONN_UP && now_us >= conn->ping_next_us &&
         (conn->index == 0 || conn->ping_sent_us == 0)) {
         conn->ping_pending = true;
-        conn->ping_next_us = now_us + HDT_DP_HEARTBEAT_US;
+        conn->ping_next_us = now_us + conn->dp->conf.deadlines.heartbeat_us;
     }
     pump = conn->ping_pending || conn->hungry;
     hdt_dp_unlock(conn->dp);

@@ -66,10 +66,13 @@ struct hdt_gwsite {
     bool configured;   /* from gateway.yaml; else learned */
     bool up;
     int64_t since_us;
+    int64_t learned_us; /* address as another site said it */
     char why_down[HDT_ERROR_MSG_CAP];
     char version[32];
-    uint64_t n_refusals; /* reasons why there was no session, as they came */
-    json_t *links;       /* last "links.are" of that site, or NULL */
+    int64_t progress_timeout_ms;     /* its knob; 0: never heard */
+    uint64_t n_refusals;             /* reasons why there was no session, as they came */
+    json_t *links;                   /* last "links.are" of that site, or NULL */
+    struct hdt_cluster_gateway cost; /* of its gateway, as last said there */
     struct hdt_gwsite *next;
 };
 
@@ -78,7 +81,8 @@ struct hdt_gwsite {
 struct hdt_gwrefusal {
     char who[HDT_ADDRESS_CAP]; /* "site NAME", or a host */
     bool has_site;
-    uint64_t n; /* attempts; 0: the entry is free */
+    uint64_t n;        /* attempts; 0: the entry is free */
+    uint64_t n_unsaid; /* since the last line in the log */
     int64_t last_us, logged_us;
     struct hdt_error why; /* of the last one */
 };
@@ -89,12 +93,14 @@ struct hdt_survey {
     struct links_task *tasks; /* measurements asked for, in order */
     json_t *links;            /* our own, as last measured; NULL: never */
     int64_t links_us;
-    struct dial_back *dials; /* under way */
-    struct doctor *doctors;  /* being asked for */
+    struct dial_back *dials;                       /* under way */
+    struct doctor *doctors;                        /* being asked for */
+    double encode_bytes_per_s, decode_bytes_per_s; /* own_cost.c; 0: not measured yet */
 };
 
 struct hdt_gateway {
     struct hdt_gateway_conf conf;
+    struct hdt_deadlines deadlines; /* from conf.progress_timeout */
     uint64_t instance;
     int64_t started_us;
     struct event_base *base;
@@ -118,6 +124,7 @@ struct hdt_gateway {
     int64_t next_request;
     struct hdt_survey survey;
     uint64_t n_messages, n_refused_messages, n_refused_lists;
+    uint64_t http_refused[HDT_REFUSED_COUNT];
 };
 
 /* ---- federation.c: sites and workers ---- */
@@ -148,9 +155,10 @@ struct hdt_gwclient *hdt_federation_client(struct hdt_gateway *gw, uint64_t id);
 
 /* ---- refusals.c ---- */
 
-/* A dial failed or a connection was refused; site may be "". Logs each cause once a minute. */
+/* A dial failed or a connection was refused, n times; site may be "". Logs each cause once a
+ * minute. */
 void hdt_refusals_note(struct hdt_gateway *gw, const char *site, const char *address,
-                       const struct hdt_error *why);
+                       const struct hdt_error *why, uint64_t n);
 /* The site is connected now. */
 void hdt_refusals_forget(struct hdt_gateway *gw, const char *site);
 /* Those of the last two minutes: array of {who, is_site, attempts, last_s, why, hint}. */
@@ -175,6 +183,8 @@ void hdt_route_request(struct hdt_gateway *gw, const char *to, const char *type,
 
 /* End the requests to an address that went down (prefix: "SITE" ends those to its workers too). */
 void hdt_route_lost(struct hdt_gateway *gw, const char *address, const struct hdt_error *why);
+/* Who is asked something is at work: the deadlines of all requests to it begin anew. */
+void hdt_route_alive(struct hdt_gateway *gw, const char *address);
 /* Deadlines; every tick. */
 void hdt_route_tick(struct hdt_gateway *gw);
 void hdt_route_free(struct hdt_gateway *gw);
@@ -189,6 +199,9 @@ bool hdt_address_split(const char *address, char site[HDT_NAME_CAP], char rest[H
 
 /* Request "cluster" of an operator: measure links, profile workers, answer "cluster.is". */
 void hdt_survey_cluster(struct hdt_gateway *gw, const json_t *msg);
+/* What this gateway costs its machine, as it is known now. Measures the codec the first time: some
+ * 60 ms. */
+void hdt_survey_own_cost(struct hdt_gateway *gw, struct hdt_cluster_gateway *cost);
 /* Request "links.measure" of another gateway: answer "links.are". */
 void hdt_survey_links(struct hdt_gateway *gw, const json_t *msg);
 void hdt_survey_probed(struct hdt_gateway *gw, const char *site, double bytes_per_s, double rtt_s);
@@ -223,8 +236,8 @@ void hdt_coordinator_submit(struct hdt_gateway *gw, const json_t *msg);
 void hdt_coordinator_stop(struct hdt_gateway *gw, const json_t *msg);
 void hdt_coordinator_follow(struct hdt_gateway *gw, const json_t *msg);
 void hdt_coordinator_unfollow(struct hdt_gateway *gw, const json_t *msg);
-/* "step", "eval", "ckpt", "ckpt.failed", "done", "rank.done", "failed" of workers; "failed" and
- * "job.wan" of gateways. */
+/* "task.alive", "step", "eval", "ckpt", "ckpt.failed", "done", "rank.done", "failed" of workers;
+ * "failed" and "job.wan" of gateways. */
 void hdt_coordinator_report(struct hdt_gateway *gw, const json_t *msg);
 /* A worker came back as another process: what it ran is gone. */
 void hdt_coordinator_worker_restarted(struct hdt_gateway *gw, const char *site, const char *name);
@@ -262,10 +275,27 @@ json_t *hdt_status_json(struct hdt_gateway *gw); /* new reference */
 
 void hdt_metrics_text(struct hdt_gateway *gw, struct hdt_buf *out); /* for Prometheus */
 
-/* ---- http.c ---- */
+/* ---- strangers.c: who was refused, and what peers did wrong, by cause ---- */
+
+/* {"wan": {"crowded": N, ...}, "lan_unix": ..., "lan_tls": ..., "http": ...}, and those of peers:
+ * {SITE: {"breach": N, ...}}. New references. */
+json_t *hdt_strangers_json(struct hdt_gateway *gw);
+json_t *hdt_misdeeds_json(struct hdt_gateway *gw);
+void hdt_strangers_metrics(struct hdt_gateway *gw, struct hdt_buf *out);
+
+/* ---- http.c, http_guard.c ---- */
 
 enum hdt_status hdt_http_open(struct hdt_gateway *gw, struct hdt_http **http,
                               struct hdt_error *err);
 void hdt_http_close(struct hdt_http *http);
+
+struct evhttp;
+struct evhttp_bound_socket;
+struct hdt_http_guard;
+/* Bound what connections to the page may hold, and for how long. Before the first one; freed after
+ * `evhttp` is. */
+struct hdt_http_guard *hdt_http_guard_new(struct hdt_gateway *gw, struct evhttp *evhttp,
+                                          struct evhttp_bound_socket *bound);
+void hdt_http_guard_free(struct hdt_http_guard *guard);
 
 #endif /* HDT_GATEWAY_CONTROL_H */

@@ -18,8 +18,6 @@
 #include <string.h>
 #include <utlist.h>
 
-#define COLLECT_TIMEOUT_MS 5000
-
 static const char *const state_names[] = {"preparing",  "running", "stopping", "finishing",
                                           "recovering", "done",    "stopped",  "failed"};
 
@@ -169,6 +167,7 @@ static void job_end(struct hdt_gateway *gw, struct hdt_gwjob *job)
 {
     json_t *body = hdt_gwjob_done_body(gw, job);
 
+    hdt_gwjob_write_plan(job);
     job_release(gw, job);
     hdt_gwjob_event(gw, job, "done", body);
     hdt_gwjob_set_state(gw, job, job->user_stopped ? HDT_GWJOB_STOPPED : HDT_GWJOB_DONE);
@@ -204,8 +203,8 @@ void hdt_gwjob_finish(struct hdt_gateway *gw, struct hdt_gwjob *job)
             job->n_waiting++;
             job->n_requests++;
             hdt_route_request(gw, job->plan.ranks[rank].site, "job.wan.get",
-                              json_pack("{s:I}", "job", (json_int_t)job->job), COLLECT_TIMEOUT_MS,
-                              collect_done, job);
+                              json_pack("{s:I}", "job", (json_int_t)job->job),
+                              (int)(gw->deadlines.probe_us / HDT_US_PER_MS), collect_done, job);
         }
     }
     if (--job->n_waiting == 0 && !hdt_gwjob_is_over(job)) {

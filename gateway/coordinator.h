@@ -30,6 +30,13 @@ struct hdt_gwjob_wan {
     int64_t raw, sent, raw_before, sent_before;
 };
 
+/* What a rank last said it was at ("task.alive"). */
+struct hdt_gwjob_alive {
+    char phase[32];
+    int64_t done, total;
+    int64_t at_us; /* 0: never */
+};
+
 /* The last report taken of each rank's worker in an epoch (intake.c). */
 struct hdt_gwintake {
     uint32_t epoch;
@@ -63,9 +70,11 @@ struct hdt_gwjob {
     char name[HDT_NAME_CAP];
     enum hdt_gwjob_state state;
     int64_t state_since_us;
-    struct hdt_job conf;
+    struct hdt_job conf; /* its progress_timeout is settled: never 0 */
+    struct hdt_deadlines deadlines;
     struct hdt_plan plan;
     json_t *conf_json, *model_json, *plan_json;
+    json_t *cluster_json; /* that the plan was made with; NULL: the operator did not say */
     char *resume, *run_dir;
     struct hdt_journal *metrics; /* run_dir/metrics.jsonl; NULL when it could not be opened */
     int64_t metrics_failed_us;   /* it cannot be written since; 0: it can */
@@ -79,8 +88,10 @@ struct hdt_gwjob {
     bool root_done, user_stopped;
     bool *rank_is_done; /* by rank */
     size_t n_ranks_done;
-    int64_t last_report_us;
-    int64_t taken_us; /* this gateway has the job since */
+    int64_t last_report_us;        /* of any rank, signs of life among them */
+    struct hdt_gwjob_alive *alive; /* by rank */
+    int64_t alive_passed_us;       /* when one was last passed on */
+    int64_t taken_us;              /* this gateway has the job since */
     struct hdt_error error;
     /* recovering, and after it */
     int n_attempts;                 /* epochs in a row that brought nothing new */
@@ -134,6 +145,20 @@ void hdt_gwjob_free(struct hdt_gwjob *job);
 /* Folder of the run, and metrics.jsonl in it. */
 enum hdt_status hdt_gwjob_open_run_dir(struct hdt_gateway *gw, struct hdt_gwjob *job,
                                        struct hdt_error *err);
+/* run_dir/plan.json: job, model, plan, cluster, epoch and the traces' paths on their machines, for
+ * `hdt plan --validate`. Again for each new plan, and at the end. A failure is logged. */
+void hdt_gwjob_write_plan(const struct hdt_gwjob *job);
+
+/* ---- job_deadlines.c ---- */
+
+/* Derive the job's deadlines from the knobs of its sites and its own; HDT_EINVAL with both values
+ * when its own is too short. What workers are told is settled, too. */
+enum hdt_status hdt_gwjob_settle_deadlines(struct hdt_gateway *gw, struct hdt_gwjob *job,
+                                           struct hdt_error *err);
+/* "task.alive" of a rank: it works. Passed on to followers and to the other ranks. */
+void hdt_gwjob_take_alive(struct hdt_gateway *gw, struct hdt_gwjob *job, const json_t *msg);
+/* Who is not done, and what each last said: "rank 2 (b/w0, saving 3 of 9 61 s ago)". */
+void hdt_gwjob_append_waiting(const struct hdt_gwjob *job, struct hdt_buf *text);
 
 /* The number by which people know the job with this number on the wire. */
 unsigned hdt_gwjob_number_of(uint32_t job);

@@ -7,16 +7,13 @@
 
 #include "gateway/member.h"
 #include "gateway/recovery.h"
+#include "src/base/buf.h"
 #include "src/base/clock.h"
 #include "src/base/log.h"
 
 #include <stdio.h>
 #include <string.h>
 #include <utlist.h>
-
-#define FINISH_TIMEOUT_S  600      /* the last checkpoint may still be on its way */
-#define WORKER_GRACE_US   3000000  /* a worker whose connection was lost may come back */
-#define WORKER_MISSING_US 15000000 /* one that its restarted gateway has not seen yet */
 
 /* ---- workers that leave ---- */
 
@@ -90,7 +87,7 @@ static bool rank_is_away(struct hdt_gateway *gw, const struct hdt_gwjob *job, si
     if ((worker && worker->up) || !hdt_federation_site_is_up(gw, r->site)) {
         return false;
     }
-    *grace_us = worker && worker->has_left ? WORKER_GRACE_US : WORKER_MISSING_US;
+    *grace_us = worker && worker->has_left ? gw->deadlines.gone_us : gw->deadlines.missing_us;
     *since_us = worker ? worker->since_us : job->taken_us;
     /* A site that has just come back has not named its workers yet. */
     if (!(worker && worker->has_left) && site && site->since_us > *since_us) {
@@ -131,7 +128,7 @@ static void job_check_sites(struct hdt_gateway *gw, struct hdt_gwjob *job, int64
         const struct hdt_gwsite *site = hdt_federation_site(gw, job->plan.ranks[rank].site);
 
         if (site && !site->up && job_needs_rank(job, rank) &&
-            now_us - site->since_us > job->conf.progress_timeout * HDT_US_PER_MS) {
+            now_us - site->since_us > job->deadlines.rank_us) {
             hdt_error_set(&err, HDT_EPEER, "job %ld: site %s is not connected for %.0f s: %s",
                           (long)job->number, site->name, (double)(now_us - site->since_us) / 1e6,
                           site->why_down);
@@ -143,24 +140,29 @@ static void job_check_sites(struct hdt_gateway *gw, struct hdt_gwjob *job, int64
 static void job_check_deadline(struct hdt_gateway *gw, struct hdt_gwjob *job, int64_t now_us)
 {
     int64_t silent_us = now_us - job->last_report_us;
+    struct hdt_buf waiting = {0};
     struct hdt_error err;
 
     if (job->state == HDT_GWJOB_FINISHING) {
-        if (now_us - job->state_since_us > FINISH_TIMEOUT_S * HDT_US_PER_S &&
-            !hdt_gwjob_all_done(job)) {
+        if (silent_us > job->deadlines.rank_us &&
+            now_us - job->state_since_us > job->deadlines.rank_us && !hdt_gwjob_all_done(job)) {
+            hdt_gwjob_append_waiting(job, &waiting);
             hdt_error_set(&err, HDT_ETIMEDOUT,
-                          "job %ld: %zu of %zu workers did not finish within %d s",
-                          (long)job->number, job->plan.n_ranks - job->n_ranks_done,
-                          job->plan.n_ranks, FINISH_TIMEOUT_S);
+                          "job %ld: its last step is done, but nothing was heard for %.0f s of %s",
+                          (long)job->number, (double)silent_us / 1e6, hdt_buf_str(&waiting));
+            hdt_error_hint(&err, "'hdt logs SITE/WORKER' shows what it waits for");
+            hdt_buf_release(&waiting);
             hdt_recovery_begin(gw, job, &err);
         }
         return;
     }
     /* The workers watch progress themselves and say what they wait for; this is the back stop. */
     if ((job->state == HDT_GWJOB_RUNNING || job->state == HDT_GWJOB_STOPPING) &&
-        silent_us > 3 * job->conf.progress_timeout * HDT_US_PER_MS) {
-        hdt_error_set(&err, HDT_ETIMEDOUT, "job %ld: no report from its workers for %.0f s",
-                      (long)job->number, (double)silent_us / 1e6);
+        silent_us > job->deadlines.back_stop_us) {
+        hdt_gwjob_append_waiting(job, &waiting);
+        hdt_error_set(&err, HDT_ETIMEDOUT, "job %ld: no report from its workers for %.0f s: %s",
+                      (long)job->number, (double)silent_us / 1e6, hdt_buf_str(&waiting));
+        hdt_buf_release(&waiting);
         hdt_error_hint(&err, "'hdt logs SITE/WORKER' shows what each waits for");
         hdt_recovery_begin(gw, job, &err);
     }

@@ -142,6 +142,9 @@ enum hdt_status hdt_dataplane_open(const struct hdt_dataplane_conf *conf,
     if (status == HDT_OK) {
         status = hdt_iothreads_start(dp, err);
     }
+    if (status == HDT_OK) {
+        status = hdt_doorman_start(dp, err);
+    }
     if (status != HDT_OK) {
         hdt_dataplane_close(dp);
         return status;
@@ -155,7 +158,9 @@ void hdt_dataplane_close(struct hdt_dataplane *dp)
     if (dp == NULL) {
         return;
     }
-    /* Nothing new is dialled, then no job writes, then the connections go, then memory. */
+    /* Nobody is let in, nothing new is dialled, then no job writes, then the connections go, then
+     * memory. */
+    hdt_doorman_stop(dp->doorman);
     hdt_resolver_stop(dp->resolver);
     hdt_codecpool_stop(dp);
     hdt_iothreads_stop(dp);
@@ -166,7 +171,7 @@ void hdt_dataplane_close(struct hdt_dataplane *dp)
     hdt_peers_free(dp);
     hdt_dp_unlock(dp);
     HDT_ASSERT(dp->conns == NULL && dp->flows == NULL && dp->draining == NULL);
-    hdt_listeners_free(dp);
+    hdt_doorman_free(dp->doorman);
     hdt_iothreads_free(dp);
     hdt_dpevent_release(dp);
     dataplane_free(dp);
@@ -176,7 +181,7 @@ void hdt_dataplane_close(struct hdt_dataplane *dp)
 
 void hdt_dataplane_listen(struct hdt_dataplane *dp, enum hdt_listener kind, int fd)
 {
-    hdt_listener_add(dp, kind, fd);
+    hdt_doorman_listen(dp->doorman, kind, fd);
 }
 
 enum hdt_status hdt_dataplane_peer_send(struct hdt_dataplane *dp, const char *site,

@@ -15,7 +15,9 @@
  * and the copy kept for resending; after a restart they open their flows again and both sides learn
  * from ACK and QUERY records where they are.
  */
+#include "gateway/admission.h"
 #include "src/base/error.h"
+#include "src/core/deadlines.h"
 #include "src/core/frame.h"
 
 #include <jansson.h>
@@ -37,11 +39,11 @@ struct hdt_dataplane_conf {
     const char *version;     /* of the build, in hello */
     const char *advertise;   /* "" or address that others should dial, in hello */
     int n_io_threads, n_codec_threads, n_streams;
-    uint64_t chunk_bytes;     /* multiple of HDT_FRAME_GRANULE */
-    uint64_t memory_bytes;    /* bound on chunk buffers and frames of clients without shm */
-    uint64_t rate_bits_per_s; /* cap to all peers; 0 = none */
-    const char *congestion;   /* "" = the kernel's */
-    int64_t suspect_after_ms, progress_timeout_ms;
+    uint64_t chunk_bytes;           /* multiple of HDT_FRAME_GRANULE */
+    uint64_t memory_bytes;          /* bound on chunk buffers and frames of clients without shm */
+    uint64_t rate_bits_per_s;       /* cap to all peers; 0 = none */
+    const char *congestion;         /* "" = the kernel's */
+    struct hdt_deadlines deadlines; /* of this site; of a session: of the larger knob of the two */
 };
 
 enum hdt_client_role { HDT_CLIENT_WORKER, HDT_CLIENT_OPERATOR };
@@ -60,9 +62,10 @@ struct hdt_dataplane_events {
     void (*peer_up)(void *user, const char *site, const json_t *hello);
     void (*peer_down)(void *user, const char *site, const struct hdt_error *why);
     void (*peer_msg)(void *user, const char *site, json_t *msg);
-    /* A dial failed or a connection was refused; site may be "" when unknown. Once per cause. */
+    /* A dial failed or a connection was refused; site may be "" when unknown. Once per cause, and
+     * for a stranger once a minute for each cause and source: it stands for n of them. */
     void (*peer_refused)(void *user, const char *site, const char *address,
-                         const struct hdt_error *why);
+                         const struct hdt_error *why, uint64_t n);
     /* After its hello was checked (federation, protocol version, role in its certificate or, on the
      * Unix socket, its peer credentials); `hello` is the body. Answered with "welcome" already. */
     void (*client_up)(void *user, const struct hdt_client_info *info, const json_t *hello);
@@ -83,13 +86,20 @@ void hdt_dataplane_close(struct hdt_dataplane *dp);
 int hdt_dataplane_fd(const struct hdt_dataplane *dp);
 void hdt_dataplane_dispatch(struct hdt_dataplane *dp);
 
-/* Listeners take an open listening socket (src/net/addr.h), owned by the data plane from here. */
-enum hdt_listener { HDT_LISTENER_WAN, HDT_LISTENER_LAN_UNIX, HDT_LISTENER_LAN_TLS };
+/* Listeners take an open listening socket (src/net/addr.h), owned by the data plane from here; one
+ * of each kind. */
+enum hdt_listener {
+    HDT_LISTENER_WAN,
+    HDT_LISTENER_LAN_UNIX,
+    HDT_LISTENER_LAN_TLS,
+    HDT_LISTENER_COUNT
+};
 void hdt_dataplane_listen(struct hdt_dataplane *dp, enum hdt_listener kind, int fd);
 
 /* Keep a session with `site` at `address` (host:port): dial now and again after a loss, with
- * jittered back-off (0.1 s doubling to 5 s), until undialled. When both sides dial, the session
- * dialled by the site with the smaller name stands. Dialling again with another address moves it.
+ * jittered back-off (0.1 s doubling to deadlines.backoff_us), until undialled. When both sides
+ * dial, the session dialled by the site with the smaller name stands. Dialling again with another
+ * address moves it.
  */
 void hdt_dataplane_dial(struct hdt_dataplane *dp, const char *site, const char *address);
 void hdt_dataplane_undial(struct hdt_dataplane *dp, const char *site);
@@ -161,9 +171,10 @@ struct hdt_peer_stats {
     uint64_t sent_chunks, resent_chunks; /* resent: sent before on a stream that was lost */
     uint64_t recv_chunks, dup_chunks, bad_chunks; /* bad: checksum or bounds */
     uint64_t bad_by_cause[HDT_BAD_COUNT];         /* the same, apart */
+    uint64_t misdeeds[HDT_MISDEED_COUNT];         /* other records */
     uint64_t plain_bytes, coded_bytes;            /* of chunks sent, before and after the codec */
     uint64_t raw_bytes; /* of the tensors they carry, before worker codecs */
-    uint64_t n_sessions, n_stream_losses;
+    uint64_t n_sessions, n_stream_losses, n_suspects;
     double goodput_bytes_per_s; /* sent, last measured under load or probe; 0: none */
     uint64_t queued_bytes;
     char tls[64];           /* "TLSv1.3 TLS_AES_256_GCM_SHA384" */
@@ -194,8 +205,11 @@ bool hdt_dataplane_flow_find(struct hdt_dataplane *dp, uint32_t job, uint32_t fl
                              struct hdt_flow_stats *stats);
 
 struct hdt_dataplane_stats {
-    uint64_t strangers; /* connections dropped before a valid hello */
+    uint64_t strangers; /* connections dropped before a valid hello: the sum of these */
+    uint64_t refused[HDT_LISTENER_COUNT][HDT_REFUSED_COUNT];
     uint64_t encode_bytes, encode_ns, decode_bytes, decode_ns; /* lossless codec work */
+    /* CPU time of this process for a byte of a probe, sent and received; 0: none was made. */
+    double probe_send_s_per_byte, probe_recv_s_per_byte;
     uint64_t events_queued;
     const char *engine; /* "epoll" */
 };

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * "dial.back": can this site reach the one that asks? A TCP connection, two seconds at most.
+ * "dial.back": can this site reach the one that asks? A TCP connection, within the deadline of any.
  *
  * Name look-ups and connecting block, so that each has a thread of its own, and there are few. The
  * thread and the main thread hold one reference each: the gateway may end while a name server is
@@ -11,6 +11,7 @@
 
 #include "gateway/control.h"
 #include "src/base/buf.h"
+#include "src/base/clock.h"
 #include "src/core/msg.h"
 #include "src/net/addr.h"
 
@@ -24,13 +25,13 @@
 #include <unistd.h>
 #include <utlist.h>
 
-#define MAX_DIALS          4
-#define CONNECT_TIMEOUT_MS 2000
+#define MAX_DIALS 4
 
 struct dial_back {
     atomic_int refs;
     int event_fd; /* readable: the thread is through */
     char address[160];
+    int timeout_ms;
     bool ok; /* the thread's until event_fd is readable, as the next */
     struct hdt_error why;
     struct hdt_gateway *gw; /* the main thread's, as all that follows */
@@ -55,7 +56,7 @@ static void *dial_main(void *user)
     int fd;
 
     if (hdt_addr_parse(dial->address, &addr, &dial->why) == HDT_OK &&
-        hdt_addr_connect(&addr, CONNECT_TIMEOUT_MS, &fd, &dial->why) == HDT_OK) {
+        hdt_addr_connect(&addr, dial->timeout_ms, &fd, &dial->why) == HDT_OK) {
         close(fd);
         dial->ok = true;
     }
@@ -140,6 +141,7 @@ static enum hdt_status dial_begin(struct hdt_gateway *gw, const json_t *msg, con
     dial->event_fd = fd;
     snprintf(dial->address, sizeof(dial->address), "%s", address);
     dial->gw = gw;
+    dial->timeout_ms = (int)(gw->deadlines.connect_us / HDT_US_PER_MS);
     dial->request = json_incref((json_t *)msg);
     dial->event = event_new(gw->base, fd, EV_READ, dial_done, dial);
     HDT_ASSERT(dial->event && event_add(dial->event, NULL) == 0);

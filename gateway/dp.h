@@ -32,23 +32,19 @@
 #include <uthash.h>
 #include <utlist.h>
 
-#define HDT_DP_CHUNK_MAX          (8u << 20) /* of the setting, and of what a peer may announce */
-#define HDT_DP_GRANULES_MAX       (HDT_DP_CHUNK_MAX / HDT_FRAME_GRANULE)
-#define HDT_DP_STREAMS_MAX        64
-#define HDT_DP_SMALL_RECORDS      64 /* records without memory of their own, a connection */
-#define HDT_DP_RX_JOBS            3  /* receiving, waiting, decoding: one each */
-#define HDT_DP_MSG_BACKLOG        (32u << 20) /* control messages that wait on one connection */
-#define HDT_DP_EVENT_BACKLOG      (32u << 20) /* messages that wait for the main thread */
-#define HDT_DP_HELLO_MAX          (64u << 10) /* a message before the hello was accepted */
-#define HDT_DP_LOW_WATER          (256u << 10) /* bytes queued in a stream below which it takes more */
-#define HDT_DP_HEARTBEAT_US       (500 * HDT_US_PER_MS)
-#define HDT_DP_TICK_US            (100 * HDT_US_PER_MS)
-#define HDT_DP_HELLO_TIMEOUT_US   (10 * HDT_US_PER_S)
-#define HDT_DP_CONNECT_TIMEOUT_US (5 * HDT_US_PER_S)
-#define HDT_DP_BACKOFF_MIN_US     (100 * HDT_US_PER_MS)
-#define HDT_DP_BACKOFF_MAX_US     (5 * HDT_US_PER_S)
-#define HDT_DP_REPORTS_PER_S      16
-#define HDT_DP_STALL_US           (3 * HDT_US_PER_S)
+#define HDT_DP_CHUNK_MAX      (8u << 20) /* of the setting, and of what a peer may announce */
+#define HDT_DP_GRANULES_MAX   (HDT_DP_CHUNK_MAX / HDT_FRAME_GRANULE)
+#define HDT_DP_STREAMS_MAX    64
+#define HDT_DP_SMALL_RECORDS  64           /* records without memory of their own, a connection */
+#define HDT_DP_RX_JOBS        3            /* receiving, waiting, decoding: one each */
+#define HDT_DP_MSG_BACKLOG    (32u << 20)  /* control messages that wait on one connection */
+#define HDT_DP_EVENT_BACKLOG  (32u << 20)  /* messages that wait for the main thread */
+#define HDT_DP_HELLO_MAX      (64u << 10)  /* a message before the hello was accepted */
+#define HDT_DP_LOW_WATER      (256u << 10) /* bytes queued in a stream below which it takes more */
+#define HDT_DP_TICK_US        (100 * HDT_US_PER_MS)
+#define HDT_DP_BACKOFF_MIN_US (100 * HDT_US_PER_MS)
+#define HDT_DP_REPORTS_PER_S  16
+#define HDT_DP_SESSIONS_BURST 16
 
 struct hdt_buf;
 struct hdt_conn;
@@ -114,6 +110,7 @@ struct hdt_rx_job {
     uint8_t *buf;  /* as long as the peer's chunks */
     uint8_t *slot; /* start of the frame in memory */
     bool whole;    /* all granules of the chunk are claimed by this job */
+    bool is_bad;   /* dropped, and counted as bad */
     uint64_t claimed[HDT_DP_GRANULES_MAX / 64]; /* which are, from the chunk's first */
     struct hdt_rx_job *next;
 };
@@ -143,6 +140,7 @@ struct hdt_src_frame {
     const uint8_t *bytes;
     uint32_t n_chunks, n_todo;
     uint32_t scan_idx; /* no chunk before it is waiting */
+    uint32_t n_again;  /* times that the other end asked for parts of it again */
     struct hdt_tx_mark *marks;
 };
 
@@ -201,6 +199,12 @@ struct hdt_flow_end {
 
 /* ---- connections ---- */
 
+/* Where somebody connects from: listening socket, host or network or user. */
+struct hdt_source_key {
+    uint8_t door;
+    uint8_t bytes[8];
+};
+
 enum hdt_conn_kind { HDT_CONN_WAN, HDT_CONN_LAN_UNIX, HDT_CONN_LAN_TLS };
 enum hdt_conn_state { HDT_CONN_CONNECTING, HDT_CONN_OPENING, HDT_CONN_HELLO, HDT_CONN_UP };
 
@@ -214,7 +218,7 @@ struct hdt_iothread {
     struct hdt_timer tick;  /* owned by the thread, as the next */
     struct hdt_timer rate;  /* the rate cap lets bytes pass again */
     struct hdt_conn *dirty; /* connections to serve, by next_dirty */
-    unsigned n_open;        /* connections and listeners that live here */
+    unsigned n_open;        /* connections that live here */
 };
 
 struct hdt_conn {
@@ -235,17 +239,24 @@ struct hdt_conn {
     bool connect_in_flight;
     bool small_starved; /* a record was wanted and none was free */
     bool close_begun;
+    bool is_paused;               /* not read: it floods */
+    int64_t spent, earned_us;     /* of its account of units, and when it was filled (misdeed.c) */
     void *msg_buf;                /* of a message being received */
     uint32_t uid;                 /* of a Unix client */
     struct hdt_rx_job *rx_now;    /* of the payload being received */
     struct hdt_identity identity; /* of the certificate at the other end */
+
+    bool awaits_verdict; /* the doorman does */
+    struct hdt_source_key source;
+    int64_t came_us;
 
     bool is_reported; /* why it was refused: how it then closes is no news */
     bool close_requested, rx_stopped, resume_requested, recheck_requested;
     bool is_gone; /* the stream is closed: only references are left */
     struct hdt_error close_why;
     struct hdt_out *close_after; /* close when this was sent */
-    int64_t deadline_us;         /* for the hello, or for last words */
+    int64_t deadline_us;         /* for connecting, then for the hello, or for last words */
+    int64_t state_us;            /* since when it connects, or greets */
     char address[160];
 
     struct hdt_out small[HDT_DP_SMALL_RECORDS];
@@ -261,6 +272,7 @@ struct hdt_conn {
     int64_t ping_next_us;
     int64_t last_pong_us, last_ping_rtt_us;
     struct hdt_stream_stats stats; /* as of the last tick */
+    int64_t last_segment_us;       /* WAN: the peer's kernel was heard, be it without a byte */
 
     /* WAN */
     bool dialled;
@@ -293,17 +305,26 @@ struct hdt_session {
     int64_t retry_us[HDT_DP_STREAMS_MAX + 1]; /* when to dial this stream (again) */
     int64_t backoff_us[HDT_DP_STREAMS_MAX + 1];
     int64_t began_us;
+    int64_t heard_from_us; /* silence counts from here: its begin, or when we ran again */
+    int64_t cut_us;  /* until then nothing came, not even a segment; 0: all streams spoke since */
+    int64_t tick_us; /* of the last tick */
+    struct hdt_deadlines deadlines; /* of the larger of both sites' knobs */
 };
+
+/* Round trips that the planner is told the shortest of: a route may have changed since the session
+ * began, and of a few some fall between the bursts of a job or probe. */
+#define HDT_DP_RTTS 4
 
 struct hdt_probe_out {
     bool active;
     uint64_t id, total, left;
+    int64_t cpu_ns; /* of the process, when it began */
     int64_t deadline_us;
 };
 
 struct hdt_probe_in {
     uint64_t id, total, n_bytes, mark_bytes;
-    int64_t mark_us;
+    int64_t mark_us, cpu_ns;
     bool is_answered;
 };
 
@@ -315,6 +336,8 @@ struct hdt_peer {
 
     bool wanted; /* dial it */
     char address[160];
+    struct hdt_addr addr; /* as last resolved; used beside a session, when DNS may be away, too */
+    bool has_addr;
     bool resolving;
     struct hdt_conn *dialling; /* stream 0 of a session to be */
     int64_t next_dial_us, backoff_us;
@@ -328,6 +351,7 @@ struct hdt_peer {
     unsigned n_ready;
 
     int64_t rtt_us, min_rtt_us, clock_skew_us;
+    int64_t last_rtts_us[HDT_DP_RTTS]; /* newest first; 0: none yet */
     bool suspect;
     bool starved; /* a stream found nothing ready in this window */
     uint64_t window_bytes;
@@ -338,7 +362,11 @@ struct hdt_peer {
     struct hdt_probe_out probe_out;
     struct hdt_probe_in probe_in;
     struct hdt_peer_stats total; /* counters; bytes of closed streams only */
-    int64_t cert_end_us;         /* of the peer's certificate; 0: none seen */
+    struct hdt_log_limit bad_log[HDT_BAD_COUNT], misdeed_log[HDT_MISDEED_COUNT];
+    size_t rx_bytes;       /* receive buffers of its streams */
+    double session_tokens; /* sessions that it may still open now */
+    int64_t session_us;
+    int64_t cert_end_us; /* of the peer's certificate; 0: none seen */
 };
 
 /* ---- clients ---- */
@@ -364,7 +392,7 @@ struct hdt_client {
     struct hdt_flow_end *dirty; /* flows with something for it */
 };
 
-struct hdt_dp_listener;
+struct hdt_doorman;
 struct hdt_event;
 struct hdt_resolver;
 
@@ -381,7 +409,7 @@ struct hdt_dataplane {
     pthread_t *codec_threads;
     int n_codec_started;
     struct hdt_resolver *resolver;
-    struct hdt_dp_listener *listeners;
+    struct hdt_doorman *doorman;
 
     struct hdt_peer *peers;
     struct hdt_client *clients;
@@ -399,7 +427,8 @@ struct hdt_dataplane {
     uint64_t rng;
     int64_t report_window_us; /* strangers are told of HDT_DP_REPORTS_PER_S times at most */
     unsigned n_reports;       /* in this window */
-    uint64_t strangers, encode_bytes, encode_ns, decode_bytes, decode_ns;
+    uint64_t encode_bytes, encode_ns, decode_bytes, decode_ns;
+    double probe_send_s_per_byte, probe_recv_s_per_byte; /* CPU time, of the last probes */
 
     pthread_mutex_t event_lock; /* guards the fields below */
     struct hdt_event *event_head, *event_tail;
@@ -441,7 +470,7 @@ void hdt_dpevent_peer_up(struct hdt_dataplane *dp, const char *site, const json_
 void hdt_dpevent_peer_down(struct hdt_dataplane *dp, const char *site, const struct hdt_error *why);
 void hdt_dpevent_peer_msg(struct hdt_dataplane *dp, const char *site, json_t *msg, size_t len);
 void hdt_dpevent_peer_refused(struct hdt_dataplane *dp, const char *site, const char *address,
-                              const struct hdt_error *why);
+                              const struct hdt_error *why, uint64_t n);
 void hdt_dpevent_client_up(struct hdt_dataplane *dp, const struct hdt_client *client,
                            const json_t *hello);
 void hdt_dpevent_client_msg(struct hdt_dataplane *dp, uint64_t client, json_t *msg, size_t len);
@@ -455,23 +484,29 @@ void hdt_dpevent_flow_failed(struct hdt_dataplane *dp, const struct hdt_flow_end
 /* ---- iothread.c ---- */
 
 enum hdt_status hdt_iothreads_start(struct hdt_dataplane *dp, struct hdt_error *err);
-/* Close all connections and listeners, end the threads. */
+/* Close all connections, end the threads. */
 void hdt_iothreads_stop(struct hdt_dataplane *dp);
 void hdt_iothreads_free(struct hdt_dataplane *dp);
 /* L: the thread for the next connection, in turn. */
 struct hdt_iothread *hdt_iothread_next(struct hdt_dataplane *dp);
 /* L: have the connection's thread look at it (hdt_conn_serve). */
 void hdt_conn_kick(struct hdt_conn *conn);
-/* L: a connection or listener of this thread is gone; ends the thread when it was the last. */
+/* L: a connection of this thread is gone; ends the thread when it was the last. */
 void hdt_iothread_leave(struct hdt_iothread *io);
 
-/* ---- listener.c ---- */
+/* ---- doorman.c: who connects, until it may go on ---- */
 
-void hdt_listener_add(struct hdt_dataplane *dp, enum hdt_listener kind, int fd);
-/* On the I/O thread `io`: cancel its listeners. */
-void hdt_listeners_cancel(struct hdt_iothread *io);
-/* After the threads ended. */
-void hdt_listeners_free(struct hdt_dataplane *dp);
+enum hdt_status hdt_doorman_start(struct hdt_dataplane *dp, struct hdt_error *err);
+void hdt_doorman_listen(struct hdt_doorman *doorman, enum hdt_listener kind, int fd);
+/* Before the I/O threads end: closes what it has and ends its thread. NULL is allowed, as below. */
+void hdt_doorman_stop(struct hdt_doorman *doorman);
+/* After they ended. */
+void hdt_doorman_free(struct hdt_doorman *doorman);
+/* L: the connection was let in (why NULL) or is closed before that. Told once; of others nothing.
+ */
+void hdt_doorman_verdict(struct hdt_conn *conn, const struct hdt_error *why);
+void hdt_doorman_counts(struct hdt_doorman *doorman,
+                        uint64_t refused[HDT_LISTENER_COUNT][HDT_REFUSED_COUNT]);
 
 /* ---- conn.c: one connection of any kind ---- */
 
@@ -533,6 +568,21 @@ void hdt_clients_drop_pools(struct hdt_dataplane *dp, uint32_t job, uint32_t epo
 void hdt_client_mark(struct hdt_flow_end *flow);
 void hdt_clients_free(struct hdt_dataplane *dp);
 
+/* ---- misdeed.c: wrong records and floods of those who were let in ---- */
+
+/* L: a chunk of the peer is dropped. */
+void hdt_peer_bad_chunk(struct hdt_peer *peer, const struct hdt_frame *chunk,
+                        enum hdt_bad_chunk cause, const char *what);
+/* L: another record of it is, or its stream is closed or read slower. */
+void hdt_peer_misdeed(struct hdt_peer *peer, enum hdt_misdeed misdeed, const char *what);
+/* On its thread, without the lock: a record came. Who sends too many is not read for a while. */
+void hdt_conn_charge(struct hdt_conn *conn, int units);
+int hdt_record_cost(const struct hdt_frame *frame);
+/* On its thread, every tick. */
+void hdt_conn_earn(struct hdt_conn *conn, int64_t now_us);
+/* Of a record that was of no use: wrong, or late. */
+int hdt_dropped_cost(const struct hdt_frame *frame, bool is_bad);
+
 /* ---- handshake.c: hello, welcome, refuse between gateways ---- */
 
 /* On its thread, TLS is up. */
@@ -549,7 +599,7 @@ enum hdt_status hdt_handshake_check(const struct hdt_dataplane *dp, const json_t
 /* L: a refusal for the main thread, once per cause and peer. */
 void hdt_handshake_report(struct hdt_conn *conn, const struct hdt_error *why);
 
-/* ---- peer.c and session.c ---- */
+/* ---- peer.c, session.c and session_watch.c ---- */
 
 /* L */
 struct hdt_peer *hdt_peer_get(struct hdt_dataplane *dp, const char *site);
@@ -583,6 +633,12 @@ struct hdt_session *hdt_session_ref(struct hdt_session *session);
 void hdt_session_unref(struct hdt_session *session);
 /* L: microseconds since the last byte from the peer. */
 int64_t hdt_session_silent_us(const struct hdt_session *session, int64_t now_us);
+/* L: it is heard, and no stream of it waits for the end of a cut. */
+bool hdt_session_is_sound(const struct hdt_session *session, int64_t now_us);
+/* L: it is silent, and the peer should be dialled beside it. */
+bool hdt_session_wants_another(const struct hdt_session *session, int64_t now_us);
+/* L: dial the bulk streams that are not there, when we dialled the session. */
+void hdt_session_dial_streams(struct hdt_session *session, int64_t now_us);
 /* L: liveness, stalled streams, streams to dial, goodput. */
 void hdt_session_tick(struct hdt_session *session, int64_t now_us);
 void hdt_session_pong(struct hdt_conn *conn, const struct hdt_frame *frame, int64_t now_us);
@@ -613,8 +669,8 @@ void hdt_flow_ends_resync(struct hdt_peer *peer);
 /* L: the next record of the flow for its peer's stream 0; NULL when nothing is left or no record is
  * free (*more tells which). */
 struct hdt_out *hdt_flow_end_peer_out(struct hdt_flow_end *flow, struct hdt_conn *conn, bool *more);
-/* L: ACK, HAVE or QUERY of the peer. */
-void hdt_flow_end_on_record(struct hdt_peer *peer, const struct hdt_frame *frame);
+/* L: ACK, HAVE or QUERY of the peer. Returns what it costs it beyond the usual. */
+int hdt_flow_end_on_record(struct hdt_peer *peer, const struct hdt_frame *frame);
 
 /* ---- flow_src.c; all L ---- */
 

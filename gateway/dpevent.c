@@ -18,6 +18,9 @@
  * slow and many messages wait, connections are not read on until it has caught up.
  */
 
+/* A byte of a message becomes up to sixty in memory, few in those that are honest. */
+#define EVENT_BYTES_PER_BYTE 16
+
 enum event_kind {
     EVENT_PEER_UP,
     EVENT_PEER_DOWN,
@@ -35,9 +38,9 @@ struct hdt_event {
     char name[64];
     char address[160];
     json_t *json;
-    size_t msg_bytes; /* of a message: itself and this */
+    size_t msg_bytes; /* of a message: itself and this, about */
     struct hdt_error why;
-    uint64_t client;
+    uint64_t client, n;
     enum hdt_client_role role;
     char identity[HDT_IDENTITY_URI_CAP];
     double bytes_per_s, rtt_s;
@@ -137,15 +140,16 @@ void hdt_dpevent_peer_msg(struct hdt_dataplane *dp, const char *site, json_t *ms
 {
     struct hdt_event *event = event_new(EVENT_PEER_MSG, site, msg, NULL);
 
-    event->msg_bytes = sizeof(*event) + len;
+    event->msg_bytes = sizeof(*event) + EVENT_BYTES_PER_BYTE * len;
     event_push(dp, event);
 }
 
 void hdt_dpevent_peer_refused(struct hdt_dataplane *dp, const char *site, const char *address,
-                              const struct hdt_error *why)
+                              const struct hdt_error *why, uint64_t n)
 {
     struct hdt_event *event = event_new(EVENT_PEER_REFUSED, site, NULL, why);
 
+    event->n = n;
     snprintf(event->address, sizeof(event->address), "%s", address);
     event_push(dp, event);
 }
@@ -166,7 +170,7 @@ void hdt_dpevent_client_msg(struct hdt_dataplane *dp, uint64_t client, json_t *m
 {
     struct hdt_event *event = event_new(EVENT_CLIENT_MSG, NULL, msg, NULL);
 
-    event->msg_bytes = sizeof(*event) + len;
+    event->msg_bytes = sizeof(*event) + EVENT_BYTES_PER_BYTE * len;
     event->client = client;
     event_push(dp, event);
 }
@@ -227,7 +231,7 @@ static void event_deliver(struct hdt_dataplane *dp, const struct hdt_event *even
         to->peer_msg(dp->user, event->name, event->json);
         break;
     case EVENT_PEER_REFUSED:
-        to->peer_refused(dp->user, event->name, event->address, &event->why);
+        to->peer_refused(dp->user, event->name, event->address, &event->why, event->n);
         break;
     case EVENT_CLIENT_UP:
         event_deliver_client(dp, event);

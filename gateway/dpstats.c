@@ -174,13 +174,22 @@ bool hdt_dataplane_flow_find(struct hdt_dataplane *dp, uint32_t job, uint32_t fl
 
 void hdt_dataplane_stats(struct hdt_dataplane *dp, struct hdt_dataplane_stats *stats)
 {
+    int door, cause;
+
     memset(stats, 0, sizeof(*stats));
+    hdt_doorman_counts(dp->doorman, stats->refused);
+    for (door = 0; door < HDT_LISTENER_COUNT; door++) {
+        for (cause = 0; cause < HDT_REFUSED_COUNT; cause++) {
+            stats->strangers += stats->refused[door][cause];
+        }
+    }
     hdt_dp_lock(dp);
-    stats->strangers = dp->strangers;
     stats->encode_bytes = dp->encode_bytes;
     stats->encode_ns = dp->encode_ns;
     stats->decode_bytes = dp->decode_bytes;
     stats->decode_ns = dp->decode_ns;
+    stats->probe_send_s_per_byte = dp->probe_send_s_per_byte;
+    stats->probe_recv_s_per_byte = dp->probe_recv_s_per_byte;
     stats->engine = hdt_engine_name(dp->io[0].engine);
     hdt_dp_unlock(dp);
     pthread_mutex_lock(&dp->event_lock);

@@ -14,6 +14,7 @@
 #include "src/base/clock.h"
 #include "src/base/log.h"
 #include "src/core/msg.h"
+#include "src/net/addr.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,6 +23,7 @@
 
 #define MAX_SITES            256
 #define MAX_WORKERS_PER_SITE 4096
+#define LEARN_AGAIN_US       (10 * HDT_US_PER_S) /* two who contradict each other take turns */
 
 struct hdt_gwsite *hdt_federation_site(struct hdt_gateway *gw, const char *name)
 {
@@ -190,6 +192,7 @@ void hdt_federation_peer_up(struct hdt_gateway *gw, const char *name, const json
     site->since_us = hdt_clock_now_us();
     site->why_down[0] = '\0';
     hdt_refusals_forget(gw, name);
+    site->progress_timeout_ms = json_integer_value(json_object_get(hello, "progress_timeout_ms"));
     snprintf(site->version, sizeof(site->version), "%s", version ? version : "?");
     if (advertised && advertised[0] && !site->address[0]) {
         snprintf(site->address, sizeof(site->address), "%s", advertised);
@@ -219,18 +222,21 @@ void hdt_federation_peer_down(struct hdt_gateway *gw, const char *name, const st
 
 static void learn_site(struct hdt_gateway *gw, const char *name, const char *address)
 {
+    const int64_t now_us = hdt_clock_now_us();
     struct hdt_gwsite *site;
 
     if (!hdt_name_is_valid(name) || strcmp(name, gw->conf.site) == 0 ||
-        strlen(address) >= sizeof(site->address)) {
+        strlen(address) >= sizeof(site->address) || hdt_addr_check(address, NULL) != HDT_OK) {
         return;
     }
     site = hdt_federation_site(gw, name);
-    if (site && (site->configured || site->up || strcmp(site->address, address) == 0)) {
+    if (site && (site->configured || site->up || strcmp(site->address, address) == 0 ||
+                 now_us < site->learned_us + LEARN_AGAIN_US)) {
         return;
     }
     site = site ? site : site_add(gw, name);
     if (site) {
+        site->learned_us = now_us;
         snprintf(site->address, sizeof(site->address), "%s", address);
         hdt_log_info("site %s learned at %s", name, address);
         hdt_dataplane_dial(gw->dp, name, address);

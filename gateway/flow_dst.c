@@ -50,11 +50,7 @@ static bool dst_bit(const uint64_t *bits, uint32_t i)
 static enum hdt_status dst_refuse(struct hdt_peer *peer, const struct hdt_frame *chunk,
                                   enum hdt_bad_chunk cause, const char *what)
 {
-    peer->total.bad_chunks++;
-    peer->total.bad_by_cause[cause]++;
-    hdt_log_warn_limited(
-        5, "dropped a chunk of site %s: %s (job %u, epoch %u, flow %u, frame %llu)", peer->site,
-        what, chunk->job, chunk->epoch, chunk->flow, (unsigned long long)chunk->seq);
+    hdt_peer_bad_chunk(peer, chunk, cause, what);
     return HDT_AGAIN;
 }
 
@@ -143,8 +139,9 @@ enum hdt_status hdt_dst_place(struct hdt_peer *peer, struct hdt_rx_job *job, voi
         dst_begin_slot(slot, chunk);
     }
     HDT_ASSERT(slot->seq == chunk->seq);
-    if (slot->frame.frame_len != chunk->frame_len || slot->frame.whole != chunk->whole) {
-        (void)dst_bad(peer, chunk, "other chunks of its frame tell another length or hash");
+    if (slot->frame.frame_len != chunk->frame_len || slot->frame.whole != chunk->whole ||
+        slot->frame.dtype != chunk->dtype) {
+        (void)dst_bad(peer, chunk, "other chunks of its frame tell another length, type or hash");
         return HDT_OK;
     }
     if (slot->complete || dst_claim(job, slot) == 0) {

@@ -457,15 +457,20 @@ struct hdt_out *hdt_flow_end_peer_out(struct hdt_flow_end *flow, struct hdt_conn
     return out;
 }
 
-void hdt_flow_end_on_record(struct hdt_peer *peer, const struct hdt_frame *frame)
+int hdt_flow_end_on_record(struct hdt_peer *peer, const struct hdt_frame *frame)
 {
     const bool is_again =
         frame->kind == HDT_FRAME_QUERY && (frame->flags & HDT_FRAME_FLAG_AGAIN) != 0;
     const bool to_src = frame->kind != HDT_FRAME_QUERY || is_again;
     struct hdt_flow_end *flow = hdt_flow_end_find(peer->dp, frame->job, frame->flow, to_src);
 
+    if (flow != NULL && flow->peer != peer && frame->epoch >= flow->conf.epoch) {
+        hdt_peer_misdeed(peer, HDT_MISDEED_FOREIGN, "it speaks of a flow of others");
+        return hdt_dropped_cost(frame, true);
+    }
     if (flow == NULL || !flow->attached || flow->peer != peer || flow->conf.epoch != frame->epoch) {
-        return; /* opened later, or gone: both ends tell where they are when they open */
+        /* Opened later, or gone: both ends tell where they are when they open. */
+        return hdt_dropped_cost(frame, false);
     }
     if (is_again) {
         hdt_src_again(flow, frame);
@@ -479,4 +484,5 @@ void hdt_flow_end_on_record(struct hdt_peer *peer, const struct hdt_frame *frame
     } else {
         hdt_src_ack(flow, frame->seq, frame->offset);
     }
+    return 0;
 }

@@ -17,6 +17,11 @@
  * need not go, and what it took must not.
  */
 
+/* How often the other end may ask for parts of one frame again: it does so when a stream broke, and
+ * when bytes do not fit their checksum, which a worker that writes to its slot too late does, or a
+ * peer that lies; neither may have it sent for ever. */
+#define AGAIN_MAX 1000u
+
 struct hdt_src_frame *hdt_src_frame_find(struct hdt_flow_end *flow, uint64_t seq)
 {
     struct hdt_src_frame *frame = &flow->frames[seq % flow->conf.depth];
@@ -109,6 +114,7 @@ static void src_hold(struct hdt_flow_end *flow, const struct hdt_frame *record,
     frame->n_todo = frame->n_chunks;
     frame->scan_idx = 0;
     frame->copying = false;
+    frame->n_again = 0;
     memset(frame->marks, 0, frame->n_chunks * sizeof(*frame->marks));
     if (record->seq >= flow->next_seq) {
         flow->next_seq = record->seq + 1;
@@ -174,12 +180,13 @@ void hdt_src_ack(struct hdt_flow_end *flow, uint64_t seq, uint64_t credit)
     struct hdt_error why = {0};
     uint32_t i;
 
-    if (seq > flow->next_seq || credit < seq) {
+    if (seq > flow->next_seq || credit < seq || credit - seq > flow->conf.depth) {
         hdt_error_set(&why, HDT_EPROTO,
                       "cannot go on with flow %u of job %u: the other end has taken frames before "
-                      "%llu (credit %llu), only %llu were handed over",
+                      "%llu (credit %llu), only %llu were handed over and it has %u slots",
                       flow->key.flow, flow->key.job, (unsigned long long)seq,
-                      (unsigned long long)credit, (unsigned long long)flow->next_seq);
+                      (unsigned long long)credit, (unsigned long long)flow->next_seq,
+                      flow->conf.depth);
         src_fail(flow, &why);
         return;
     }
@@ -301,6 +308,7 @@ void hdt_src_again(struct hdt_flow_end *flow, const struct hdt_frame *query)
 {
     struct hdt_src_frame *frame = hdt_src_frame_find(flow, query->seq);
     const uint64_t chunk_bytes = flow->dp->conf.chunk_bytes;
+    struct hdt_error why = {0};
     uint64_t first, last;
 
     if (frame == NULL || query->frame_len == 0 || query->offset >= frame->frame.frame_len) {
@@ -310,6 +318,17 @@ void hdt_src_again(struct hdt_flow_end *flow, const struct hdt_frame *query)
     last = (query->offset + query->frame_len - 1) / chunk_bytes;
     if (last >= frame->n_chunks) {
         last = frame->n_chunks - 1;
+    }
+    if (++frame->n_again > AGAIN_MAX) {
+        hdt_error_set(
+            &why, HDT_ECRC,
+            "cannot go on with flow %u of job %u: site '%s' asked %u times for frame %llu, "
+            "which comes damaged each time",
+            flow->key.flow, flow->key.job, flow->conf.peer_site, AGAIN_MAX,
+            (unsigned long long)query->seq);
+        hdt_error_hint(&why, "does something write to the worker's memory while it is sent?");
+        src_fail(flow, &why);
+        return;
     }
     frame->have = false;
     src_reset_marks(frame, (uint32_t)first, (uint32_t)last, 0);

@@ -9,8 +9,9 @@
 #include "src/base/buf.h"
 #include "src/base/clock.h"
 #include "src/base/log.h"
-#include "src/base/recorder.h"
 #include "src/base/notify.h"
+#include "src/base/recorder.h"
+#include "src/base/watchdog.h"
 #include "src/net/addr.h"
 #include "src/net/tls.h"
 
@@ -102,7 +103,7 @@ static void on_peer_msg(void *user, const char *site, json_t *msg)
 }
 
 static void on_peer_refused(void *user, const char *site, const char *address,
-                            const struct hdt_error *why)
+                            const struct hdt_error *why, uint64_t n)
 {
     struct hdt_gateway *gw = user;
     struct hdt_gwsite *peer = hdt_federation_site(gw, site);
@@ -114,7 +115,7 @@ static void on_peer_refused(void *user, const char *site, const char *address,
     if (peer && !peer->up) {
         snprintf(peer->why_down, sizeof(peer->why_down), "%s", why->msg);
     }
-    hdt_refusals_note(gw, site, address, why);
+    hdt_refusals_note(gw, site, address, why, n);
 }
 
 static void on_client_up(void *user, const struct hdt_client_info *info, const json_t *hello)
@@ -237,6 +238,7 @@ static void on_end_signal(evutil_socket_t number, short what, void *user)
 
     (void)what;
     hdt_log_info("ending on %s", strsignal((int)number));
+    hdt_watchdog_arm(gw->deadlines.end_us, "connections, codec threads or the store");
     hdt_notify_stopping();
     event_base_loopexit(gw->base, NULL);
 }
@@ -344,6 +346,7 @@ static enum hdt_status gateway_load(struct hdt_gateway *gw, const char *path, st
     HDT_TRY(hdt_conf_load(&hdt_gateway_conf_schema, path, &gw->conf, &doc, err));
     status = gateway_check(gw, doc, err);
     hdt_conf_doc_free(doc);
+    hdt_deadlines_derive(&gw->deadlines, gw->conf.progress_timeout, 0);
     if (status != HDT_OK) {
         return status;
     }
@@ -439,8 +442,7 @@ static enum hdt_status gateway_open_dataplane(struct hdt_gateway *gw, struct hdt
         .memory_bytes = gw->conf.data.memory,
         .rate_bits_per_s = gw->conf.wan.rate,
         .congestion = gw->conf.wan.congestion,
-        .suspect_after_ms = gw->conf.wan.suspect_after,
-        .progress_timeout_ms = gw->conf.wan.progress_timeout,
+        .deadlines = gw->deadlines,
     };
 
     return hdt_dataplane_open(&conf, &dataplane_events, gw, &gw->dp, err);

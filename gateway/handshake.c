@@ -23,9 +23,6 @@
  * one is refused with EEXIST, which is no failure, or closed when both had been accepted already.
  */
 
-/* Another session of the same peer that was silent for so long gives way in a tie. */
-#define HANDSHAKE_SILENCE_US (4 * HDT_DP_HEARTBEAT_US)
-
 json_t *hdt_handshake_body(struct hdt_dataplane *dp)
 {
     json_t *body = json_object();
@@ -37,6 +34,8 @@ json_t *hdt_handshake_body(struct hdt_dataplane *dp)
     json_object_set_new(body, "instance", hdt_msg_u64_hex(dp->conf.instance));
     json_object_set_new(body, "version", json_string(dp->conf.version));
     json_object_set_new(body, "clock_us", json_integer(hdt_clock_wall_us()));
+    json_object_set_new(body, "progress_timeout_ms",
+                        json_integer(dp->conf.deadlines.progress_us / HDT_US_PER_MS));
     return body;
 }
 
@@ -95,6 +94,9 @@ void hdt_handshake_report(struct hdt_conn *conn, const struct hdt_error *why)
     if (why->status == HDT_EEXIST || why->status == HDT_ECANCELED || why->status == HDT_OK) {
         return;
     }
+    if (conn->awaits_verdict && conn->identity.name[0] == '\0') {
+        return; /* a stranger: the doorman says it */
+    }
     conn->is_reported = true;
     if (peer == NULL) {
         if (now_us >= dp->report_window_us + HDT_US_PER_S) {
@@ -102,13 +104,13 @@ void hdt_handshake_report(struct hdt_conn *conn, const struct hdt_error *why)
             dp->n_reports = 0;
         }
         if (dp->n_reports++ < HDT_DP_REPORTS_PER_S) {
-            hdt_dpevent_peer_refused(dp, conn->identity.name, conn->address, why);
+            hdt_dpevent_peer_refused(dp, conn->identity.name, conn->address, why, 1);
         }
         return;
     }
     if (strcmp(peer->last_refusal, why->msg) != 0) {
         memcpy(peer->last_refusal, why->msg, sizeof(peer->last_refusal));
-        hdt_dpevent_peer_refused(dp, peer->site, conn->address, why);
+        hdt_dpevent_peer_refused(dp, peer->site, conn->address, why, 1);
     }
 }
 
@@ -238,6 +240,7 @@ static enum hdt_status handshake_check_limits(const json_t *body, struct hdt_err
 {
     const json_int_t n_streams = json_integer_value(json_object_get(body, "streams"));
     const json_int_t chunk = json_integer_value(json_object_get(body, "chunk"));
+    const json_int_t knob_ms = json_integer_value(json_object_get(body, "progress_timeout_ms"));
 
     if (n_streams < 1 || n_streams > HDT_DP_STREAMS_MAX) {
         return hdt_error_set(err, HDT_EPROTO,
@@ -249,6 +252,11 @@ static enum hdt_status handshake_check_limits(const json_t *body, struct hdt_err
         return hdt_error_set(err, HDT_EPROTO, "cannot join: chunks of %lld bytes announced",
                              (long long)chunk);
     }
+    if (knob_ms < HDT_DEADLINES_KNOB_MIN_MS || knob_ms > HDT_DEADLINES_KNOB_MAX_MS) {
+        return hdt_error_set(
+            err, HDT_EPROTO, "cannot join: progress_timeout %lld ms announced, %d to %d allowed",
+            (long long)knob_ms, HDT_DEADLINES_KNOB_MIN_MS, HDT_DEADLINES_KNOB_MAX_MS);
+    }
     return HDT_OK;
 }
 
@@ -259,7 +267,29 @@ static bool handshake_session_stands(const struct hdt_peer *peer, uint64_t insta
 
     return session != NULL && session->peer_instance == instance && session->dialled_by_us &&
            strcmp(peer->dp->conf.site, peer->site) < 0 &&
-           hdt_session_silent_us(session, hdt_clock_now_us()) < HANDSHAKE_SILENCE_US;
+           hdt_session_is_sound(session, hdt_clock_now_us());
+}
+
+/* A session is news for the main thread, the audit log and every flow: a peer may have a few at
+ * once, then one a second. Who dials as it should backs off longer than that. */
+static enum hdt_status handshake_check_rate(struct hdt_peer *peer, struct hdt_error *err)
+{
+    const int64_t now_us = hdt_clock_now_us();
+
+    peer->session_tokens += (double)(now_us - peer->session_us) / (double)HDT_US_PER_S;
+    peer->session_us = now_us;
+    if (peer->session_tokens > HDT_DP_SESSIONS_BURST) {
+        peer->session_tokens = HDT_DP_SESSIONS_BURST;
+    }
+    if (peer->session_tokens < 1) {
+        hdt_error_set(err, HDT_EPEER,
+                      "cannot join site '%s': '%s' has opened more than %d sessions within seconds",
+                      peer->dp->conf.site, peer->site, HDT_DP_SESSIONS_BURST);
+        hdt_error_hint(err, "do two gateways run as site '%s'?", peer->site);
+        return HDT_EPEER;
+    }
+    peer->session_tokens -= 1;
+    return HDT_OK;
 }
 
 static enum hdt_status handshake_accept_session(struct hdt_conn *conn, json_t *body,
@@ -269,6 +299,7 @@ static enum hdt_status handshake_accept_session(struct hdt_conn *conn, json_t *b
 
     HDT_TRY(handshake_check_limits(body, err));
     conn->peer = hdt_peer_get(conn->dp, conn->identity.name);
+    HDT_TRY(handshake_check_rate(conn->peer, err));
     conn->session_id = hdt_msg_hex_u64(json_object_get(body, "session"));
     if (handshake_session_stands(conn->peer, instance)) {
         return hdt_error_set(err, HDT_EEXIST,
@@ -331,7 +362,8 @@ static enum hdt_status handshake_on_welcome(struct hdt_conn *conn, json_t *body,
     }
     HDT_TRY(handshake_check_limits(body, err));
     if (session != NULL && session->peer_instance == instance && !session->dialled_by_us &&
-        strcmp(conn->dp->conf.site, conn->peer->site) > 0) {
+        strcmp(conn->dp->conf.site, conn->peer->site) > 0 &&
+        hdt_session_is_sound(session, hdt_clock_now_us())) {
         return hdt_error_set(err, HDT_EEXIST,
                              "cannot join site '%s': the session it dialled stands",
                              conn->peer->site);

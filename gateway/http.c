@@ -14,6 +14,7 @@
 
 struct hdt_http {
     struct evhttp *evhttp;
+    struct hdt_http_guard *guard;
 };
 
 static void http_reply(struct evhttp_request *request, const char *type, const char *text,
@@ -24,6 +25,7 @@ static void http_reply(struct evhttp_request *request, const char *type, const c
 
     evhttp_add_header(headers, "Content-Type", type);
     evhttp_add_header(headers, "Cache-Control", "no-store");
+    evhttp_add_header(headers, "Connection", "close"); /* its time is bounded, see http_guard.c */
     evbuffer_add(body, text, len);
     evhttp_send_reply(request, HTTP_OK, "OK", body);
     evbuffer_free(body);
@@ -59,6 +61,7 @@ static void http_other(struct evhttp_request *request, void *user)
 
 enum hdt_status hdt_http_open(struct hdt_gateway *gw, struct hdt_http **out, struct hdt_error *err)
 {
+    struct evhttp_bound_socket *bound;
     struct hdt_http *http;
     struct hdt_addr addr;
     int fd;
@@ -68,11 +71,13 @@ enum hdt_status hdt_http_open(struct hdt_gateway *gw, struct hdt_http **out, str
     hdt_addr_of_socket(fd, false, gw->http_address, sizeof(gw->http_address));
     http = hdt_calloc(1, sizeof(*http));
     http->evhttp = evhttp_new(gw->base);
-    if (!http->evhttp || evhttp_accept_socket(http->evhttp, fd) != 0) {
+    bound = http->evhttp ? evhttp_accept_socket_with_handle(http->evhttp, fd) : NULL;
+    if (!bound) {
         close(fd);
         hdt_http_close(http);
         return hdt_error_set(err, HDT_EIO, "cannot serve HTTP on %s", gw->conf.http.listen);
     }
+    http->guard = hdt_http_guard_new(gw, http->evhttp, bound);
     evhttp_set_allowed_methods(http->evhttp, EVHTTP_REQ_GET | EVHTTP_REQ_HEAD);
     evhttp_set_max_headers_size(http->evhttp, 8192);
     evhttp_set_max_body_size(http->evhttp, 1024);
@@ -91,6 +96,7 @@ void hdt_http_close(struct hdt_http *http)
         if (http->evhttp) {
             evhttp_free(http->evhttp);
         }
+        hdt_http_guard_free(http->guard);
         free(http);
     }
 }

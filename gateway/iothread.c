@@ -50,7 +50,6 @@ static void iothread_wind_up(struct hdt_iothread *io)
     struct hdt_conn *conn;
     bool is_empty;
 
-    hdt_listeners_cancel(io);
     hdt_dp_lock(io->dp);
     DL_FOREACH(io->dp->conns, conn)
     {

@@ -20,10 +20,6 @@
 #include <string.h>
 #include <utlist.h>
 
-#define ASSIGN_TIMEOUT_MS                                                                          \
- 600000 /* loading a large checkpoint over the WAN; a lost worker ends it */
-#define ANSWER_TIMEOUT_MS 10000
-
 struct hdt_gwjob_wait {
     struct hdt_gwjob *job;
     uint32_t epoch; /* the job's when it was asked */
@@ -175,7 +171,9 @@ static void assign_answered(struct hdt_gateway *gw, void *user, const json_t *re
 
 static void order_assign(struct hdt_gateway *gw, struct hdt_gwjob *job, size_t rank)
 {
-    static const struct order order = {"assign", ASSIGN_TIMEOUT_MS, assign_answered};
+    /* As long as the rank says that it builds ("task.alive"), the deadline begins anew. */
+    const struct order order = {"assign", (int)(job->deadlines.rank_us / HDT_US_PER_MS),
+                                assign_answered};
     json_t *body = order_body(job, rank, job->epoch);
 
     json_object_update_new(body, json_pack("{s:I, s:O, s:O, s:O, s:s, s:s}", "number",
@@ -183,6 +181,7 @@ static void order_assign(struct hdt_gateway *gw, struct hdt_gwjob *job, size_t r
                                            job->conf_json, "model", job->model_json, "resume",
                                            hdt_gwjob_resume(job), "coordinator", gw->conf.site));
     json_object_set_new(body, "submitted", json_string(job->submitted));
+    json_object_set_new(body, "knob_ms", json_integer(job->deadlines.progress_us / HDT_US_PER_MS));
     order_give(gw, job, rank, &order, body);
 }
 
@@ -210,7 +209,8 @@ static void start_answered(struct hdt_gateway *gw, void *user, const json_t *rep
 
 static void order_start(struct hdt_gateway *gw, struct hdt_gwjob *job, size_t rank)
 {
-    static const struct order order = {"start", ANSWER_TIMEOUT_MS, start_answered};
+    const struct order order = {"start", (int)(gw->deadlines.answer_us / HDT_US_PER_MS),
+                                start_answered};
     char address[HDT_ADDRESS_CAP];
     json_t *body;
 
@@ -243,7 +243,8 @@ static void release_answered(struct hdt_gateway *gw, void *user, const json_t *r
 /* The epoch before, and all that are older. */
 static void order_release(struct hdt_gateway *gw, struct hdt_gwjob *job, size_t rank)
 {
-    static const struct order order = {"release", ANSWER_TIMEOUT_MS, release_answered};
+    const struct order order = {"release", (int)(gw->deadlines.answer_us / HDT_US_PER_MS),
+                                release_answered};
 
     order_give(gw, job, rank, &order, order_body(job, rank, job->epoch - 1));
 }

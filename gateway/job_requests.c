@@ -72,7 +72,8 @@ static enum hdt_status job_submit(struct hdt_gateway *gw, const json_t *msg, str
     enum hdt_status status;
 
     HDT_TRY(hdt_gwjob_parse((json_t *)hdt_msg_body(msg), "job", &job, err));
-    if ((status = job_check_workers(gw, job, err)) != HDT_OK ||
+    if ((status = hdt_gwjob_settle_deadlines(gw, job, err)) != HDT_OK ||
+        (status = job_check_workers(gw, job, err)) != HDT_OK ||
         (status = hdt_store_next(gw->store, "job", &job->number, err)) != HDT_OK ||
         (status = hdt_gwjob_open_run_dir(gw, job, err)) != HDT_OK) {
         hdt_gwjob_free(job);
@@ -81,6 +82,7 @@ static enum hdt_status job_submit(struct hdt_gateway *gw, const json_t *msg, str
     job->job = job_wire_number(gw->conf.site, job->number);
     job->epoch = 1;
     snprintf(job->submitted, sizeof(job->submitted), "%016" PRIx64, gw->instance);
+    hdt_gwjob_write_plan(job);
     LL_APPEND(gw->jobs, job);
     *out = job;
     return HDT_OK;

@@ -10,6 +10,7 @@
 #include "gateway/store.h"
 #include "src/base/buf.h"
 #include "src/base/clock.h"
+#include "src/base/file.h"
 #include "src/base/log.h"
 #include "src/core/msg.h"
 
@@ -72,6 +73,9 @@ static void record_add_progress(json_t *record, struct hdt_gwjob *job)
                                      (json_int_t)job->first_step, "lost_step",
                                      (json_int_t)job->lost_step, "lost_time", wall_of(job->lost_us),
                                      "error", hdt_msg_error_body(&job->error)));
+    if (job->cluster_json) {
+        json_object_set(record, "cluster", job->cluster_json);
+    }
 }
 
 void hdt_gwjob_save(struct hdt_gateway *gw, struct hdt_gwjob *job)
@@ -86,6 +90,26 @@ void hdt_gwjob_save(struct hdt_gateway *gw, struct hdt_gwjob *job)
         hdt_log_failure(HDT_LOG_ERROR, &err);
     }
     json_decref(record);
+}
+
+void hdt_gwjob_write_plan(const struct hdt_gwjob *job)
+{
+    json_t *json = json_pack("{s:O, s:O, s:O, s:O*, s:I, s:O}", "job", job->conf_json, "model",
+                             job->model_json, "plan", job->plan_json, "cluster", job->cluster_json,
+                             "epoch", (json_int_t)job->epoch, "traces", job->traces);
+    char *path = hdt_asprintf("%s/plan.json", job->run_dir);
+    char *text = json_dumps(json, JSON_INDENT(1) | JSON_REAL_PRECISION(17));
+    struct hdt_buf bytes = {0};
+    struct hdt_error err = {0};
+
+    hdt_buf_append_str(&bytes, text);
+    if (hdt_file_write(path, &bytes, 0644, HDT_FILE_REPLACE, &err) != HDT_OK) {
+        hdt_log_failure(HDT_LOG_WARN, &err);
+    }
+    hdt_buf_release(&bytes);
+    free(text);
+    free(path);
+    json_decref(json);
 }
 
 enum hdt_status hdt_gwjob_open_run_dir(struct hdt_gateway *gw, struct hdt_gwjob *job,
@@ -116,6 +140,7 @@ void hdt_gwjob_free(struct hdt_gwjob *job)
     json_decref(job->conf_json);
     json_decref(job->model_json);
     json_decref(job->plan_json);
+    json_decref(job->cluster_json);
     json_decref(job->ranks);
     json_decref(job->traces);
     hdt_journal_close(job->metrics);
@@ -128,8 +153,20 @@ void hdt_gwjob_free(struct hdt_gwjob *job)
     hdt_gwjob_waits_free(job);
     free(job->by_rank);
     free(job->rank_is_done);
+    free(job->alive);
     hdt_rank_waits_free(job);
     free(job);
+}
+
+static enum hdt_status job_check_cluster(const struct hdt_gwjob *job, struct hdt_error *err)
+{
+    struct hdt_cluster cluster;
+
+    if (job->cluster_json) {
+        HDT_TRY(hdt_cluster_from_json(job->cluster_json, "cluster", &cluster, err));
+        hdt_cluster_release(&cluster);
+    }
+    return HDT_OK;
 }
 
 /* Parse what an operator or the store says; on success *out is a job in no list. */
@@ -139,24 +176,26 @@ enum hdt_status hdt_gwjob_parse(json_t *body, const char *conf_key, struct hdt_g
     struct hdt_gwjob *job = hdt_calloc(1, sizeof(*job));
     struct hdt_model_config model;
     const char *resume = "";
-    json_t *conf, *model_json, *plan;
+    json_t *conf, *model_json, *plan, *cluster = NULL;
     enum hdt_status status;
 
     job->traces = json_array();
     job->ranks = json_array();
-    if (json_unpack(body, "{s:o, s:o, s:o, s?:s}", conf_key, &conf, "model", &model_json, "plan",
-                    &plan, "resume", &resume) != 0) {
+    if (json_unpack(body, "{s:o, s:o, s:o, s?:o, s?:s}", conf_key, &conf, "model", &model_json,
+                    "plan", &plan, "cluster", &cluster, "resume", &resume) != 0) {
         status = hdt_error_set(err, HDT_EPROTO, "submit needs job, model and plan");
         goto err_job;
     }
     job->conf_json = json_incref(conf);
     job->model_json = json_incref(model_json);
     job->plan_json = json_incref(plan);
+    job->cluster_json = json_is_null(cluster) ? NULL : json_incref(cluster);
     job->resume = hdt_strdup(resume);
     if ((status = hdt_conf_from_json(&hdt_job_schema, conf, "job", &job->conf, err)) != HDT_OK ||
         (status = hdt_model_from_json(model_json, "model", &model, err)) != HDT_OK ||
         (status = hdt_job_check(&job->conf, &model, NULL, err)) != HDT_OK ||
-        (status = hdt_plan_from_json(plan, &model, &job->plan, err)) != HDT_OK) {
+        (status = hdt_plan_from_json(plan, &model, &job->plan, err)) != HDT_OK ||
+        (status = job_check_cluster(job, err)) != HDT_OK) {
         goto err_job;
     }
     snprintf(job->name, sizeof(job->name), "%s", job->conf.name);
@@ -261,6 +300,9 @@ static void job_load(void *user, uint32_t number, const char *state_name, const 
     job->number = json_integer_value(json_object_get(record, "number"));
     job->last_report_us = hdt_clock_now_us();
     job_load_progress(job, record);
+    if (hdt_gwjob_settle_deadlines(gw, job, &err) != HDT_OK) {
+        hdt_log_failure(HDT_LOG_WARN, &err); /* the knob was changed meanwhile; it goes on */
+    }
     LL_APPEND(gw->jobs, job);
     if (hdt_gwjob_open_run_dir(gw, job, &err) != HDT_OK) {
         hdt_log_failure(HDT_LOG_WARN, &err);

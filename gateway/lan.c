@@ -20,6 +20,7 @@
  * may have ended while they travelled.
  */
 #define CLIENT_POOLS_MAX 64
+#define CLIENTS_MAX      4096
 
 struct hdt_client *hdt_client_find(struct hdt_dataplane *dp, uint64_t number)
 {
@@ -115,10 +116,7 @@ void hdt_client_on_closed(struct hdt_conn *conn, const struct hdt_error *why)
 
     client_end_payload(conn);
     if (conn->state != HDT_CONN_UP) {
-        dp->strangers++;
-        if (why->status != HDT_OK) {
-            hdt_log_warn_limited(5, "dropped a client before its hello: %s", why->msg);
-        }
+        hdt_doorman_verdict(conn, conn->close_after != NULL ? &conn->close_why : why);
     }
     if (client == NULL) {
         return;
@@ -272,6 +270,10 @@ static enum hdt_status client_welcome(struct hdt_conn *conn, json_t *msg, struct
     }
     HDT_TRY(hdt_handshake_check(dp, body, "the client", err));
     HDT_TRY(client_read_hello(conn, body, &role, &name, err));
+    if (HASH_CNT(hh, dp->clients) >= CLIENTS_MAX) {
+        return hdt_error_set(err, HDT_ENOMEM, "cannot let '%s' in: %d clients are connected", name,
+                             CLIENTS_MAX);
+    }
     if (role == HDT_CLIENT_WORKER) {
         HDT_TRY(client_check_name(dp, name, instance, err));
     }
@@ -286,6 +288,7 @@ static enum hdt_status client_welcome(struct hdt_conn *conn, json_t *msg, struct
     HASH_ADD(hh, dp->clients, number, sizeof(client->number), client);
     conn->client = client;
     conn->state = HDT_CONN_UP;
+    hdt_doorman_verdict(conn, NULL);
     answer = hdt_handshake_body(dp);
     json_object_set_new(answer, "client", json_integer((json_int_t)client->number));
     json_object_set_new(answer, "name", json_string(client->name));
@@ -308,28 +311,13 @@ static struct hdt_flow_end *client_flow(struct hdt_conn *conn, const struct hdt_
                                                                                             : NULL;
 }
 
-/* Bytes for a flow that is gone: read and dropped. A plan changes rarely, so that memory for them
- * is made when it does. */
-static enum hdt_status client_place_stale(struct hdt_conn *conn, size_t len, void **buf,
-                                          struct hdt_error *err)
-{
-    free(conn->msg_buf);
-    conn->msg_buf = len <= conn->dp->conf.memory_bytes ? malloc(len) : NULL;
-    if (conn->msg_buf == NULL) {
-        return hdt_error_set(err, HDT_ENOMEM,
-                             "cannot accept %zu bytes of a flow that is not open: no memory", len);
-    }
-    *buf = conn->msg_buf;
-    return HDT_OK;
-}
-
 static enum hdt_status lan_place(struct hdt_stream *stream, void *user,
                                  const struct hdt_frame *frame, size_t payload_len, void **buf,
                                  struct hdt_error *err)
 {
     struct hdt_conn *conn = user;
     struct hdt_flow_end *flow;
-    enum hdt_status status;
+    enum hdt_status status = HDT_OK;
 
     (void)stream;
     if (frame->kind == HDT_FRAME_MSG) {
@@ -347,7 +335,7 @@ static enum hdt_status lan_place(struct hdt_stream *stream, void *user,
             conn->rx_mem = hdt_mem_ref(flow->mem);
         }
     } else {
-        status = client_place_stale(conn, payload_len, buf, err);
+        *buf = NULL; /* of a flow that is gone */
     }
     hdt_dp_unlock(conn->dp);
     return status;
@@ -474,6 +462,7 @@ static enum hdt_status lan_record(struct hdt_stream *stream, void *user,
         }
         return hdt_error_set(err, HDT_ECANCELED, "cannot read on: the connection is closing");
     }
+    hdt_conn_charge(conn, hdt_record_cost(frame));
     if (frame->kind == HDT_FRAME_POOL && conn->client != NULL) {
         return client_add_pool(conn, frame, passed_fd, err);
     }

@@ -17,13 +17,12 @@
 #include <string.h>
 #include <utlist.h>
 
-#define MAX_PEERS       256
-#define DIAL_TIMEOUT_MS 8000
-#define SKEW_WARN_MS    1000
-#define SKEW_FAIL_MS    30000
-#define MTU_LOW         1280u       /* what IPv6 asks of every link */
-#define PROBE_LOST      (64u << 10) /* fewer bytes than this of a probe arrived: none of its records */
-#define BUFFER_SHARE    0.8         /* of what a stream may hold: from here on it limits */
+#define MAX_PEERS    256
+#define SKEW_WARN_MS 1000
+#define SKEW_FAIL_MS 30000
+#define MTU_LOW      1280u       /* what IPv6 asks of every link */
+#define PROBE_LOST   (64u << 10) /* fewer bytes than this of a probe arrived: none of its records */
+#define BUFFER_SHARE 0.8         /* of what a stream may hold: from here on it limits */
 
 struct doctor {
     json_t *request, *checks;
@@ -301,9 +300,9 @@ void hdt_doctor_request(struct hdt_gateway *gw, const json_t *msg)
         peer_check(doctor->checks, site, stats_find(doctor->before, doctor->n_before, site->name));
         if (site->up && gw->conf.wan.advertise[0]) {
             doctor->n_waiting++;
-            hdt_route_request(gw, site->name, "dial.back",
-                              json_pack("{s:s}", "address", gw->conf.wan.advertise),
-                              DIAL_TIMEOUT_MS, dial_back_answered, doctor);
+            hdt_route_request(
+                gw, site->name, "dial.back", json_pack("{s:s}", "address", gw->conf.wan.advertise),
+                (int)(gw->deadlines.answer_us / HDT_US_PER_MS), dial_back_answered, doctor);
         }
     }
     refusals_check(gw, doctor->checks);

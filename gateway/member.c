@@ -14,8 +14,9 @@
 #include <string.h>
 #include <utlist.h>
 
-#define ANY_EPOCH      0xffffffffu
-#define MAX_FLOW_STATS 4096
+#define ANY_EPOCH         0xffffffffu
+#define MAX_JOBS_PER_SITE 64
+#define MAX_FLOW_STATS    4096
 
 struct hdt_gwmember {
     uint32_t job, epoch;
@@ -61,6 +62,25 @@ static enum hdt_status member_check_owner(struct hdt_gateway *gw, json_int_t job
     return HDT_OK;
 }
 
+/* Each is memory and a record in the store: a coordinator that says job after job is stopped. */
+static enum hdt_status member_check_number(const struct hdt_gateway *gw, const char *coordinator,
+                                           struct hdt_error *err)
+{
+    const struct hdt_gwmember *member;
+    size_t n = 0;
+
+    LL_FOREACH(gw->members, member)
+    {
+        n += strcmp(member->coordinator, coordinator) == 0;
+    }
+    if (n >= MAX_JOBS_PER_SITE) {
+        hdt_error_set(err, HDT_ENOMEM, "site %s has %zu jobs here that are not closed", coordinator,
+                      n);
+        return HDT_ENOMEM;
+    }
+    return HDT_OK;
+}
+
 /* HDT_AGAIN: this epoch or a newer one is known already. */
 static enum hdt_status member_add(struct hdt_gateway *gw, const json_t *record,
                                   struct hdt_error *err)
@@ -89,6 +109,9 @@ static enum hdt_status member_add(struct hdt_gateway *gw, const json_t *record,
         hdt_log_debug("job %u: plan of epoch %lld dropped, epoch %u is there",
                       hdt_gwjob_number_of(member->job), (long long)epoch, member->epoch);
         return HDT_AGAIN;
+    }
+    if (!member) {
+        HDT_TRY(member_check_number(gw, coordinator, err));
     }
     HDT_TRY(hdt_plan_from_json(plan_json, &model, &plan, err));
     if (member) {
@@ -129,8 +152,9 @@ void hdt_member_job_plan(struct hdt_gateway *gw, const json_t *msg)
     enum hdt_status status;
 
     if (!coordinator || strcmp(coordinator, hdt_msg_from(msg)) != 0) {
-        hdt_log_warn("job.plan from %s for a job of %s dropped", hdt_msg_from(msg),
-                     coordinator ? coordinator : "?");
+        gw->n_refused_messages++;
+        hdt_log_warn_limited(60, "job.plan from %s for a job of %s dropped", hdt_msg_from(msg),
+                             coordinator ? coordinator : "?");
         return;
     }
     status = member_add(gw, body, &err);

@@ -285,7 +285,7 @@ PEER_VALUE(value_losses, peer->n_stream_losses)
 PEER_VALUE(value_streams, peer->n_streams)
 
 static const struct peer_metric peer_metrics[] = {
-    {"hdt_peer_suspect", "gauge", "1 while the peer is silent for longer than suspect_after.",
+    {"hdt_peer_suspect", "gauge", "1 while no byte has come from the peer for four heartbeats.",
      value_suspect},
     {"hdt_peer_silent_seconds", "gauge", "Since the last byte from the peer.", value_silent},
     {"hdt_peer_rtt_seconds", "gauge", "Round trip time on the control stream.", value_rtt},
@@ -362,6 +362,7 @@ void hdt_metrics_text(struct hdt_gateway *gw, struct hdt_buf *out)
     metrics_certificates(gw, out);
     metrics_workers(gw, out);
     metrics_sites(gw, out);
+    hdt_strangers_metrics(gw, out);
     metrics_peers(gw, out);
     hdt_metrics_jobs(gw, out);
 }

@@ -14,6 +14,10 @@
  * first shows a valid certificate, and stays: there are as many as sites in the federation.
  */
 
+/* Beside a silent session a dial connects within the round trip of an idle link and so much, or the
+ * next begins. */
+#define PEER_BESIDE_CONNECT_US (200 * HDT_US_PER_MS)
+
 struct hdt_peer *hdt_peer_find(struct hdt_dataplane *dp, const char *site)
 {
     struct hdt_peer *peer;
@@ -74,15 +78,29 @@ void hdt_peer_mark(struct hdt_flow_end *flow)
     }
 }
 
-/* Between half and all of the back-off, so that two sites do not dial in step. */
+/* Between half and all of the back-off, so that two sites do not dial in step. Beside a session
+ * that stands the pause stays short: the next dial is the one that finds the link healed. */
 static void peer_back_off(struct hdt_peer *peer)
 {
-    const int64_t half_us = peer->backoff_us / 2;
+    const int64_t max_us = peer->dp->conf.deadlines.backoff_us;
+    const int64_t pause_us = peer->session == NULL ? peer->backoff_us : HDT_DP_TICK_US / 2;
+    const int64_t half_us = pause_us / 2;
 
     peer->next_dial_us =
         hdt_clock_now_us() + half_us + (int64_t)(hdt_dp_random(peer->dp) % (uint64_t)(half_us + 1));
-    peer->backoff_us =
-        peer->backoff_us * 2 < HDT_DP_BACKOFF_MAX_US ? peer->backoff_us * 2 : HDT_DP_BACKOFF_MAX_US;
+    if (peer->session == NULL) {
+        peer->backoff_us = peer->backoff_us * 2 < max_us ? peer->backoff_us * 2 : max_us;
+    }
+}
+
+/* How long a dial may take to connect. TCP repeats a SYN after 1, 3 and 7 seconds; beside a
+ * session, whose round trip is known, a new dial is sooner. */
+static int64_t peer_connect_us(const struct hdt_peer *peer)
+{
+    const int64_t max_us = peer->dp->conf.deadlines.connect_us;
+    const int64_t beside_us = peer->min_rtt_us * 5 / 4 + PEER_BESIDE_CONNECT_US;
+
+    return peer->session != NULL && beside_us < max_us ? beside_us : max_us;
 }
 
 void hdt_peer_dial_failed(struct hdt_peer *peer, struct hdt_conn *conn, const struct hdt_error *why)
@@ -103,9 +121,16 @@ static void peer_begin_dial(struct hdt_peer *peer, const struct hdt_addr *addr)
     conn->peer = peer;
     conn->addr = *addr;
     memcpy(conn->address, peer->address, sizeof(conn->address));
-    conn->deadline_us = hdt_clock_now_us() + HDT_DP_CONNECT_TIMEOUT_US;
+    conn->deadline_us = hdt_clock_now_us() + peer_connect_us(peer);
     peer->dialling = conn;
     hdt_conn_kick(conn);
+}
+
+/* L */
+static bool peer_is_to_dial(const struct hdt_peer *peer, int64_t now_us)
+{
+    return peer->wanted &&
+           (peer->session == NULL || hdt_session_wants_another(peer->session, now_us));
 }
 
 void hdt_peer_resolved(struct hdt_dataplane *dp, const char *site, const char *address,
@@ -117,33 +142,40 @@ void hdt_peer_resolved(struct hdt_dataplane *dp, const char *site, const char *a
     peer = hdt_peer_find(dp, site);
     HDT_ASSERT(peer != NULL && peer->resolving);
     peer->resolving = false;
-    if (dp->stopping || !peer->wanted || peer->session != NULL ||
+    if (dp->stopping || !peer_is_to_dial(peer, hdt_clock_now_us()) ||
         strcmp(peer->address, address) != 0) {
         hdt_dp_unlock(dp);
         return;
     }
     if (addr != NULL) {
+        peer->addr = *addr;
+        peer->has_addr = true;
         peer_begin_dial(peer, addr);
     } else {
         if (strcmp(peer->last_refusal, err->msg) != 0) {
             memcpy(peer->last_refusal, err->msg, sizeof(peer->last_refusal));
-            hdt_dpevent_peer_refused(dp, peer->site, peer->address, err);
+            hdt_dpevent_peer_refused(dp, peer->site, peer->address, err, 1);
         }
         hdt_peer_dial_failed(peer, NULL, err);
     }
     hdt_dp_unlock(dp);
 }
 
-/* L: one peer whose address is to be resolved now; NULL: none. */
+/* L: one peer whose address is to be resolved now; NULL: none. Beside a session the address that it
+ * had will do: it is dialled here. */
 static struct hdt_peer *peer_to_dial(struct hdt_dataplane *dp, int64_t now_us)
 {
     struct hdt_peer *peer;
 
     for (peer = dp->peers; peer != NULL; peer = peer->hh.next) {
-        if (peer->wanted && peer->session == NULL && peer->dialling == NULL && !peer->resolving &&
-            now_us >= peer->next_dial_us) {
+        if (!peer_is_to_dial(peer, now_us) || peer->dialling != NULL || peer->resolving ||
+            now_us < peer->next_dial_us) {
+            continue;
+        }
+        if (peer->session == NULL || !peer->has_addr) {
             return peer;
         }
+        peer_begin_dial(peer, &peer->addr);
     }
     return NULL;
 }
@@ -186,6 +218,7 @@ void hdt_dataplane_dial(struct hdt_dataplane *dp, const char *site, const char *
     peer = hdt_peer_get(dp, site);
     if (!peer->wanted || strcmp(peer->address, address) != 0) {
         peer->wanted = true;
+        peer->has_addr = false;
         memset(peer->address, 0, sizeof(peer->address));
         snprintf(peer->address, sizeof(peer->address), "%s", address);
         peer->next_dial_us = 0;

@@ -11,10 +11,9 @@
  * finding its rate and is not timed. Filler travels when no chunk is ready, so that a probe never
  * delays a job; then it says how much is left over.
  */
-#define PROBE_RECORD_LEN (64u << 10)
-#define PROBE_BYTES_MAX  (1ull << 40)
+#define PROBE_BYTES_MAX (1ull << 40)
 
-static const uint8_t probe_filler[PROBE_RECORD_LEN];
+static const uint8_t probe_filler[HDT_FRAME_MAX_PROBE];
 
 struct hdt_out *hdt_probe_next_out(struct hdt_conn *conn, int64_t now_us)
 {
@@ -31,7 +30,7 @@ struct hdt_out *hdt_probe_next_out(struct hdt_conn *conn, int64_t now_us)
     if (out == NULL) {
         return NULL;
     }
-    len = probe->left < PROBE_RECORD_LEN ? (uint32_t)probe->left : PROBE_RECORD_LEN;
+    len = probe->left < HDT_FRAME_MAX_PROBE ? (uint32_t)probe->left : HDT_FRAME_MAX_PROBE;
     probe->left -= len;
     out->rec.frame.seq = probe->id;
     out->rec.frame.offset = probe->total;
@@ -53,6 +52,7 @@ void hdt_probe_received(struct hdt_conn *conn, const struct hdt_frame *frame, in
         memset(probe, 0, sizeof(*probe));
         probe->id = frame->seq;
         probe->total = frame->offset;
+        probe->cpu_ns = hdt_clock_process_cpu_ns();
     }
     probe->n_bytes += frame->coded_len;
     if (probe->mark_us == 0 && probe->n_bytes >= probe->total / 4) {
@@ -63,6 +63,8 @@ void hdt_probe_received(struct hdt_conn *conn, const struct hdt_frame *frame, in
         return;
     }
     probe->is_answered = true;
+    peer->dp->probe_recv_s_per_byte =
+        1e-9 * (double)(hdt_clock_process_cpu_ns() - probe->cpu_ns) / (double)probe->n_bytes;
     if (peer->session != NULL && peer->session->conns[0] != NULL) {
         json_t *body = json_object();
 
@@ -76,10 +78,25 @@ void hdt_probe_received(struct hdt_conn *conn, const struct hdt_frame *frame, in
     }
 }
 
+/* The shortest of the last round trips; of a session, the shortest may be of another route. */
+static int64_t probe_rtt_us(const struct hdt_peer *peer)
+{
+    int64_t best_us = 0;
+
+    for (size_t i = 0; i < HDT_DP_RTTS; i++) {
+        const int64_t rtt_us = peer->last_rtts_us[i];
+
+        if (rtt_us > 0 && (best_us == 0 || rtt_us < best_us)) {
+            best_us = rtt_us;
+        }
+    }
+    return best_us > 0 ? best_us : peer->min_rtt_us;
+}
+
 static void probe_end(struct hdt_peer *peer, double bytes_per_s)
 {
     peer->probe_out.active = false;
-    hdt_dpevent_probed(peer->dp, peer->site, bytes_per_s, (double)peer->min_rtt_us * 1e-6);
+    hdt_dpevent_probed(peer->dp, peer->site, bytes_per_s, (double)probe_rtt_us(peer) * 1e-6);
 }
 
 bool hdt_probe_msg(struct hdt_peer *peer, const json_t *msg)
@@ -96,6 +113,9 @@ bool hdt_probe_msg(struct hdt_peer *peer, const json_t *msg)
         us = (double)json_integer_value(json_object_get(body, "us"));
         if (bytes > 0 && us > 0) {
             peer->goodput_bytes_per_s = bytes * 1e6 / us;
+            peer->dp->probe_send_s_per_byte =
+                1e-9 * (double)(hdt_clock_process_cpu_ns() - peer->probe_out.cpu_ns) /
+                (double)peer->probe_out.total;
             probe_end(peer, peer->goodput_bytes_per_s);
         } else {
             probe_end(peer, 0);
@@ -125,6 +145,7 @@ void hdt_dataplane_probe(struct hdt_dataplane *dp, const char *site, uint64_t by
     peer->probe_out.id = hdt_dp_random(dp);
     peer->probe_out.total = bytes < PROBE_BYTES_MAX ? bytes : PROBE_BYTES_MAX;
     peer->probe_out.left = peer->probe_out.total;
+    peer->probe_out.cpu_ns = hdt_clock_process_cpu_ns();
     peer->probe_out.deadline_us = hdt_clock_now_us() + timeout_ms * HDT_US_PER_MS;
     if (peer->session == NULL || bytes == 0) {
         probe_end(peer, 0);

@@ -5,7 +5,8 @@
  * sites.
  *
  * Sites dial again every few seconds and scanners never stop, so one entry stands for all attempts
- * of a site, or of a host whose site is not known, and the log repeats a cause once a minute.
+ * of a site, or of a host whose site is not known, and the log repeats a cause once a minute; for
+ * strangers the data plane has seen to that already.
  * Causes are compared without their digits: ports, serials and the clock change from one to the
  * next.
  */
@@ -69,7 +70,7 @@ static struct hdt_gwrefusal *refusal_get(struct hdt_gateway *gw, const char *who
 }
 
 void hdt_refusals_note(struct hdt_gateway *gw, const char *site, const char *address,
-                       const struct hdt_error *why)
+                       const struct hdt_error *why, uint64_t n)
 {
     const int64_t now_us = hdt_clock_now_us();
     char who[HDT_ADDRESS_CAP];
@@ -78,16 +79,20 @@ void hdt_refusals_note(struct hdt_gateway *gw, const char *site, const char *add
     address = address && address[0] ? address : "?";
     refusal_who(who, site, address);
     r = refusal_get(gw, who);
-    if (r->n == 0 || now_us >= r->logged_us + LOG_AGAIN_US ||
+    r->n_unsaid += n;
+    if (!site[0] || r->n == 0 || now_us >= r->logged_us + LOG_AGAIN_US ||
         !is_same_cause(r->why.msg, why->msg)) {
         r->logged_us = now_us;
-        hdt_log_warn("no session with %s at %s: %s%s%s%s", site[0] ? site : "a stranger", address,
-                     why->msg, why->hint[0] ? " (hint: " : "", why->hint, why->hint[0] ? ")" : "");
+        hdt_log_warn("no session with %s at %s: %s%s%s%s (%llu more like this left out)",
+                     site[0] ? site : "a stranger", address, why->msg,
+                     why->hint[0] ? " (hint: " : "", why->hint, why->hint[0] ? ")" : "",
+                     (unsigned long long)(r->n_unsaid - 1));
+        r->n_unsaid = 0;
     }
     r->has_site = site[0] != '\0';
     r->last_us = now_us;
     r->why = *why;
-    r->n++;
+    r->n += n;
 }
 
 void hdt_refusals_forget(struct hdt_gateway *gw, const char *site)

@@ -308,6 +308,10 @@ static enum hdt_status report_take(struct hdt_gateway *gw, struct hdt_gwjob *job
     const json_t *body = hdt_msg_body(msg);
     const char *type = hdt_msg_type(msg);
 
+    if (strcmp(type, "task.alive") == 0) {
+        hdt_gwjob_take_alive(gw, job, msg);
+        return HDT_OK;
+    }
     if (strcmp(type, "step") == 0) {
         return report_step(gw, job, body);
     }

@@ -27,7 +27,8 @@
 #define MAX_REQUESTS 4096
 
 struct hdt_request {
-    int64_t id, due_us, sent_us;
+    int64_t id, sent_us, timeout_us;
+    int64_t alive_us; /* the deadline counts from here */
     char to[HDT_ADDRESS_CAP];
     char type[32];
     hdt_request_done *done;
@@ -50,6 +51,7 @@ static const struct {
 } handlers[] = {
     {"error", FROM_WORKER | FROM_OPERATOR | FROM_SITE, route_error},
     {"flow.open", FROM_WORKER, hdt_member_flow_open},
+    {"task.alive", FROM_WORKER, hdt_coordinator_report},
     {"step", FROM_WORKER, hdt_coordinator_report},
     {"eval", FROM_WORKER, hdt_coordinator_report},
     {"ckpt", FROM_WORKER, hdt_coordinator_report},
@@ -211,7 +213,8 @@ void hdt_route_request(struct hdt_gateway *gw, const char *to, const char *type,
     LL_COUNT(gw->requests, other, n_requests);
     request->id = ++gw->next_request;
     request->sent_us = hdt_clock_now_us();
-    request->due_us = request->sent_us + timeout_ms * HDT_US_PER_MS;
+    request->alive_us = request->sent_us;
+    request->timeout_us = timeout_ms * HDT_US_PER_MS;
     request->done = done;
     request->user = user;
     snprintf(request->to, sizeof(request->to), "%s", to);
@@ -262,6 +265,18 @@ void hdt_route_lost(struct hdt_gateway *gw, const char *address, const struct hd
     }
 }
 
+void hdt_route_alive(struct hdt_gateway *gw, const char *address)
+{
+    struct hdt_request *request;
+
+    LL_FOREACH(gw->requests, request)
+    {
+        if (strcmp(request->to, address) == 0) {
+            request->alive_us = hdt_clock_now_us();
+        }
+    }
+}
+
 void hdt_route_tick(struct hdt_gateway *gw)
 {
     int64_t now_us = hdt_clock_now_us();
@@ -269,12 +284,14 @@ void hdt_route_tick(struct hdt_gateway *gw)
     struct hdt_error err;
 
     while (request) {
-        if (now_us < request->due_us) {
+        if (now_us - request->alive_us < request->timeout_us) {
             request = request->next;
             continue;
         }
-        hdt_error_set(&err, HDT_ETIMEDOUT, "%s gave no answer to '%s' within %.1f s", request->to,
-                      request->type, (double)(now_us - request->sent_us) / 1e6);
+        hdt_error_set(&err, HDT_ETIMEDOUT,
+                      "%s gave no answer to '%s' in %.1f s, and no sign of life for %.1f s",
+                      request->to, request->type, (double)(now_us - request->sent_us) / 1e6,
+                      (double)(now_us - request->alive_us) / 1e6);
         hdt_error_hint(&err, "see its log: hdt logs %s", request->to);
         request_fail(gw, request, &err);
         request = gw->requests;

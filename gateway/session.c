@@ -17,18 +17,10 @@
 /*
  * A session: stream 0 and the bulk streams to one peer, under one number. Stream 0 is the session:
  * when it is lost, all is. A bulk stream that is lost is dialled again by who dialled the session.
- *
- * Signs of life: every byte on any stream counts; PING every half second makes sure that there are
- * some. A cut link loses nothing and says nothing: TCP goes on when it heals, or the progress
- * deadline closes the session and it is dialled again.
- *
- * A single stream may hang while others move (a middlebox that lost its state, a path of a bundle).
- * TCP would take minutes to tell; the PING on it, which has waited far longer than those of the
- * others took to come back, tells in seconds.
+ * Whether it lives is watched in session_watch.c.
  */
-#define SESSION_GOODPUT_WINDOW_US (200 * HDT_US_PER_MS)
-#define SESSION_NOTSENT_LOWAT     (256 * 1024)
-#define SESSION_STEADY_US         (10 * HDT_US_PER_S) /* after this, back-off begins anew */
+#define SESSION_NOTSENT_LOWAT (256 * 1024)
+#define SESSION_STEADY_US     (10 * HDT_US_PER_S) /* after this, back-off begins anew */
 
 struct hdt_session *hdt_session_ref(struct hdt_session *session)
 {
@@ -44,14 +36,21 @@ void hdt_session_unref(struct hdt_session *session)
     }
 }
 
-void hdt_session_socket_options(struct hdt_dataplane *dp, int fd, bool is_bulk)
+/* Bytes that nobody acknowledges for so long end a connection. */
+static void socket_user_timeout(int fd, int64_t timeout_us)
 {
-    const unsigned timeout_ms = (unsigned)dp->conf.progress_timeout_ms;
-    const int lowat = SESSION_NOTSENT_LOWAT;
+    const unsigned timeout_ms = (unsigned)(timeout_us / HDT_US_PER_MS);
 
     if (setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &timeout_ms, sizeof(timeout_ms)) != 0) {
         hdt_log_warn_limited(60, "cannot set TCP_USER_TIMEOUT: %s", strerror(errno));
     }
+}
+
+void hdt_session_socket_options(struct hdt_dataplane *dp, int fd, bool is_bulk)
+{
+    const int lowat = SESSION_NOTSENT_LOWAT;
+
+    socket_user_timeout(fd, dp->conf.deadlines.session_dead_us);
     if (dp->conf.congestion[0] != '\0' &&
         setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, dp->conf.congestion,
                    (socklen_t)strlen(dp->conf.congestion)) != 0) {
@@ -63,22 +62,26 @@ void hdt_session_socket_options(struct hdt_dataplane *dp, int fd, bool is_bulk)
     }
 }
 
-int64_t hdt_session_silent_us(const struct hdt_session *session, int64_t now_us)
-{
-    int64_t last_us = session->began_us;
-    unsigned i;
-
-    for (i = 0; i <= session->n_streams; i++) {
-        const struct hdt_conn *conn = session->conns[i];
-
-        if (conn != NULL && conn->stats.last_recv_us > last_us) {
-            last_us = conn->stats.last_recv_us;
-        }
-    }
-    return now_us > last_us ? now_us - last_us : 0;
-}
-
 /* ---- open, attach ---- */
+
+/* Of two sites with unlike knobs the larger counts for what is between them: the patient one is not
+ * cut off by the other, and both give up at the same time. */
+static void session_settle(struct hdt_session *session, const struct hdt_dataplane *dp,
+                           const json_t *hello)
+{
+    const json_int_t theirs_ms = json_integer_value(json_object_get(hello, "progress_timeout_ms"));
+    const int64_t ours_ms = dp->conf.deadlines.progress_us / HDT_US_PER_MS;
+
+    session->deadlines = dp->conf.deadlines;
+    if (theirs_ms > ours_ms) {
+        hdt_deadlines_derive(&session->deadlines, theirs_ms, 0);
+    }
+    if (theirs_ms != ours_ms) {
+        hdt_log_info("site %s has progress_timeout %.3g s, this one %.3g s: the larger counts "
+                     "between them",
+                     session->peer->site, (double)theirs_ms / 1e3, (double)ours_ms / 1e3);
+    }
+}
 
 static struct hdt_session *session_new(struct hdt_conn *conn, uint64_t id, uint64_t peer_instance,
                                        const json_t *hello)
@@ -93,6 +96,8 @@ static struct hdt_session *session_new(struct hdt_conn *conn, uint64_t id, uint6
     session->n_streams = (unsigned)json_integer_value(json_object_get(hello, "streams"));
     session->peer_chunk_bytes = (uint32_t)json_integer_value(json_object_get(hello, "chunk"));
     session->began_us = hdt_clock_now_us();
+    session->heard_from_us = session->began_us;
+    session_settle(session, conn->dp, hello);
     if (conn->dialled) {
         session->addr = conn->addr;
         session->n_streams = (unsigned)conn->dp->conf.n_streams;
@@ -126,9 +131,11 @@ enum hdt_status hdt_session_open(struct hdt_conn *conn, uint64_t id, uint64_t pe
 
     HDT_TRY(hdt_txq_alloc(peer, err));
     if (peer->session != NULL) {
-        const struct hdt_error why = {.status = HDT_EPEER,
-                                      .msg = "a new session takes the place of this one"};
+        struct hdt_error why;
 
+        hdt_error_set(&why, HDT_EPEER,
+                      "a new session takes the place of this one, on which no byte came for %.1f s",
+                      (double)hdt_session_silent_us(peer->session, hdt_clock_now_us()) / 1e6);
         hdt_session_close(peer->session, &why);
     }
     session = session_new(conn, id, peer_instance, hello);
@@ -136,6 +143,7 @@ enum hdt_status hdt_session_open(struct hdt_conn *conn, uint64_t id, uint64_t pe
     conn->session = hdt_session_ref(session);
     conn->index = 0;
     conn->state = HDT_CONN_UP;
+    hdt_doorman_verdict(conn, NULL);
     peer->session = session;
     peer->suspect = false;
     peer->last_refusal[0] = '\0';
@@ -145,8 +153,11 @@ enum hdt_status hdt_session_open(struct hdt_conn *conn, uint64_t id, uint64_t pe
     peer->total.n_sessions++;
     peer->rtt_us = 0;
     peer->min_rtt_us = 0;
+    memset(peer->last_rtts_us, 0, sizeof(peer->last_rtts_us));
     session_note_tls(peer, conn);
     memcpy(peer->total.address, conn->address, sizeof(peer->total.address));
+    socket_user_timeout(hdt_stream_fd(conn->stream), session->deadlines.session_dead_us);
+    hdt_session_dial_streams(session, session->began_us);
     hdt_flow_ends_resync(peer);
     hdt_dpevent_peer_up(conn->dp, peer->site, hello);
     HDT_RECORD(HDT_REC_STREAM, .text = {"session up", peer->site});
@@ -160,12 +171,19 @@ static enum hdt_status session_alloc_rx(struct hdt_session *session, struct hdt_
     const size_t len = (size_t)HDT_DP_RX_JOBS * session->peer_chunk_bytes;
     unsigned i;
 
+    if (session->peer->rx_bytes + len > conn->dp->conf.memory_bytes / 2) {
+        return hdt_error_set(err, HDT_ENOMEM,
+                             "cannot add a stream of site '%s': its streams and chunks would take "
+                             "more than half of the setting data.memory",
+                             session->peer->site);
+    }
     HDT_TRY(hdt_dp_charge(conn->dp, len, "receive buffers of a stream", err));
     conn->rx_memory = malloc(len);
     if (conn->rx_memory == NULL) {
         conn->dp->memory_used -= len;
         return hdt_error_set(err, HDT_ENOMEM, "cannot add a stream: no memory");
     }
+    session->peer->rx_bytes += len;
     for (i = 0; i < HDT_DP_RX_JOBS; i++) {
         conn->rx[i].buf = conn->rx_memory + (size_t)i * session->peer_chunk_bytes;
     }
@@ -194,8 +212,10 @@ enum hdt_status hdt_session_attach(struct hdt_session *session, struct hdt_conn 
     conn->peer = session->peer;
     conn->index = index;
     conn->state = HDT_CONN_UP;
+    hdt_doorman_verdict(conn, NULL);
     conn->hungry = true;
     conn->last_pong_us = hdt_clock_now_us();
+    socket_user_timeout(hdt_stream_fd(conn->stream), session->deadlines.session_dead_us);
     session->conns[index] = conn;
     session->backoff_us[index] = 0;
     HDT_RECORD(HDT_REC_STREAM, .n = {index}, .text = {"up", session->peer->site});
@@ -253,161 +273,12 @@ void hdt_session_detach(struct hdt_session *session, struct hdt_conn *conn,
         int64_t *backoff_us = &session->backoff_us[conn->index];
 
         *backoff_us = *backoff_us == 0 ? HDT_DP_BACKOFF_MIN_US : *backoff_us * 2;
-        *backoff_us = *backoff_us < HDT_DP_BACKOFF_MAX_US ? *backoff_us : HDT_DP_BACKOFF_MAX_US;
+        if (*backoff_us > session->deadlines.backoff_us) {
+            *backoff_us = session->deadlines.backoff_us;
+        }
         session->retry_us[conn->index] =
             hdt_clock_now_us() + *backoff_us / 2 +
             (int64_t)(hdt_dp_random(peer->dp) % (uint64_t)(*backoff_us / 2 + 1));
     }
     hdt_src_conn_lost(peer, conn->id);
-}
-
-/* ---- tick ---- */
-
-static void session_dial_streams(struct hdt_session *session, int64_t now_us)
-{
-    struct hdt_dataplane *dp = session->peer->dp;
-    unsigned i;
-
-    if (!session->dialled_by_us || dp->stopping) {
-        return;
-    }
-    for (i = 1; i <= session->n_streams; i++) {
-        struct hdt_conn *conn;
-
-        if (session->conns[i] != NULL || now_us < session->retry_us[i]) {
-            continue;
-        }
-        conn = hdt_conn_new(dp, HDT_CONN_WAN, -1);
-        conn->dialled = true;
-        conn->peer = session->peer;
-        conn->addr = session->addr;
-        memcpy(conn->address, session->addr.text, sizeof(conn->address));
-        conn->index = i;
-        conn->session_id = session->id;
-        conn->session = hdt_session_ref(session);
-        conn->deadline_us = now_us + HDT_DP_CONNECT_TIMEOUT_US;
-        session->conns[i] = conn;
-        hdt_conn_kick(conn);
-    }
-}
-
-/* Did another stream's heartbeat go there and back while this one's waited? */
-static bool session_others_move(const struct hdt_session *session, const struct hdt_conn *conn)
-{
-    const int64_t waited_from_us = conn->ping_sent_us + HDT_DP_STALL_US / 2;
-    unsigned i;
-
-    for (i = session->n_streams > 1 ? 1 : 0; i <= session->n_streams; i++) {
-        const struct hdt_conn *other = session->conns[i];
-
-        if (other != NULL && other != conn && other->last_pong_us > waited_from_us) {
-            return true;
-        }
-    }
-    return false;
-}
-
-static void session_close_stalled(struct hdt_session *session, int64_t now_us)
-{
-    struct hdt_error why;
-    unsigned i;
-
-    for (i = 1; i <= session->n_streams; i++) {
-        struct hdt_conn *conn = session->conns[i];
-        int64_t limit_us = HDT_DP_STALL_US;
-
-        if (conn == NULL || conn->state != HDT_CONN_UP || conn->ping_sent_us == 0) {
-            continue;
-        }
-        if (limit_us < 4 * conn->last_ping_rtt_us) {
-            limit_us = 4 * conn->last_ping_rtt_us;
-        }
-        if (now_us - conn->ping_sent_us > limit_us && session_others_move(session, conn)) {
-            hdt_error_set(&why, HDT_ELINK,
-                          "stream %u to site '%s' stalls: no answer in %lld ms while others move",
-                          i, session->peer->site,
-                          (long long)((now_us - conn->ping_sent_us) / HDT_US_PER_MS));
-            hdt_conn_close(conn, &why);
-        }
-    }
-}
-
-static int session_compare_doubles(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-
-    return (x > y) - (x < y);
-}
-
-/* Only windows in which the streams always had something to send say what the link can carry; the
- * median of the last five of them does not jump with one that was disturbed. */
-static void session_measure_goodput(struct hdt_peer *peer, int64_t now_us)
-{
-    double sorted[5];
-    const unsigned cap = sizeof(peer->samples) / sizeof(peer->samples[0]);
-    unsigned n;
-
-    if (now_us - peer->window_us < SESSION_GOODPUT_WINDOW_US) {
-        return;
-    }
-    if (!peer->starved && peer->window_us != 0 && peer->window_bytes > 0) {
-        peer->samples[peer->n_samples++ % cap] =
-            (double)peer->window_bytes * 1e6 / (double)(now_us - peer->window_us);
-        n = peer->n_samples < cap ? peer->n_samples : cap;
-        memcpy(sorted, peer->samples, sizeof(sorted));
-        qsort(sorted, n, sizeof(sorted[0]), session_compare_doubles);
-        peer->goodput_bytes_per_s = sorted[n / 2];
-    }
-    peer->window_us = now_us;
-    peer->window_bytes = 0;
-    peer->starved = false;
-}
-
-void hdt_session_tick(struct hdt_session *session, int64_t now_us)
-{
-    struct hdt_peer *peer = session->peer;
-    const struct hdt_dataplane_conf *conf = &peer->dp->conf;
-    const int64_t silent_us = hdt_session_silent_us(session, now_us);
-    struct hdt_error why;
-    bool suspect;
-
-    if (silent_us > conf->progress_timeout_ms * HDT_US_PER_MS) {
-        hdt_error_set(&why, HDT_ETIMEDOUT, "site '%s' is silent for %lld s", peer->site,
-                      (long long)(silent_us / HDT_US_PER_S));
-        hdt_session_close(session, &why);
-        hdt_recorder_dump("stall");
-        return;
-    }
-    suspect = silent_us > conf->suspect_after_ms * HDT_US_PER_MS;
-    if (suspect != peer->suspect) {
-        peer->suspect = suspect;
-        hdt_log_info(suspect ? "site %s is silent for %lld ms" : "site %s is heard again",
-                     peer->site, (long long)(silent_us / HDT_US_PER_MS));
-    }
-    session_dial_streams(session, now_us);
-    session_close_stalled(session, now_us);
-    session_measure_goodput(peer, now_us);
-}
-
-void hdt_session_pong(struct hdt_conn *conn, const struct hdt_frame *frame, int64_t now_us)
-{
-    struct hdt_peer *peer = conn->peer;
-    const int64_t sent_us = (int64_t)frame->offset;
-    int64_t rtt_us;
-
-    if (sent_us <= 0 || sent_us > now_us || frame->seq > conn->ping_seq) {
-        return; /* not an answer to ours */
-    }
-    rtt_us = now_us - sent_us;
-    conn->last_pong_us = now_us;
-    conn->last_ping_rtt_us = rtt_us;
-    conn->ping_sent_us = 0;
-    if (conn->index > 0 || peer->session != conn->session) {
-        return;
-    }
-    peer->rtt_us = peer->rtt_us == 0 ? rtt_us : (7 * peer->rtt_us + rtt_us) / 8;
-    if (peer->min_rtt_us == 0 || rtt_us <= peer->min_rtt_us) {
-        peer->min_rtt_us = rtt_us;
-        peer->clock_skew_us = (int64_t)frame->xxh3 - (hdt_clock_wall_us() - rtt_us / 2);
-    }
 }

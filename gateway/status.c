@@ -27,7 +27,7 @@ static json_t *peer_json(const struct hdt_peer_stats *peer)
 {
     return json_pack(
         "{s:b, s:b, s:s, s:s, s:i, s:f, s:f, s:f, s:f, s:I, s:I, s:I, s:I, s:I, s:I, "
-        "s:I, s:I, s:I, s:I, s:I, s:I, s:f}",
+        "s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:f}",
         "suspect", peer->suspect, "dialled_by_us", peer->dialled_by_us, "address", peer->address,
         "tls", peer->tls, "streams", (int)peer->n_streams, "rtt_ms", (double)peer->rtt_us / 1e3,
         "min_rtt_ms", (double)peer->min_rtt_us / 1e3, "clock_skew_ms",
@@ -37,8 +37,9 @@ static json_t *peer_json(const struct hdt_peer_stats *peer)
         "recv_chunks", (json_int_t)peer->recv_chunks, "dup_chunks", (json_int_t)peer->dup_chunks,
         "bad_chunks", (json_int_t)peer->bad_chunks, "raw_bytes", (json_int_t)peer->raw_bytes,
         "plain_bytes", (json_int_t)peer->plain_bytes, "coded_bytes", (json_int_t)peer->coded_bytes,
-        "sessions", (json_int_t)peer->n_sessions, "stream_losses",
-        (json_int_t)peer->n_stream_losses, "goodput_bits_per_s", 8 * peer->goodput_bytes_per_s);
+        "sessions", (json_int_t)peer->n_sessions, "suspects", (json_int_t)peer->n_suspects,
+        "stream_losses", (json_int_t)peer->n_stream_losses, "goodput_bits_per_s",
+        8 * peer->goodput_bytes_per_s);
 }
 
 static json_t *sites_json(struct hdt_gateway *gw)
@@ -173,5 +174,7 @@ json_t *hdt_status_json(struct hdt_gateway *gw)
         hdt_refusals_json(gw), "workers", workers_json(gw), "jobs", hdt_coordinator_status(gw),
         "flows", flows_json(gw));
     json_object_set_new(status, "disk", disk_json(gw));
+    json_object_set_new(status, "refused_connections", hdt_strangers_json(gw));
+    json_object_set_new(status, "misdeeds", hdt_misdeeds_json(gw));
     return status;
 }

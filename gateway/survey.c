@@ -3,8 +3,9 @@
  * What there is to plan with. For an operator's "cluster" request this gateway measures its links,
  * asks every other site to measure its own, asks every free worker to profile its device for the
  * job's shapes, and answers when all have answered or failed. Sites measure one after another,
- * so that probes do not disturb one another; workers profile at the same time, since they compute
- * at the same time in a run too.
+ * so that probes do not disturb one another, and before the workers, which a gateway on the same
+ * processors would disturb; workers profile at the same time, since they compute at the same time
+ * in a run too.
  */
 #include "config.h"
 
@@ -19,13 +20,10 @@
 #include <string.h>
 #include <utlist.h>
 
-#define PROBE_BYTES        (8u << 20)
-#define PROBE_TIMEOUT_MS   8000
-#define LINKS_TIMEOUT_MS   60000
-#define PROFILE_TIMEOUT_MS 120000
-#define LINKS_FRESH_US     (300 * HDT_US_PER_S) /* a measurement is used for five minutes */
-#define MAX_PEERS          256
-#define MAX_TASKS          32
+#define PROBE_BYTES    (8u << 20)
+#define LINKS_FRESH_US (300 * HDT_US_PER_S) /* a measurement is used for five minutes */
+#define MAX_PEERS      256
+#define MAX_TASKS      32
 
 /* One site's links being measured: probes of our peers, one at a time. */
 struct links_task {
@@ -123,6 +121,7 @@ static void links_end(struct hdt_gateway *gw, struct links_task *task)
     json_t *request = task->request;
     hdt_survey_done *done = task->done;
     void *user = task->user;
+    struct hdt_cluster_gateway cost;
     struct hdt_error err = {0};
 
     gw->survey.links_us = gw->survey.links_us ? gw->survey.links_us : hdt_clock_now_us();
@@ -137,9 +136,12 @@ static void links_end(struct hdt_gateway *gw, struct links_task *task)
         survey_next_site(gw);
         return;
     }
-    hdt_route_send(
-        gw, hdt_msg_reply(request, "links.are", json_pack("{s:O}", "links", gw->survey.links)),
-        &err);
+    hdt_survey_own_cost(gw, &cost);
+    hdt_route_send(gw,
+                   hdt_msg_reply(request, "links.are",
+                                 json_pack("{s:O, s:o}", "links", gw->survey.links, "gateway",
+                                           hdt_cluster_gateway_to_json(&cost))),
+                   &err);
     json_decref(request);
 }
 
@@ -153,7 +155,8 @@ static void links_next(struct hdt_gateway *gw)
             links_begin(gw, task);
         }
         if (task->next < task->n_sites) {
-            hdt_dataplane_probe(gw->dp, task->sites[task->next], PROBE_BYTES, PROBE_TIMEOUT_MS);
+            hdt_dataplane_probe(gw->dp, task->sites[task->next], PROBE_BYTES,
+                                (int)(gw->deadlines.probe_us / HDT_US_PER_MS));
             return;
         }
         links_end(gw, task);
@@ -258,11 +261,13 @@ static void cluster_collect(struct hdt_gateway *gw, const json_t *profiles,
     struct hdt_error err = {0};
 
     hdt_cluster_add_site(cluster, gw->conf.site);
+    hdt_survey_own_cost(gw, &hdt_cluster_find_site(cluster, gw->conf.site)->gateway);
     cluster_add_links(cluster, gw->conf.site, gw->survey.links);
     LL_FOREACH(gw->sites, site)
     {
         if (site->up) {
             hdt_cluster_add_site(cluster, site->name);
+            hdt_cluster_find_site(cluster, site->name)->gateway = site->cost;
             cluster_add_links(cluster, site->name, site->links);
         }
     }
@@ -317,10 +322,15 @@ static void links_answered(struct hdt_gateway *gw, void *user, const json_t *rep
 {
     struct survey *survey = user;
     struct hdt_gwsite *site = hdt_federation_site(gw, survey->sites[survey->next_site - 1]);
+    struct hdt_error err = {0};
 
     if (reply && site) {
         json_decref(site->links);
         site->links = json_incref(json_object_get(hdt_msg_body(reply), "links"));
+        if (hdt_cluster_gateway_from_json(json_object_get(hdt_msg_body(reply), "gateway"),
+                                          &site->cost, &err) != HDT_OK) {
+            hdt_log_warn("site %s: %s", site->name, err.msg);
+        }
     } else if (!reply) {
         json_array_append_new(
             survey->problems,
@@ -329,7 +339,9 @@ static void links_answered(struct hdt_gateway *gw, void *user, const json_t *rep
     survey_next_site(gw);
 }
 
-/* After our own links: the next site's, then the answer. */
+static void survey_profiles(struct hdt_gateway *gw, struct survey *survey);
+
+/* After our own links: the next site's, then the workers' profiles, then the answer. */
 static void survey_next_site(struct hdt_gateway *gw)
 {
     struct survey *survey = gw->survey.own;
@@ -343,10 +355,13 @@ static void survey_next_site(struct hdt_gateway *gw)
         hdt_route_request(
             gw, survey->sites[survey->next_site++], "links.measure",
             json_pack("{s:b}", "fresh_ok", !json_is_true(json_object_get(body, "remeasure"))),
-            LINKS_TIMEOUT_MS, links_answered, survey);
+            (int)(gw->deadlines.links_us / HDT_US_PER_MS), links_answered, survey);
         return;
     }
     survey->links_done = true;
+    survey->n_waiting = 1; /* held until all are asked: answers may come at once */
+    survey_profiles(gw, survey);
+    survey->n_waiting--;
     survey_maybe_answer(gw, survey);
 }
 
@@ -396,8 +411,8 @@ static void survey_profiles(struct hdt_gateway *gw, struct survey *survey)
                  worker->info.name);
         survey->n_waiting++;
         hdt_route_request(gw, wait->address, "profile",
-                          json_pack("{s:O, s:O}", "job", job, "model", model), PROFILE_TIMEOUT_MS,
-                          profile_answered, wait);
+                          json_pack("{s:O, s:O}", "job", job, "model", model),
+                          (int)(gw->deadlines.profile_us / HDT_US_PER_MS), profile_answered, wait);
     }
 }
 
@@ -418,9 +433,6 @@ void hdt_survey_cluster(struct hdt_gateway *gw, const json_t *msg)
     survey->problems = json_array();
     survey->sites = sites_up(gw, &survey->n_sites);
     gw->survey.own = survey;
-    survey->n_waiting = 1; /* held until all are asked: answers may come at once */
-    survey_profiles(gw, survey);
-    survey->n_waiting--;
     links_measure(gw, NULL, !json_is_true(json_object_get(hdt_msg_body(msg), "remeasure")));
 }
 

@@ -39,13 +39,14 @@ static void wan_up(struct hdt_stream *stream, void *user)
 static enum hdt_status wan_place_bulk(struct hdt_conn *conn, const struct hdt_frame *frame,
                                       void **buf, struct hdt_error *err)
 {
+    const uint32_t payload_len = frame->kind == HDT_FRAME_CHUNK ? frame->coded_len : frame->len;
     struct hdt_rx_job *job = NULL;
     unsigned i;
 
-    if (frame->coded_len > conn->session->peer_chunk_bytes) {
+    if (payload_len > conn->session->peer_chunk_bytes) {
         return hdt_error_set(err, HDT_EPROTO,
                              "cannot accept %u bytes in a record: the peer announced chunks of %u",
-                             frame->coded_len, conn->session->peer_chunk_bytes);
+                             payload_len, conn->session->peer_chunk_bytes);
     }
     for (i = 0; i < HDT_DP_RX_JOBS && job == NULL; i++) {
         job = conn->rx[i].mode == HDT_RX_IDLE ? &conn->rx[i] : NULL;
@@ -59,8 +60,11 @@ static enum hdt_status wan_place_bulk(struct hdt_conn *conn, const struct hdt_fr
     job->mode = HDT_RX_DROP;
     *buf = job->buf;
     if (frame->kind == HDT_FRAME_CHUNK) {
+        const uint64_t n_bad = conn->peer->total.bad_chunks;
+
         conn->peer->total.recv_chunks++;
         HDT_TRY(hdt_dst_place(conn->peer, job, buf, err));
+        job->is_bad = conn->peer->total.bad_chunks != n_bad;
     }
     job->conn = hdt_conn_ref(conn);
     conn->rx_now = job;
@@ -79,7 +83,9 @@ static enum hdt_status wan_place(struct hdt_stream *stream, void *user,
         return hdt_error_set(err, HDT_ECANCELED, "cannot read on: the stream is closing");
     }
     if (frame->kind == HDT_FRAME_MSG) {
-        return hdt_conn_place_msg(conn, payload_len, buf, err);
+        return conn->state == HDT_CONN_UP && conn->index > 0
+                   ? wan_breach(conn, frame, err)
+                   : hdt_conn_place_msg(conn, payload_len, buf, err);
     }
     if (conn->state != HDT_CONN_UP || conn->index == 0 ||
         (frame->kind != HDT_FRAME_CHUNK && frame->kind != HDT_FRAME_PROBE)) {
@@ -98,6 +104,9 @@ static enum hdt_status wan_record_bulk(struct hdt_conn *conn, const struct hdt_f
 
     if (job == NULL) {
         return wan_breach(conn, frame, err); /* without payload */
+    }
+    if (job->mode == HDT_RX_DROP && frame->kind == HDT_FRAME_CHUNK) {
+        hdt_conn_charge(conn, hdt_dropped_cost(frame, job->is_bad));
     }
     hdt_dp_lock(conn->dp);
     conn->rx_now = NULL;
@@ -133,9 +142,9 @@ static enum hdt_status wan_record_msg(struct hdt_conn *conn, const struct hdt_fr
     return HDT_OK;
 }
 
-/* L */
+/* L: *cost is what it takes from the peer's account. */
 static enum hdt_status wan_record_small(struct hdt_conn *conn, const struct hdt_frame *frame,
-                                        struct hdt_error *err)
+                                        int *cost, struct hdt_error *err)
 {
     switch (frame->kind) {
     case HDT_FRAME_PING:
@@ -150,7 +159,7 @@ static enum hdt_status wan_record_small(struct hdt_conn *conn, const struct hdt_
         if (conn->index == 0) {
             /* What comes late on a session that was replaced says nothing about the new one. */
             if (conn->peer->session == conn->session) {
-                hdt_flow_end_on_record(conn->peer, frame);
+                *cost += hdt_flow_end_on_record(conn->peer, frame);
             }
             return HDT_OK;
         }
@@ -165,6 +174,7 @@ static enum hdt_status wan_record(struct hdt_stream *stream, void *user,
                                   struct hdt_error *err)
 {
     struct hdt_conn *conn = user;
+    int cost = hdt_record_cost(frame);
     enum hdt_status status;
 
     (void)stream;
@@ -174,6 +184,7 @@ static enum hdt_status wan_record(struct hdt_stream *stream, void *user,
         return hdt_error_set(err, HDT_ECANCELED, "cannot read on: the stream is closing");
     }
     if (frame->kind == HDT_FRAME_MSG) {
+        hdt_conn_charge(conn, cost);
         return frame->coded_len > 0 ? wan_record_msg(conn, frame, err)
                                     : wan_breach(conn, frame, err);
     }
@@ -184,8 +195,9 @@ static enum hdt_status wan_record(struct hdt_stream *stream, void *user,
         return wan_record_bulk(conn, frame, err);
     }
     hdt_dp_lock(conn->dp);
-    status = wan_record_small(conn, frame, err);
+    status = wan_record_small(conn, frame, &cost, err);
     hdt_dp_unlock(conn->dp);
+    hdt_conn_charge(conn, cost);
     return status;
 }
 
@@ -260,13 +272,14 @@ void hdt_wan_on_closed(struct hdt_conn *conn, const struct hdt_error *why)
 {
     wan_abort_rx(conn);
     if (conn->state != HDT_CONN_UP) {
-        if (!conn->dialled) {
-            conn->dp->strangers++;
-        }
         if (why->status != HDT_OK && conn->close_after == NULL && !conn->is_reported &&
             !conn->dp->stopping) {
             hdt_handshake_report(conn, why);
         }
+        hdt_doorman_verdict(conn, conn->close_after != NULL ? &conn->close_why : why);
+    }
+    if (conn->state == HDT_CONN_UP && why->status == HDT_EPROTO) {
+        hdt_peer_misdeed(conn->peer, HDT_MISDEED_BREACH, why->msg);
     }
     if (conn->peer != NULL) {
         conn->peer->total.sent_bytes += conn->stats.sent_bytes;

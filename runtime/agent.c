@@ -196,6 +196,16 @@ static enum hdt_status on_start(struct hdt_agent *agent, json_t *msg, struct hdt
     return HDT_OK;
 }
 
+/* Not more than a message a second; of a job that is not there any more it says nothing. */
+static enum hdt_status on_alive(struct hdt_agent *agent, json_t *msg, struct hdt_error *err)
+{
+    (void)err;
+    if (runner_named(agent, msg, NULL) == HDT_OK) {
+        hdt_runner_alive(agent->runner);
+    }
+    return HDT_OK;
+}
+
 static enum hdt_status on_stop(struct hdt_agent *agent, json_t *msg, struct hdt_error *err)
 {
     const char *mode = "";
@@ -327,9 +337,16 @@ static const struct {
     const char *type;
     enum hdt_status (*handle)(struct hdt_agent *agent, json_t *msg, struct hdt_error *err);
 } handlers[] = {
-    {"assign", on_assign},        {"start", on_start},     {"stop", on_stop},
-    {"release", on_release},      {"profile", on_profile}, {"logs", on_logs},
-    {"error", on_error},          {"doctor", on_question}, {"bundle.list", on_question},
+    {"assign", on_assign},
+    {"start", on_start},
+    {"task.alive", on_alive},
+    {"stop", on_stop},
+    {"release", on_release},
+    {"profile", on_profile},
+    {"logs", on_logs},
+    {"error", on_error},
+    {"doctor", on_question},
+    {"bundle.list", on_question},
     {"bundle.read", on_question},
 };
 

@@ -23,8 +23,6 @@
 #include <unistd.h>
 
 #define BACKOFF_MIN_US (100 * HDT_US_PER_MS)
-#define BACKOFF_MAX_US (2 * HDT_US_PER_S)
-#define CLOSE_GRACE_US (2 * HDT_US_PER_S)
 
 static void port_dial(struct hdt_port *port);
 
@@ -201,7 +199,9 @@ static void port_dial_later(struct hdt_port *port)
     }
     hdt_engine_timer_arm(port->engine, &port->timer, hdt_clock_now_us() + port->backoff_us);
     port->backoff_us *= 2;
-    port->backoff_us = port->backoff_us > BACKOFF_MAX_US ? BACKOFF_MAX_US : port->backoff_us;
+    if (port->backoff_us > port->deadlines.backoff_us) {
+        port->backoff_us = port->deadlines.backoff_us;
+    }
 }
 
 static void port_close_stream(struct hdt_port *port, const struct hdt_error *why)
@@ -231,6 +231,16 @@ static void port_hello(struct hdt_stream *stream, void *user)
 
 static void port_welcome(struct hdt_port *port, const json_t *msg)
 {
+    const json_int_t knob_ms =
+        json_integer_value(json_object_get(hdt_msg_body(msg), "progress_timeout_ms"));
+
+    hdt_engine_timer_disarm(port->engine, &port->timer);
+    if (knob_ms >= HDT_DEADLINES_KNOB_MIN_MS && knob_ms <= HDT_DEADLINES_KNOB_MAX_MS) {
+        hdt_deadlines_derive(&port->deadlines, knob_ms, 0);
+    }
+    if (port->tls) {
+        hdt_addr_keep_alive(hdt_stream_fd(port->stream), port->deadlines.session_dead_us);
+    }
     pthread_mutex_lock(&port->lock);
     port->up = true;
     port->n_sessions++;
@@ -256,7 +266,7 @@ static enum hdt_status port_first_msg(struct hdt_port *port, const json_t *msg,
         return HDT_OK;
     }
     if (strcmp(type, "error") == 0 || strcmp(type, "refuse") == 0) {
-        port->backoff_us = BACKOFF_MAX_US;
+        port->backoff_us = port->deadlines.backoff_us;
         status = hdt_msg_error_from_body(hdt_msg_body(msg), err);
         hdt_error_prefix(err, "cannot join the gateway");
         return status == HDT_OK ? HDT_EPEER : status;
@@ -401,13 +411,15 @@ static void port_connected(struct hdt_engine *engine, struct hdt_io *io, int64_t
     struct hdt_port *port = io->user;
     struct hdt_stream_conf conf = {.ssl_ctx = port->tls ? hdt_tls_ctx_ssl_ctx(port->tls) : NULL,
                                    .is_client = true,
-                                   .name = "gateway"};
+                                   .name = "gateway",
+                                   .handshake_timeout_us = port->deadlines.handshake_us};
     struct hdt_error err = {0};
 
     port->connecting = false;
+    hdt_engine_timer_disarm(engine, &port->timer);
     if (result < 0 || port->ending) {
         close(port->fd);
-        hdt_error_set_errno(&err, HDT_EPEER, result < 0 ? (int)-result : ECANCELED,
+        hdt_error_set_errno(&err, HDT_EPEER, result == -ECANCELED ? ETIMEDOUT : (int)-result,
                             "cannot reach the gateway at %s", port->address);
         hdt_error_hint(&err, "start hdt-gateway, or correct 'gateway' in worker.yaml; "
                              "the worker keeps trying");
@@ -421,7 +433,10 @@ static void port_connected(struct hdt_engine *engine, struct hdt_io *io, int64_t
         port->stream = NULL;
         port_say_down(port, &err);
         port_dial_later(port);
+        return;
     }
+    port->opened_us = hdt_clock_now_us();
+    hdt_engine_timer_arm(engine, &port->timer, port->opened_us + port->deadlines.handshake_us);
 }
 
 static void port_dial(struct hdt_port *port)
@@ -443,18 +458,37 @@ static void port_dial(struct hdt_port *port)
     port->connect_io.done = port_connected;
     port->connect_io.user = port;
     port->connecting = true;
+    hdt_engine_timer_arm(port->engine, &port->timer,
+                         hdt_clock_now_us() + port->deadlines.connect_us);
     hdt_engine_submit(port->engine, &port->connect_io);
 }
 
 /* ---- the thread ---- */
 
+static void port_close_mute(struct hdt_port *port)
+{
+    struct hdt_error why;
+
+    hdt_error_set(&why, HDT_ETIMEDOUT,
+                  "cannot join the gateway at %s: it accepts connections, but has not answered "
+                  "hello for %.1f s",
+                  port->address, (double)(hdt_clock_now_us() - port->opened_us) / 1e6);
+    hdt_error_hint(&why, "is hdt-gateway stopped, or does another program listen there? The worker "
+                         "keeps trying");
+    port_close_stream(port, &why);
+}
+
+/* One timer: what it means follows from where the connection is. */
 static void port_timer(struct hdt_engine *engine, struct hdt_timer *timer)
 {
     struct hdt_port *port = timer->user;
 
-    (void)engine;
     if (port->ending) {
         port_close_stream(port, NULL); /* the grace is over */
+    } else if (port->connecting) {
+        hdt_engine_cancel(engine, &port->connect_io);
+    } else if (port->stream) {
+        port_close_mute(port);
     } else {
         port_dial(port);
     }
@@ -469,7 +503,8 @@ static void port_begin_stop(struct hdt_port *port)
     if (port->connecting) {
         hdt_engine_cancel(port->engine, &port->connect_io);
     } else if (port->stream) {
-        hdt_engine_timer_arm(port->engine, &port->timer, hdt_clock_now_us() + CLOSE_GRACE_US);
+        hdt_engine_timer_arm(port->engine, &port->timer,
+                             hdt_clock_now_us() + port->deadlines.stop_us);
         port_stop_if_idle(port);
     } else {
         port->done = true;
@@ -548,6 +583,7 @@ static struct hdt_port *port_new(const struct hdt_port_conf *conf,
     port->events = *events;
     port->user = user;
     port->backoff_us = BACKOFF_MIN_US;
+    hdt_deadlines_derive(&port->deadlines, HDT_DEADLINES_KNOB_DEFAULT_MS, 0);
     port->pump_task.run = port_pump;
     port->timer.fire = port_timer;
     port->timer.user = port;

@@ -162,6 +162,9 @@ enum hdt_status hdt_port_send_flush(struct hdt_port_job *job, int flow, struct h
 enum hdt_status hdt_port_recv_wait(struct hdt_port_job *job, int flow, const void **frame,
                                    size_t *len, struct hdt_error *err);
 
+/* When the frame of the last wait had come (monotonic clock); before its recv_done. */
+int64_t hdt_port_recv_arrived_ns(struct hdt_port_job *job, int flow);
+
 /* The frame of the last wait is taken: it is acknowledged and its slot may be filled again. */
 void hdt_port_recv_done(struct hdt_port_job *job, int flow);
 

@@ -21,8 +21,8 @@
  */
 #include "runtime/port_impl.h"
 
+#include "src/base/clock.h"
 #include "src/base/recorder.h"
-
 #include "src/core/msg.h"
 
 #include <stdlib.h>
@@ -374,6 +374,7 @@ static enum hdt_status data_arrived(struct hdt_port_job *job, struct port_flow *
     }
     slot->len = frame->frame_len;
     slot->dtype = frame->dtype;
+    slot->arrived_ns = hdt_clock_now_ns();
     flow->next_seq++;
     HDT_RECORD(HDT_REC_FRAME,
                .n = {job->conf.job, flow->idx, (int64_t)frame->seq, frame->frame_len});

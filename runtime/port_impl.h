@@ -6,6 +6,7 @@
  * share; nobody else's. */
 #include "runtime/port.h"
 #include "runtime/report_queue.h"
+#include "src/core/deadlines.h"
 #include "src/base/buf.h"
 #include "src/net/addr.h"
 #include "src/net/engine.h"
@@ -52,6 +53,7 @@ struct port_slot {
     uint8_t dtype;
     bool queued; /* rec is on the stream */
     uint64_t xxh3;
+    int64_t arrived_ns; /* dst: when the frame was whole here */
 };
 
 /* Guarded by the port's lock, except what never changes after open. */
@@ -124,8 +126,9 @@ struct hdt_port {
     struct hdt_timer timer; /* next dial, or the end of the grace on close */
     struct hdt_timer report_timer;
     struct hdt_addr addr;
-    int fd; /* while connecting */
-    int64_t backoff_us;
+    int fd;                         /* while connecting */
+    struct hdt_deadlines deadlines; /* of the site, once its gateway has said welcome */
+    int64_t backoff_us, opened_us;
     bool connecting, said_down, closing_stream, ending, done;
     unsigned n_msgs_queued;
     struct port_msg *returned_head, *returned_tail; /* not sent when the connection broke */

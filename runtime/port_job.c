@@ -403,6 +403,18 @@ enum hdt_status hdt_port_recv_wait(struct hdt_port_job *job, int flow_idx, const
     return status;
 }
 
+int64_t hdt_port_recv_arrived_ns(struct hdt_port_job *job, int flow_idx)
+{
+    struct port_flow *flow = job_flow(job, flow_idx);
+    int64_t arrived_ns;
+
+    pthread_mutex_lock(&job->port->lock);
+    HDT_ASSERT(flow->borrowed);
+    arrived_ns = port_flow_slot(flow, flow->acked_seq)->arrived_ns;
+    pthread_mutex_unlock(&job->port->lock);
+    return arrived_ns;
+}
+
 void hdt_port_recv_done(struct hdt_port_job *job, int flow_idx)
 {
     struct port_flow *flow = job_flow(job, flow_idx);

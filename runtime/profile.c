@@ -2,8 +2,13 @@
 #include "config.h"
 
 /*
- * Times are the median of a few runs after one that is not counted: the mean would believe the
+ * Times are the median of some runs after one round that is not counted: the mean would believe the
  * moments in which another process had the core, the minimum those in which the clock was boosted.
+ *
+ * A run of a job goes through all blocks of its stage and some micro-batches before it comes back
+ * to the same memory. A block that is run alone, again and again, finds its weights and activations
+ * in the cache and is up to a sixth faster than that: so several blocks with several slots are run
+ * in turn, until they take more than caches hold.
  */
 #include "runtime/profile.h"
 
@@ -16,9 +21,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define RUNS_MAX       7
+#define ROUNDS_MAX     8
+#define BLOCKS_MAX     3
+#define SLOTS_MAX      4
 #define CAST_BUDGET_MS 40
-#define BUDGET_NS      400000000ll /* a unit, once three runs are done */
+#define BUDGET_NS      800000000ll  /* a kind of unit, once two rounds are done */
+#define WORKING_SET    (128u << 20) /* no cache holds so much */
 
 static int time_compare(const void *a, const void *b)
 {
@@ -38,12 +46,13 @@ struct probe {
     struct hdt_device *device;
     const struct hdt_profile_shape *shape;
     struct hdt_stage *stage;
-    double fwd_s, bwd_s, step_s;
+    int n_units, n_slots;
+    double fwd_s, bwd_s, step_s; /* of one unit */
     uint64_t n_params;
 };
 
 /* Inputs that look like a model's: token numbers spread over the vocabulary, small activations. */
-static enum hdt_status probe_fill(struct probe *p, struct hdt_error *err)
+static enum hdt_status probe_fill(struct probe *p, int slot, struct hdt_error *err)
 {
     size_t n = (size_t)(p->shape->micro_batch * p->shape->seq_len), i;
     size_t bytes = hdt_stage_activation_bytes(p->stage);
@@ -58,45 +67,52 @@ static enum hdt_status probe_fill(struct probe *p, struct hdt_error *err)
         values[i] = (float)(i * 2654435761u % 1000) / 1000.0f - 0.5f;
     }
     if (status == HDT_OK && hdt_stage_has_embedding(p->stage)) {
-        status = hdt_stage_set_tokens(p->stage, 0, tokens, err);
+        status = hdt_stage_set_tokens(p->stage, slot, tokens, err);
     } else if (status == HDT_OK) {
-        status = hdt_stage_write(p->stage, hdt_stage_input(p->stage, 0), values, bytes, err);
+        status = hdt_stage_write(p->stage, hdt_stage_input(p->stage, slot), values, bytes, err);
     }
     if (status == HDT_OK && hdt_stage_has_head(p->stage)) {
-        status = hdt_stage_set_labels(p->stage, 0, tokens, err);
+        status = hdt_stage_set_labels(p->stage, slot, tokens, err);
     } else if (status == HDT_OK) {
-        status = hdt_stage_write(p->stage, hdt_stage_output_grad(p->stage, 0), values, bytes, err);
+        status =
+            hdt_stage_write(p->stage, hdt_stage_output_grad(p->stage, slot), values, bytes, err);
     }
     free(tokens);
     free(values);
     return status;
 }
 
-static enum hdt_status probe_run(struct probe *p, double *fwd_s, double *bwd_s,
-                                 struct hdt_error *err)
+/* All slots forward, then all backward, as a pipeline that fills and drains. Times of one unit. */
+static enum hdt_status probe_round(struct probe *p, double *fwd_s, double *bwd_s,
+                                   struct hdt_error *err)
 {
-    int64_t t0 = hdt_clock_now_ns(), t1;
+    for (int slot = 0; slot < p->n_slots; slot++) {
+        HDT_TRY(probe_fill(p, slot, err));
+    }
+    for (int i = 0; i < 2 * p->n_slots; i++) {
+        int slot = i % p->n_slots;
+        int64_t begin = hdt_clock_now_ns();
+        double *out = i < p->n_slots ? &fwd_s[slot] : &bwd_s[slot];
 
-    HDT_TRY(probe_fill(p, err));
-    t0 = hdt_clock_now_ns();
-    hdt_stage_forward(p->stage, 0, HDT_STAGE_TRAIN);
-    HDT_TRY(hdt_stage_wait(p->stage, err));
-    t1 = hdt_clock_now_ns();
-    hdt_stage_backward(p->stage, 0);
-    HDT_TRY(hdt_stage_wait(p->stage, err));
-    *fwd_s = (double)(t1 - t0) / 1e9;
-    *bwd_s = (double)(hdt_clock_now_ns() - t1) / 1e9;
+        if (i < p->n_slots) {
+            hdt_stage_forward(p->stage, slot, HDT_STAGE_TRAIN);
+        } else {
+            hdt_stage_backward(p->stage, slot);
+        }
+        HDT_TRY(hdt_stage_wait(p->stage, err));
+        *out = (double)(hdt_clock_now_ns() - begin) / 1e9 / p->n_units;
+    }
     return HDT_OK;
 }
 
-/* The end of a step: norm and AdamW. */
-static enum hdt_status probe_step(struct probe *p, struct hdt_error *err)
+/* The end of a step: norm and AdamW; and its beginning, gradients to zero. */
+static enum hdt_status probe_step(struct probe *p, double *step_s, struct hdt_error *err)
 {
     struct hdt_adamw adamw = {
         .lr = 1e-4f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .grad_scale = 1, .step = 1};
     double *sumsq = hdt_calloc((size_t)hdt_stage_n_tensors(p->stage), sizeof(*sumsq));
     enum hdt_status status = hdt_stage_wait(p->stage, err);
-    int64_t t0 = hdt_clock_now_ns();
+    int64_t begin = hdt_clock_now_ns();
 
     hdt_stage_finish_grads(p->stage, NULL);
     if (status == HDT_OK) {
@@ -104,50 +120,97 @@ static enum hdt_status probe_step(struct probe *p, struct hdt_error *err)
     }
     if (status == HDT_OK) {
         hdt_stage_step(p->stage, &adamw);
+        hdt_stage_zero_grads(p->stage);
         status = hdt_stage_wait(p->stage, err);
     }
-    p->step_s = (double)(hdt_clock_now_ns() - t0) / 1e9;
+    *step_s = (double)(hdt_clock_now_ns() - begin) / 1e9 / p->n_units;
     free(sumsq);
     return status;
 }
 
-static enum hdt_status probe_time(struct probe *p, bool with_step, struct hdt_error *err)
+static enum hdt_status probe_time(struct probe *p, struct hdt_error *err)
 {
-    double fwd[RUNS_MAX], bwd[RUNS_MAX], ignored;
+    double fwd[ROUNDS_MAX * SLOTS_MAX], bwd[ROUNDS_MAX * SLOTS_MAX], step[ROUNDS_MAX];
     int64_t begin;
-    int n = 0;
+    int n = 0, at;
 
-    HDT_TRY(probe_run(p, &ignored, &ignored, err));
+    HDT_TRY(probe_round(p, fwd, bwd, err));
     begin = hdt_clock_now_ns();
-    while (n < RUNS_MAX && (n < 3 || hdt_clock_now_ns() - begin < BUDGET_NS)) {
-        HDT_TRY(probe_run(p, &fwd[n], &bwd[n], err));
+    while (n < ROUNDS_MAX && (n < 2 || hdt_clock_now_ns() - begin < BUDGET_NS)) {
+        at = n * p->n_slots;
+        HDT_TRY(probe_round(p, fwd + at, bwd + at, err));
+        HDT_TRY(probe_step(p, &step[n], err));
         n++;
     }
-    p->fwd_s = median(fwd, n);
-    p->bwd_s = median(bwd, n);
-    return with_step ? probe_step(p, err) : HDT_OK;
+    p->fwd_s = median(fwd, n * p->n_slots);
+    p->bwd_s = median(bwd, n * p->n_slots);
+    p->step_s = median(step, n);
+    return HDT_OK;
 }
 
-static enum hdt_status probe_unit(struct probe *p, int64_t unit, bool with_step,
-                                  struct hdt_error *err)
+static struct hdt_stage_conf probe_conf(const struct probe *p, int64_t unit)
 {
-    struct hdt_stage_conf conf = {.model = p->shape->model,
-                                  .first_unit = (int)unit,
-                                  .n_units = 1,
-                                  .B = (int)p->shape->micro_batch,
-                                  .T = (int)p->shape->seq_len,
-                                  .n_slots = 1,
-                                  .seed = 1};
+    return (struct hdt_stage_conf){.model = p->shape->model,
+                                   .first_unit = (int)unit,
+                                   .n_units = p->n_units,
+                                   .B = (int)p->shape->micro_batch,
+                                   .T = (int)p->shape->seq_len,
+                                   .n_slots = p->n_slots,
+                                   .seed = 1};
+}
+
+static enum hdt_status probe_units(struct probe *p, int64_t unit, int n_units, int n_slots,
+                                   struct hdt_error *err)
+{
+    struct hdt_stage_conf conf;
     enum hdt_status status;
 
+    p->n_units = n_units;
+    p->n_slots = n_slots;
+    conf = probe_conf(p, unit);
     HDT_TRY(hdt_stage_new(p->backend, p->device, &conf, &p->stage, err));
     hdt_stage_set_loss_scale(p->stage, 1e-3f);
     hdt_stage_zero_grads(p->stage);
-    status = probe_time(p, with_step, err);
+    status = probe_time(p, err);
     p->n_params = (uint64_t)hdt_model_unit_params(&p->shape->model, unit);
     hdt_stage_free(p->stage);
     p->stage = NULL;
     return status;
+}
+
+/* Blocks and slots that fill the caches, of those that a round of 200 ms can take. */
+static enum hdt_status blocks_choose(struct probe *p, int *n_blocks, int *n_slots,
+                                     struct hdt_error *err)
+{
+    int most = p->shape->model.L < BLOCKS_MAX ? (int)p->shape->model.L : BLOCKS_MAX;
+    struct hdt_stage_bytes bytes;
+    struct hdt_stage_conf conf;
+
+    HDT_TRY(probe_units(p, 1, 1, 1, err));
+    for (*n_blocks = most, *n_slots = SLOTS_MAX; *n_blocks * *n_slots > 1;) {
+        conf = probe_conf(p, 1);
+        conf.n_units = *n_blocks;
+        conf.n_slots = *n_slots;
+        HDT_TRY(hdt_stage_measure(&conf, &bytes, err));
+        if (bytes.total <= WORKING_SET &&
+            (p->fwd_s + p->bwd_s) * *n_blocks * *n_slots * 1e9 <= (double)BUDGET_NS / 4) {
+            break;
+        }
+        if (*n_slots > 1) {
+            --*n_slots;
+        } else {
+            --*n_blocks;
+        }
+    }
+    return HDT_OK;
+}
+
+static enum hdt_status probe_blocks(struct probe *p, struct hdt_error *err)
+{
+    int n_blocks, n_slots;
+
+    HDT_TRY(blocks_choose(p, &n_blocks, &n_slots, err));
+    return n_blocks * n_slots > 1 ? probe_units(p, 1, n_blocks, n_slots, err) : HDT_OK;
 }
 
 /* What an op of the list costs beside its arithmetic: here, a wait for nothing. */
@@ -176,19 +239,23 @@ enum hdt_status hdt_profile_measure(const struct hdt_backend *backend, struct hd
     struct hdt_profile out = {.micro_batch = shape->micro_batch, .seq_len = shape->seq_len};
     struct hdt_codec_rate rate;
 
-    HDT_TRY(probe_unit(&p, 0, false, err));
+    HDT_TRY(probe_units(&p, 0, 1, 1, err));
     out.embed_fwd_s = p.fwd_s;
     out.embed_bwd_s = p.bwd_s;
-    HDT_TRY(probe_unit(&p, 1, true, err));
+    HDT_TRY(probe_blocks(&p, err));
     out.block_fwd_s = p.fwd_s;
     out.block_bwd_s = p.bwd_s;
     out.step_s_per_param = p.step_s / (double)p.n_params;
-    HDT_TRY(probe_unit(&p, shape->model.L + 1, false, err));
+    HDT_TRY(probe_units(&p, shape->model.L + 1, 1, 1, err));
     out.head_fwd_s = p.fwd_s;
     out.head_bwd_s = p.bwd_s;
     HDT_TRY(hdt_codec_rate_measure(&hdt_codec_bf16, HDT_DTYPE_F32, CAST_BUDGET_MS, &rate, err));
     out.cast_bytes_per_s = rate.encode_bytes_per_s;
+    HDT_TRY(hdt_codec_rate_measure(&hdt_codec_none, HDT_DTYPE_F32, CAST_BUDGET_MS, &rate, err));
+    out.copy_bytes_per_s = rate.encode_bytes_per_s;
     HDT_TRY(probe_overhead(&p, &out.op_overhead_s, err));
+    hdt_host_id(out.host);
+    hdt_host_cpus(out.cpus);
     out.valid = true;
     *profile = out;
     return HDT_OK;

@@ -17,8 +17,8 @@ struct hdt_profile_shape {
     int64_t micro_batch, seq_len;
 };
 
-/* Run the embedding, one block and the head a few times each, forward and backward; a second or two
- * for a small model. Blocks. HDT_EINVAL, HDT_ENOMEM: the shape. */
+/* Run the embedding, some blocks and the head a few times each, forward and backward; two or three
+ * seconds for a small model. Blocks. HDT_EINVAL, HDT_ENOMEM: the shape. */
 enum hdt_status hdt_profile_measure(const struct hdt_backend *backend, struct hdt_device *device,
                                     const struct hdt_profile_shape *shape,
                                     struct hdt_profile *profile, struct hdt_error *err);

@@ -16,10 +16,6 @@
 #include <string.h>
 #include <time.h>
 
-/* From "ready" to "start". A coordinator gives the slowest rank ten minutes to be ready; one that
- * is silent for longer has forgotten the job, and a worker must not be held by it for ever. */
-#define START_TIMEOUT_S 900
-
 /* Between two tries to write the last checkpoint. */
 #define SAVE_RETRY_US (3 * HDT_US_PER_S)
 
@@ -283,35 +279,49 @@ static void report_failed(struct hdt_runner *r, const struct hdt_error *err)
     }
 }
 
-static void report_late(struct hdt_runner *r)
+static void report_late(struct hdt_runner *r, int64_t ready_us, int64_t sign_us)
 {
+    const int64_t now_us = hdt_clock_now_us();
     struct hdt_error err = {0};
 
     hdt_error_set(&err, HDT_ETIMEDOUT,
-                  "cannot run rank %d of job %lld: site %s has not started it for %d s", r->rank,
-                  r->number, r->coordinator, START_TIMEOUT_S);
-    hdt_error_hint(&err, "look at that site's gateway, then submit the job again");
+                  "cannot run rank %d of job %lld: it is ready for %.0f s, and for %.0f s site %s, "
+                  "which coordinates the job, has neither started it nor passed on that another "
+                  "rank still builds",
+                  r->rank, r->number, (double)(now_us - ready_us) / 1e6,
+                  (double)(now_us - sign_us) / 1e6, r->coordinator);
+    hdt_error_hint(&err, "look at the gateway of site %s ('hdt status'), then submit the job again",
+                   r->coordinator);
     report_failed(r, &err);
 }
 
-/* Wait for "start"; false: the end came first, or nothing for too long. A stop with checkpoint that
- * comes before the start is kept: the root decides it in the first step, for all ranks. */
+/* Wait for "start"; false: the end came first, or no sign of the coordinator for too long. A worker
+ * must not be held for ever by one that has forgotten the job. A stop with checkpoint that comes
+ * before the start is kept: the root decides it in the first step, for all ranks. */
 static bool wait_start(struct hdt_runner *r)
 {
+    const int64_t ready_us = hdt_clock_now_us();
+    int64_t until_us = 0, sign_us;
     struct timespec until;
-    bool late = false, go;
+    bool late, go;
 
-    clock_gettime(CLOCK_MONOTONIC, &until);
-    until.tv_sec += START_TIMEOUT_S;
     pthread_mutex_lock(&r->lock);
-    while (!r->started && r->stop != HDT_RUNNER_ABORT && !late) {
-        late = pthread_cond_timedwait(&r->changed, &r->lock, &until) == ETIMEDOUT;
+    for (;;) {
+        sign_us = r->sign_us > ready_us ? r->sign_us : ready_us;
+        until_us = sign_us + r->deadlines.start_us;
+        late = hdt_clock_now_us() >= until_us;
+        if (r->started || r->stop == HDT_RUNNER_ABORT || late) {
+            break;
+        }
+        until = (struct timespec){.tv_sec = until_us / HDT_US_PER_S,
+                                  .tv_nsec = until_us % HDT_US_PER_S * 1000};
+        pthread_cond_timedwait(&r->changed, &r->lock, &until);
     }
-    late = late && !r->started && r->stop != HDT_RUNNER_ABORT;
     go = r->started && r->stop != HDT_RUNNER_ABORT;
+    late = late && !go && r->stop != HDT_RUNNER_ABORT;
     pthread_mutex_unlock(&r->lock);
     if (late) {
-        report_late(r);
+        report_late(r, ready_us, sign_us);
     }
     return go;
 }
@@ -489,6 +499,17 @@ void hdt_runner_start(struct hdt_runner *r)
 {
     pthread_mutex_lock(&r->lock);
     r->started = true;
+    pthread_cond_broadcast(&r->changed);
+    pthread_mutex_unlock(&r->lock);
+}
+
+void hdt_runner_alive(struct hdt_runner *r)
+{
+    pthread_mutex_lock(&r->lock);
+    r->sign_us = hdt_clock_now_us();
+    if (r->port) {
+        hdt_port_job_progress(r->port);
+    }
     pthread_cond_broadcast(&r->changed);
     pthread_mutex_unlock(&r->lock);
 }

@@ -55,6 +55,9 @@ int hdt_runner_rank(const struct hdt_runner *runner);
 /* Begin to train as soon as it is ready. */
 void hdt_runner_start(struct hdt_runner *runner);
 
+/* Another rank of the job works ("task.alive"): this one's waits begin anew. */
+void hdt_runner_alive(struct hdt_runner *runner);
+
 /* Ask for the end. `why` (may be NULL) is told when the mode is ABORT. */
 void hdt_runner_stop(struct hdt_runner *runner, enum hdt_runner_stop mode,
                      const struct hdt_error *why);

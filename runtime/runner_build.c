@@ -6,6 +6,7 @@
 #include "runtime/runner_impl.h"
 #include "src/core/ckpt_files.h"
 #include "src/base/buf.h"
+#include "src/base/clock.h"
 #include "src/base/log.h"
 #include "src/core/msg.h"
 
@@ -51,19 +52,31 @@ static enum hdt_status parse_job(struct hdt_runner *r, const json_t *conf, const
     return HDT_OK;
 }
 
+/* As the coordinator derives them. It has settled the job's own timeout; without a knob (a rig that
+ * plays the coordinator) that one stands for both. */
+static void derive_deadlines(struct hdt_runner *r, int64_t knob_ms)
+{
+    if (knob_ms < HDT_DEADLINES_KNOB_MIN_MS || knob_ms > HDT_DEADLINES_KNOB_MAX_MS) {
+        knob_ms = r->job.progress_timeout > HDT_DEADLINES_KNOB_MIN_MS ? r->job.progress_timeout
+                                                                      : HDT_DEADLINES_KNOB_MIN_MS;
+    }
+    hdt_deadlines_derive(&r->deadlines, knob_ms, r->job.progress_timeout);
+}
+
 enum hdt_status hdt_runner_parse(struct hdt_runner *r, struct hdt_error *err)
 {
     const char *resume = "", *coordinator = "", *submitted = "";
     json_t *conf, *model, *plan;
-    json_int_t job, epoch, number;
+    json_int_t job, epoch, number, knob_ms;
     int rank;
 
     r->assign_body = (json_t *)(uintptr_t)hdt_msg_body(r->assign);
     number = -1;
-    HDT_TRY(hdt_msg_unpack(r->assign, err, "{s:I,s:I,s:i,s:o,s:o,s:o,s?:s,s:s,s?:I,s?:s}", "job",
-                           &job, "epoch", &epoch, "rank", &rank, "plan", &plan, "conf", &conf,
-                           "model", &model, "resume", &resume, "coordinator", &coordinator,
-                           "number", &number, "submitted", &submitted));
+    knob_ms = 0;
+    HDT_TRY(hdt_msg_unpack(r->assign, err, "{s:I,s:I,s:i,s:o,s:o,s:o,s?:s,s:s,s?:I,s?:s,s?:I}",
+                           "job", &job, "epoch", &epoch, "rank", &rank, "plan", &plan, "conf",
+                           &conf, "model", &model, "resume", &resume, "coordinator", &coordinator,
+                           "number", &number, "submitted", &submitted, "knob_ms", &knob_ms));
     if (job < 0 || job > UINT32_MAX || epoch < 0 || epoch > UINT32_MAX) {
         return hdt_error_set(err, HDT_EPROTO,
                              "cannot take job %lld, epoch %lld: not numbers of one", (long long)job,
@@ -76,6 +89,7 @@ enum hdt_status hdt_runner_parse(struct hdt_runner *r, struct hdt_error *err)
     snprintf(r->submitted, sizeof(r->submitted), "%s", submitted);
     r->job_json = conf;
     HDT_TRY(parse_job(r, conf, model, plan, err));
+    derive_deadlines(r, knob_ms);
     r->coordinator = hdt_strdup(coordinator);
     r->resume = path_join(r->conf.data_dir, resume);
     r->dir = path_join(r->conf.data_dir, r->job.checkpoint.dir);
@@ -96,6 +110,7 @@ static void stage_conf_fill(const struct hdt_runner *r, const struct hdt_plan_st
     conf->n_slots = r->n_slots;
     conf->recompute = stage->recompute;
     conf->seed = (uint64_t)r->job.seed;
+    conf->alive = r->alive;
 }
 
 /* Add up what the rank will take and compare it with what it may. */
@@ -223,7 +238,7 @@ static enum hdt_status build_flows(struct hdt_runner *r, struct hdt_error *err)
                                      .epoch = r->epoch,
                                      .rank = r->rank,
                                      .plan = &r->plan,
-                                     .progress_timeout_ms = r->job.progress_timeout,
+                                     .progress_timeout_ms = r->deadlines.rank_us / HDT_US_PER_MS,
                                      .inspect_hash = true};
     const struct hdt_codec_ops *gateway;
     const struct hdt_pool *pool;
@@ -294,6 +309,7 @@ static enum hdt_status build_state(struct hdt_runner *r, struct hdt_error *err)
                                   .owner = owner_of(r),
                                   .job = r->job_json,
                                   .background = r->job.checkpoint.every > 0,
+                                  .alive = r->alive,
                                   .saved = hdt_runner_report_ckpt,
                                   .failed = hdt_runner_report_ckpt_failed,
                                   .user = r};
@@ -316,12 +332,31 @@ static enum hdt_status build_state(struct hdt_runner *r, struct hdt_error *err)
     return check_owner(r, err);
 }
 
+static void say_alive(void *user, json_t *msg)
+{
+    hdt_port_send(user, msg);
+}
+
+static void build_alive(struct hdt_runner *r)
+{
+    const struct hdt_alive_conf conf = {.say = say_alive,
+                                        .user = r->conf.port,
+                                        .coordinator = r->coordinator,
+                                        .job = r->job_id,
+                                        .epoch = r->epoch,
+                                        .rank = r->rank,
+                                        .interval_us = r->deadlines.alive_us};
+
+    r->alive = hdt_alive_new(&conf);
+}
+
 enum hdt_status hdt_runner_build(struct hdt_runner *r, struct hdt_error *err)
 {
     if (r->rank == r->plan.checkpoint_rank && hdt_ckpt_probe(r->dir, err) != HDT_OK) {
         hdt_error_hint(err, "correct checkpoint.dir, or let the user of hdt-worker write there");
         return HDT_EIO;
     }
+    build_alive(r);
     HDT_TRY(build_schedules(r, err));
     HDT_TRY(build_measure(r, err));
     HDT_TRY(build_data(r, err));
@@ -365,6 +400,7 @@ void hdt_runner_unbuild(struct hdt_runner *r)
         r->conf.backend->host_free(r->conf.device, r->staging);
     }
     hdt_codec_ctx_free(r->codec_ctx);
+    hdt_alive_free(r->alive);
     hdt_shard_close(r->train_shard);
     hdt_shard_close(r->valid_shard);
     hdt_schedule_release(&r->train);

@@ -5,6 +5,7 @@
 /* What the parts of the runner share: runner.c (life), runner_build.c (from "assign" to "ready"),
  * runner_ops.c (the op list), runner_sync.c (end of a step, reports). */
 #include "compress/codec.h"
+#include "runtime/alive.h"
 #include "src/core/ckpt.h"
 #include "runtime/data.h"
 #include "runtime/runner.h"
@@ -12,6 +13,7 @@
 #include "runtime/state.h"
 #include "runtime/sync.h"
 #include "runtime/trace.h"
+#include "src/core/deadlines.h"
 #include "src/core/job.h"
 #include "src/core/schedule.h"
 
@@ -54,6 +56,8 @@ struct hdt_runner {
     struct hdt_shard *train_shard, *valid_shard; /* data rank */
     struct hdt_sampler sampler;
     struct hdt_state *state;
+    struct hdt_deadlines deadlines;
+    struct hdt_alive *alive;
     uint64_t memory_bytes; /* that this rank takes */
     void *staging; /* host memory of one activation or tied gradient, when the device's is not
                       host's */
@@ -71,6 +75,7 @@ struct hdt_runner {
     bool ckpt_due;            /* root: a periodic checkpoint waits for the last one's end */
     double loss_sum;          /* of this phase, in micro-batch order */
     int64_t busy_ns, wait_ns; /* of the whole run */
+    int64_t arrived_ns;       /* the last frame that an op took; 0: it took none */
     int64_t busy_told_ns, wait_told_ns; /* of these, in the last SYNC_UP */
     struct hdt_sync_total total;        /* root */
     struct hdt_sync_item *items;
@@ -87,6 +92,7 @@ struct hdt_runner {
     pthread_mutex_t lock; /* guards the rest */
     pthread_cond_t changed;
     bool started, ready, ended;
+    int64_t sign_us;            /* when the coordinator was last heard of this job */
     json_t *again;              /* the last "assign" that came again before it was ready */
     struct hdt_error build_err; /* of one that never was */
     bool tell_abort;            /* the coordinator does not know of it */

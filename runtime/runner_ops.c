@@ -14,6 +14,8 @@
 #include <math.h>
 #include <string.h>
 
+#define SLOW_STEP_NS 5000000000 /* from then on a step tells that it moves */
+
 /* ---- waits ---- */
 
 enum hdt_status hdt_runner_recv(struct hdt_runner *r, int flow, const void **frame, size_t *len,
@@ -23,6 +25,9 @@ enum hdt_status hdt_runner_recv(struct hdt_runner *r, int flow, const void **fra
     enum hdt_status status = hdt_port_recv_wait(r->port, flow, frame, len, err);
 
     r->wait_ns += hdt_clock_now_ns() - begin;
+    if (status == HDT_OK) {
+        r->arrived_ns = hdt_port_recv_arrived_ns(r->port, flow);
+    }
     return status;
 }
 
@@ -292,6 +297,7 @@ enum hdt_status hdt_runner_run_ops(struct hdt_runner *r, enum hdt_phase phase,
 {
     const struct hdt_schedule *schedule = phase == HDT_PHASE_TRAIN ? &r->train : &r->eval;
     struct hdt_trace_event event = {.step = r->step, .eval = phase == HDT_PHASE_EVAL};
+    const int64_t begin_ns = hdt_clock_now_ns();
     int64_t waited, cpu_ns;
     size_t i;
 
@@ -311,6 +317,7 @@ enum hdt_status hdt_runner_run_ops(struct hdt_runner *r, enum hdt_phase phase,
         hdt_port_job_at(r->port, &(struct hdt_port_at){.op = hdt_op_name(event.kind),
                                                        .step = r->step + 1,
                                                        .mb = event.mb});
+        r->arrived_ns = 0;
         cpu_ns = hdt_clock_thread_cpu_ns();
         event.start_ns = hdt_clock_now_ns();
         HDT_TRY(op_run(r, &schedule->ops[i], err));
@@ -318,9 +325,14 @@ enum hdt_status hdt_runner_run_ops(struct hdt_runner *r, enum hdt_phase phase,
         waited = r->wait_ns - waited;
         event.duration_ns = hdt_clock_now_ns() - event.start_ns - waited;
         event.start_ns += waited;
+        event.arrived_ns = r->arrived_ns;
         event.cpu_ns = hdt_clock_thread_cpu_ns() - cpu_ns;
         r->busy_ns += event.duration_ns;
         hdt_trace_add(&r->trace, &event);
+        /* Short steps are told by their own reports. */
+        if (event.start_ns + event.duration_ns - begin_ns > SLOW_STEP_NS) {
+            hdt_alive_moved(r->alive, "step", i + 1, schedule->n_ops);
+        }
     }
     return HDT_OK;
 }

@@ -37,6 +37,8 @@
 extern "C" {
 #endif
 
+struct hdt_alive;
+
 struct hdt_stage_conf {
     struct hdt_model_config model;
     int first_unit; /* 0: the embedding */
@@ -47,6 +49,7 @@ struct hdt_stage_conf {
     bool recompute; /* keep only each slot's input, compute the rest again in backward */
     bool inference; /* no gradients, no optimizer state: forward only, one set of activations */
     uint64_t seed;  /* of the initial weights */
+    struct hdt_alive *alive; /* told while weights are made; NULL: nobody */
 };
 
 /* Device memory that a stage of this configuration takes, by what it is for. */

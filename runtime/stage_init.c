@@ -12,6 +12,8 @@
 
 #include "runtime/stage_impl.h"
 
+#include "runtime/alive.h"
+
 #include <math.h>
 #include <string.h>
 
@@ -87,6 +89,7 @@ static void chunk_fill(const struct hdt_stage *stage, const struct stage_tensor 
 enum hdt_status hdt_stage_init_weights(struct hdt_stage *stage, struct hdt_error *err)
 {
     enum hdt_status status = HDT_OK;
+    uint64_t done = 0;
     void *host;
 
     HDT_TRY(stage->backend->host_alloc(stage->device, CHUNK_LEN * sizeof(float), &host, err));
@@ -101,6 +104,8 @@ enum hdt_status hdt_stage_init_weights(struct hdt_stage *stage, struct hdt_error
             if (status != HDT_OK) {
                 goto out;
             }
+            done += len;
+            hdt_alive_moved(stage->conf.alive, "building", done, stage->params_len);
         }
     }
     if (!stage->conf.inference) {

@@ -268,4 +268,5 @@ void hdt_state_moved(void *arg)
     if (state->conf.port) {
         hdt_port_job_progress(state->conf.port);
     }
+    hdt_alive_moved(state->conf.alive, "saving", 0, 0);
 }

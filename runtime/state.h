@@ -21,6 +21,7 @@
  * 4 = sealed: the last slab of its part, and `xxh3` is the XXH3-64 of the whole part. Saving, its
  * owner took it in its memory; loading, it is the manifest's. Who takes the part compares.
  */
+#include "runtime/alive.h"
 #include "src/core/ckpt.h"
 #include "runtime/port.h"
 #include "runtime/stage.h"
@@ -56,7 +57,8 @@ struct hdt_state_conf {
     int64_t keep;
     struct hdt_ckpt_owner owner;
     const json_t *job;
-    bool background; /* make room for a snapshot */
+    bool background;         /* make room for a snapshot */
+    struct hdt_alive *alive; /* told of every piece of work; NULL: nobody */
 
     /* A checkpoint is complete, or could not be written: nothing is left of it then, and the last
      * complete one is what it was. On the checkpoint rank; called on the saving thread. */

@@ -12,6 +12,15 @@
 
 #define KEEPALIVE_US HDT_US_PER_S
 
+/* A piece is there, or who reads says that it is at work. */
+static void load_moved(struct hdt_state *state)
+{
+    if (state->conf.port) {
+        hdt_port_job_progress(state->conf.port);
+    }
+    hdt_alive_moved(state->conf.alive, "loading", 0, 0);
+}
+
 /* Tell the ranks that wait that this one is at work. */
 static void keepalive(void *arg)
 {
@@ -24,7 +33,7 @@ static void keepalive(void *arg)
         return;
     }
     state->keepalive_us = now;
-    hdt_port_job_progress(state->conf.port);
+    load_moved(state);
     for (i = 0; i < plan->n_flows; i++) {
         if (plan->flows[i].kind == HDT_FLOW_STATE_IN) {
             hdt_state_send_mark(state, (int)i, HDT_STATE_KEEPALIVE,
@@ -123,6 +132,7 @@ static enum hdt_status load_serve(struct hdt_state *state, const struct hdt_ckpt
                                  slot + HDT_STATE_HEADER_LEN, err));
     hdt_port_send_commit(state->conf.port, peer->flow, HDT_STATE_HEADER_LEN + len, len,
                          HDT_DTYPE_F32);
+    load_moved(state);
     peer->pos += len;
     if (peer->pos == hdt_state_walk_bytes(walk)) {
         peer->pos = 0;
@@ -236,6 +246,7 @@ static enum hdt_status load_next(struct hdt_state *state, int flow, const void *
         }
         hdt_port_recv_done(state->conf.port, flow);
         HDT_TRY(status);
+        load_moved(state);
     }
 }
 
@@ -255,6 +266,7 @@ static enum hdt_status load_receive(struct hdt_state *state, int flow, struct hd
             status = load_take_slab(state, &walk, pos, frame, len, err);
             hdt_port_recv_done(state->conf.port, flow);
             HDT_TRY(status);
+            load_moved(state);
         }
     }
     HDT_TRY(load_next(state, flow, &frame, &len, &header, err));

@@ -33,15 +33,17 @@ void hdt_trace_add(struct hdt_trace *trace, const struct hdt_trace_event *event)
 static struct hdt_timeline_op event_op(const struct hdt_trace_event *event, int rank,
                                        int64_t wall_off_ns)
 {
-    return (struct hdt_timeline_op){.kind = (enum hdt_op_kind)event->kind,
-                                    .rank = rank,
-                                    .stage = event->stage,
-                                    .mb = event->mb,
-                                    .step = event->step,
-                                    .eval = event->eval,
-                                    .cpu_us = (double)event->cpu_ns / 1e3,
-                                    .start_us = (double)(event->start_ns + wall_off_ns) / 1e3,
-                                    .dur_us = (double)event->duration_ns / 1e3};
+    return (struct hdt_timeline_op){
+        .kind = (enum hdt_op_kind)event->kind,
+        .rank = rank,
+        .stage = event->stage,
+        .mb = event->mb,
+        .step = event->step,
+        .eval = event->eval,
+        .arrived_us = event->arrived_ns ? (double)(event->arrived_ns + wall_off_ns) / 1e3 : 0,
+        .cpu_us = (double)event->cpu_ns / 1e3,
+        .start_us = (double)(event->start_ns + wall_off_ns) / 1e3,
+        .dur_us = (double)event->duration_ns / 1e3};
 }
 
 enum hdt_status hdt_trace_write(const struct hdt_trace *trace, const char *path,

@@ -28,6 +28,11 @@ int64_t hdt_clock_thread_cpu_ns(void)
     return clock_read_ns(CLOCK_THREAD_CPUTIME_ID);
 }
 
+int64_t hdt_clock_process_cpu_ns(void)
+{
+    return clock_read_ns(CLOCK_PROCESS_CPUTIME_ID);
+}
+
 int64_t hdt_clock_wall_us(void)
 {
     return clock_read_ns(CLOCK_REALTIME) / 1000;

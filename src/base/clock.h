@@ -18,8 +18,9 @@ int64_t hdt_clock_now_us(void);
 /* Monotonic time in nanoseconds, for traces and profiles. Any thread. */
 int64_t hdt_clock_now_ns(void);
 
-/* CPU time of the calling thread in nanoseconds. */
+/* CPU time of the calling thread, and of the whole process, in nanoseconds. */
 int64_t hdt_clock_thread_cpu_ns(void);
+int64_t hdt_clock_process_cpu_ns(void);
 
 /* Wall clock, microseconds since 1970-01-01 UTC. Any thread. */
 int64_t hdt_clock_wall_us(void);

@@ -13,10 +13,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define DOCTOR_TIMEOUT_MS 120000 /* a gateway measures every link and has itself dialled back */
-#define WORKER_TIMEOUT_MS 15000
-#define SKEW_WARN_US      HDT_US_PER_S
-#define SKEW_FAIL_US      (30 * HDT_US_PER_S)
+#define SKEW_WARN_US HDT_US_PER_S
+#define SKEW_FAIL_US (30 * HDT_US_PER_S)
 
 enum doctor_option { OPT_JSON = 256, OPT_CONFIG };
 
@@ -120,8 +118,8 @@ static void place_check(struct hdt_gwclient *client, const struct hdt_place *pla
 {
     struct hdt_gwclient_request request = {.type = "doctor",
                                            .expect = "doctor.is",
-                                           .timeout_ms = place->worker[0] ? WORKER_TIMEOUT_MS
-                                                                          : DOCTOR_TIMEOUT_MS};
+                                           .patience = place->worker[0] ? HDT_GWCLIENT_RELAY
+                                                                        : HDT_GWCLIENT_SURVEY};
     const int64_t asked_us = hdt_clock_wall_us();
     struct hdt_error err = {0};
     json_t *body;

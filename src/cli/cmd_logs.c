@@ -15,9 +15,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#define ANSWER_TIMEOUT_MS 15000
-#define FOLLOW_MS         1000
-#define LINES_MAX         4096 /* that a program keeps */
+#define FOLLOW_MS 1000
+#define LINES_MAX 4096 /* that a program keeps */
 
 enum logs_option {
     OPT_FOLLOW = 'f',
@@ -124,7 +123,8 @@ static enum hdt_status logs_get(struct hdt_gwclient *client, const char *to, lon
                                            .to = to,
                                            .body = json_pack("{s:I}", "n", (json_int_t)n),
                                            .expect = "logs.are",
-                                           .timeout_ms = ANSWER_TIMEOUT_MS};
+                                           .patience =
+                                               to ? HDT_GWCLIENT_RELAY : HDT_GWCLIENT_ANSWER};
     const char *s;
     json_t *body;
 

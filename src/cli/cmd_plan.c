@@ -3,14 +3,28 @@
 #include "config.h"
 
 #include "src/cli/cmd.h"
+#include "src/cli/explain.h"
 #include "src/cli/gwoptions.h"
 #include "src/cli/planned.h"
+#include "src/cli/validated.h"
+#include "src/base/buf.h"
 
 #include <argp.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
-enum plan_option { OPT_JSON = 256, OPT_CLUSTER, OPT_TRACE, OPT_CODEC, OPT_REMEASURE };
+#define STATUS_TIMEOUT_MS 5000
+
+enum plan_option {
+    OPT_JSON = 256,
+    OPT_CLUSTER,
+    OPT_TRACE,
+    OPT_CODEC,
+    OPT_REMEASURE,
+    OPT_VALIDATE,
+    OPT_EXPLAIN
+};
 
 static const struct argp_option options[] = {
     {"json", OPT_JSON, NULL, 0, "Print the plan as JSON", 0},
@@ -21,14 +35,17 @@ static const struct argp_option options[] = {
     {"codec", OPT_CODEC, "NAME", 0, "Codec of all edges between sites, in place of the job's", 0},
     {"remeasure", OPT_REMEASURE, NULL, 0, "Measure links again, even when that was done just now",
      0},
+    {"explain", OPT_EXPLAIN, NULL, 0, "Say why the plan is as it is", 0},
+    {"validate", OPT_VALIDATE, "RUN", 0,
+     "Compare a run with its plan, op by op: RUN is its folder, or its number at the gateway", 0},
     {0},
 };
 
 struct plan_args {
     struct hdt_gwclient_conf client;
     struct hdt_planned_overrides overrides;
-    const char *job, *cluster, *trace;
-    bool json;
+    const char *job, *cluster, *trace, *run;
+    bool json, explain;
 };
 
 static error_t option_parse(int key, char *arg, struct argp_state *state)
@@ -54,6 +71,12 @@ static error_t option_parse(int key, char *arg, struct argp_state *state)
     case OPT_REMEASURE:
         args->overrides.remeasure = true;
         return 0;
+    case OPT_EXPLAIN:
+        args->explain = true;
+        return 0;
+    case OPT_VALIDATE:
+        args->run = arg;
+        return 0;
     case ARGP_KEY_ARG:
         if (args->job) {
             argp_error(state, "unexpected '%s'", arg);
@@ -61,9 +84,13 @@ static error_t option_parse(int key, char *arg, struct argp_state *state)
         }
         args->job = arg;
         return 0;
-    case ARGP_KEY_NO_ARGS:
-        argp_error(state, "which job? give its file, e.g. job.yaml");
-        return EINVAL;
+    case ARGP_KEY_END:
+        if (!args->job == !args->run) {
+            argp_error(state, args->job ? "--validate takes a run, not a job file"
+                                        : "which job? give its file, e.g. job.yaml");
+            return EINVAL;
+        }
+        return 0;
     default:
         return ARGP_ERR_UNKNOWN;
     }
@@ -73,7 +100,7 @@ static const struct argp_child children[] = {{&hdt_gwoptions_argp, 0, NULL, 0}, 
 static const struct argp argp = {
     .options = options,
     .parser = option_parse,
-    .args_doc = "JOB.YAML",
+    .args_doc = "JOB.YAML\n--validate=RUN",
     .doc = "Say what would run where, how fast, and what limits it. Workers measure their devices "
            "and gateways their links for it; nothing is started.",
     .children = children,
@@ -89,23 +116,109 @@ static enum hdt_status plan_survey(struct hdt_planned *planned, const struct pla
         return hdt_planned_cluster_file(planned, args->cluster, err);
     }
     HDT_TRY(hdt_gwclient_open(&args->client, &client, err));
-    status = hdt_planned_survey(planned, client, &args->overrides, err);
+    status = hdt_planned_check_timeout(planned, client, err);
+    if (status == HDT_OK) {
+        status = hdt_planned_survey(planned, client, &args->overrides, err);
+    }
     hdt_gwclient_close(client);
     return status;
 }
 
-static void plan_show(const struct hdt_planned *planned, bool as_json)
+static void json_show(json_t *json)
 {
-    json_t *json;
-
-    if (!as_json) {
-        hdt_planned_print(planned, stdout);
-        return;
-    }
-    json = hdt_planned_to_json(planned);
     json_dumpf(json, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(17));
     putchar('\n');
     json_decref(json);
+}
+
+static void explanation_print(json_t *lines)
+{
+    json_t *line;
+    size_t i;
+
+    putchar('\n');
+    json_array_foreach(lines, i, line)
+    {
+        printf("- %s\n", json_string_value(line));
+    }
+    json_decref(lines);
+}
+
+static void plan_show(const struct hdt_planned *planned, const struct plan_args *args)
+{
+    if (args->json) {
+        json_t *json = hdt_planned_to_json(planned);
+
+        if (args->explain) {
+            json_object_set_new(json, "explain", hdt_explain(planned));
+        }
+        json_show(json);
+        return;
+    }
+    hdt_planned_print(planned, stdout);
+    if (args->explain) {
+        explanation_print(hdt_explain(planned));
+    }
+}
+
+/* ---- --validate ---- */
+
+/* The folder of a job by its number, from the gateway's status. */
+static enum hdt_status run_dir_ask(const struct plan_args *args, long long number, char **dir,
+                                   struct hdt_error *err)
+{
+    struct hdt_gwclient_request request = {
+        .type = "status", .expect = "status.is", .timeout_ms = STATUS_TIMEOUT_MS};
+    struct hdt_gwclient *client;
+    enum hdt_status status;
+    json_t *body, *job;
+    size_t i;
+
+    HDT_TRY(hdt_gwclient_open(&args->client, &client, err));
+    status = hdt_gwclient_ask(client, &request, &body, err);
+    hdt_gwclient_close(client);
+    HDT_TRY(status);
+    *dir = NULL;
+    json_array_foreach(json_object_get(body, "jobs"), i, job)
+    {
+        const char *path = json_string_value(json_object_get(job, "run_dir"));
+
+        if (path && json_integer_value(json_object_get(job, "number")) == number) {
+            free(*dir);
+            *dir = hdt_strdup(path);
+        }
+    }
+    json_decref(body);
+    return *dir ? HDT_OK : hdt_error_set(err, HDT_ENOENT, "the gateway knows no job %lld", number);
+}
+
+static enum hdt_status run_find(const struct plan_args *args, char **dir, struct hdt_error *err)
+{
+    if (strspn(args->run, "0123456789") != strlen(args->run) || strlen(args->run) > 15) {
+        *dir = hdt_strdup(args->run);
+        return HDT_OK;
+    }
+    return run_dir_ask(args, strtoll(args->run, NULL, 10), dir, err);
+}
+
+static enum hdt_status validate(const struct plan_args *args, struct hdt_error *err)
+{
+    struct hdt_validated v;
+    enum hdt_status status;
+    char *dir;
+
+    HDT_TRY(run_find(args, &dir, err));
+    status = hdt_validated_load(&v, dir, err);
+    free(dir);
+    HDT_TRY(status);
+    if (args->json) {
+        json_show(hdt_validated_to_json(&v));
+    } else {
+        hdt_validated_print(&v, stdout);
+    }
+    status = args->trace ? hdt_validated_trace(&v, args->trace, err) : HDT_OK;
+    hdt_validated_release(&v);
+    return status;
 }
 
 static int plan_run(int argc, char **argv)
@@ -120,6 +233,9 @@ static int plan_run(int argc, char **argv)
         hdt_cmd_fail(&err);
         return HDT_EXIT_USAGE;
     }
+    if (args.run) {
+        return validate(&args, &err) == HDT_OK ? HDT_EXIT_OK : hdt_cmd_fail(&err);
+    }
     if (hdt_planned_load(&planned, args.job, &args.overrides, &err) != HDT_OK) {
         return hdt_cmd_fail(&err);
     }
@@ -128,7 +244,7 @@ static int plan_run(int argc, char **argv)
         status = hdt_planned_search(&planned, &err);
     }
     if (status == HDT_OK) {
-        plan_show(&planned, args.json);
+        plan_show(&planned, &args);
         status = args.trace ? hdt_planned_trace(&planned, args.trace, &err) : HDT_OK;
     }
     hdt_planned_release(&planned);

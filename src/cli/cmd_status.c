@@ -11,8 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#define ANSWER_TIMEOUT_MS 15000
-#define WATCH_MS          1000
+#define WATCH_MS 1000
 
 enum status_option { OPT_JSON = 256, OPT_WATCH, OPT_FLOWS };
 
@@ -272,8 +271,7 @@ static void jobs_print(const json_t *body)
 static enum hdt_status status_show(struct hdt_gwclient *client, const struct status_args *args,
                                    struct hdt_error *err)
 {
-    struct hdt_gwclient_request request = {
-        .type = "status", .expect = "status.is", .timeout_ms = ANSWER_TIMEOUT_MS};
+    struct hdt_gwclient_request request = {.type = "status", .expect = "status.is"};
     json_t *body;
 
     HDT_TRY(hdt_gwclient_ask(client, &request, &body, err));

@@ -11,20 +11,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define ANSWER_TIMEOUT_MS 30000
-
-enum stop_option { OPT_TIMEOUT = 256 };
-
-static const struct argp_option options[] = {
-    {"timeout", OPT_TIMEOUT, "SECONDS", 0,
-     "Give up waiting after so long without a word of the job (default 300)", 0},
-    {0},
-};
-
 struct stop_args {
     struct hdt_gwclient_conf client;
     long long job; /* 0: the only one */
-    long timeout_s;
 };
 
 static error_t option_parse(int key, char *arg, struct argp_state *state)
@@ -35,13 +24,6 @@ static error_t option_parse(int key, char *arg, struct argp_state *state)
     switch (key) {
     case ARGP_KEY_INIT:
         state->child_inputs[0] = &args->client;
-        return 0;
-    case OPT_TIMEOUT:
-        args->timeout_s = strtol(arg, &end, 10);
-        if (*end != '\0' || args->timeout_s < 1 || args->timeout_s > 86400) {
-            argp_error(state, "--timeout '%s' is not 1 to 86400 seconds", arg);
-            return EINVAL;
-        }
         return 0;
     case ARGP_KEY_ARG:
         args->job = strtoll(arg, &end, 10);
@@ -57,7 +39,6 @@ static error_t option_parse(int key, char *arg, struct argp_state *state)
 
 static const struct argp_child children[] = {{&hdt_gwoptions_argp, 0, NULL, 0}, {0}};
 static const struct argp argp = {
-    .options = options,
     .parser = option_parse,
     .args_doc = "[JOB]",
     .doc = "End a job after the step in work, with a checkpoint, and wait for its end. JOB is its "
@@ -71,7 +52,7 @@ static enum hdt_status stop_ask(struct hdt_gwclient *client, const struct stop_a
     struct hdt_gwclient_request request = {.type = "stop",
                                            .body = json_pack("{s:I}", "job", (json_int_t)args->job),
                                            .expect = "stopping",
-                                           .timeout_ms = ANSWER_TIMEOUT_MS};
+                                           .patience = HDT_GWCLIENT_RELAY};
     json_t *body, *number;
 
     HDT_TRY(hdt_gwclient_ask(client, &request, &body, err));
@@ -86,7 +67,7 @@ static enum hdt_status stop_ask(struct hdt_gwclient *client, const struct stop_a
 
 static int stop_run(int argc, char **argv)
 {
-    struct stop_args args = {.timeout_s = 300};
+    struct stop_args args = {0};
     struct hdt_follow f = {.conf = &args.client};
     struct hdt_gwclient *client;
     struct hdt_error err = {0};
@@ -100,7 +81,6 @@ static int stop_run(int argc, char **argv)
     if (status == HDT_OK) {
         hdt_interrupts_catch();
         f.client = client;
-        f.silence_ms = 1000 * args.timeout_s;
         status = hdt_follow_run(&f, &err);
         client = f.client;
     }

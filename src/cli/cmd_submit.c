@@ -18,9 +18,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#define SUBMIT_TIMEOUT_MS 60000
-#define FINISH_TIMEOUT_MS 600000 /* a coordinator's */
-
 enum submit_option { OPT_RESUME = 256, OPT_DETACH, OPT_JSON, OPT_STEPS, OPT_CODEC };
 
 static const struct argp_option options[] = {
@@ -272,13 +269,13 @@ static enum hdt_status job_submit(const struct hdt_planned *p, const struct subm
                                   struct hdt_error *err)
 {
     struct hdt_gwclient_request request = {
-        .type = "submit", .expect = "submitted", .timeout_ms = SUBMIT_TIMEOUT_MS};
+        .type = "submit", .expect = "submitted", .patience = HDT_GWCLIENT_RELAY};
     json_t *body, *number;
 
     request.body =
-        json_pack("{s:o, s:o, s:o, s:s}", "job", hdt_conf_to_json(&hdt_job_schema, &p->job),
+        json_pack("{s:o, s:o, s:o, s:O, s:s}", "job", hdt_conf_to_json(&hdt_job_schema, &p->job),
                   "model", hdt_model_to_json(&p->model), "plan", hdt_plan_to_json(&p->result.plan),
-                  "resume", args->resume ? args->resume : "");
+                  "cluster", p->cluster_json, "resume", args->resume ? args->resume : "");
     HDT_TRY(hdt_gwclient_ask(client, &request, &body, err));
     f->job = json_integer_value(json_object_get(body, "job"));
     number = json_object_get(body, "number");
@@ -316,20 +313,12 @@ static int end_report(const struct hdt_planned *p, const struct submit_args *arg
     return HDT_EXIT_OK;
 }
 
-/* Longer than a coordinator waits: for progress, and for the last checkpoint to be written. */
-static int64_t silence_ms(const struct hdt_job *job)
-{
-    const int64_t progress_ms = 3 * job->progress_timeout;
-
-    return (progress_ms > FINISH_TIMEOUT_MS ? progress_ms : FINISH_TIMEOUT_MS) + 60000;
-}
-
 static int submit_planned(struct hdt_planned *p, const struct submit_args *args,
                           struct hdt_gwclient **client)
 {
     struct hdt_follow f = {.conf = &args->client,
                            .steps = p->job.steps,
-                           .silence_ms = silence_ms(&p->job),
+                           .job_timeout_ms = p->job.progress_timeout,
                            .last_step = {.epoch = 1},
                            .predicted_step_s = p->result.plan.step_s,
                            .stops_on_interrupt = true};
@@ -376,6 +365,9 @@ static int submit_run(int argc, char **argv)
         return hdt_cmd_fail(&err);
     }
     status = hdt_gwclient_open(&args.client, &client, &err);
+    if (status == HDT_OK) {
+        status = hdt_planned_check_timeout(&planned, client, &err);
+    }
     if (status == HDT_OK) {
         status = hdt_planned_survey(&planned, client, &args.overrides, &err);
     }

@@ -17,7 +17,6 @@
 
 #define LOOK_MS       1000 /* how often the live line is written anew while nothing comes */
 #define RETRY_US      500000
-#define ASK_MS        10000
 #define AWAY_EVERY_US (30 * HDT_US_PER_S)
 
 static double real_of(const json_t *body, const char *key)
@@ -203,8 +202,7 @@ static enum hdt_status interrupt_take(struct hdt_follow *f, struct hdt_error *er
 /* Connect and follow on: what we missed comes as events, the state last. HDT_AGAIN: not yet. */
 static enum hdt_status follow_connect(struct hdt_follow *f, struct hdt_error *err)
 {
-    struct hdt_gwclient_request request = {
-        .type = "follow", .expect = "following", .timeout_ms = ASK_MS};
+    struct hdt_gwclient_request request = {.type = "follow", .expect = "following"};
     struct hdt_gwclient *client;
     enum hdt_status status;
     json_t *body;
@@ -290,16 +288,48 @@ static int64_t silence_ends_us(const struct hdt_follow *f)
     return from_us + f->silence_ms * HDT_US_PER_MS;
 }
 
+/* No event for a while: does the gateway live? It bears what a session between sites bears, so that
+ * one that was stopped for half a minute is not given up. */
+static enum hdt_status gateway_ask(struct hdt_follow *f, int64_t now_us, struct hdt_error *err)
+{
+    const struct hdt_deadlines *d = hdt_gwclient_deadlines(f->client);
+    struct hdt_gwclient_request request = {.type = "status", .expect = "status.is"};
+    const int64_t from_us = f->asked_us > f->heard_us ? f->asked_us : f->heard_us;
+    const int64_t own_us = f->conf->timeout_ms * HDT_US_PER_MS;
+    enum hdt_status status;
+    json_t *body;
+
+    if (now_us - from_us < (own_us > 0 && own_us < d->answer_us ? own_us : d->answer_us)) {
+        return HDT_OK;
+    }
+    if (f->conf->timeout_ms == 0) {
+        request.timeout_ms = (int)(d->session_dead_us / HDT_US_PER_MS);
+    }
+    status = hdt_gwclient_ask(f->client, &request, &body, err);
+    f->asked_us = hdt_clock_now_us();
+    if (status == HDT_OK) {
+        json_decref(body);
+    } else if (status == HDT_ETIMEDOUT) {
+        hdt_error_hint(
+            err,
+            "its process may be stopped; job %lld goes on if its workers do: hdt status, "
+            "once it is back",
+            (long long)f->number);
+    }
+    return status;
+}
+
 static enum hdt_status follow_silence(struct hdt_follow *f, struct hdt_error *err)
 {
     const int64_t now_us = hdt_clock_now_us();
 
     if (now_us < silence_ends_us(f)) {
         hdt_follow_show_waiting(f, now_us);
-        return HDT_OK;
+        return gateway_ask(f, now_us, err);
     }
-    hdt_error_set(err, HDT_ETIMEDOUT, "nothing was heard of job %lld for %lld s",
-                  (long long)f->number, (long long)(now_us - f->heard_us) / HDT_US_PER_S);
+    hdt_error_set(err, HDT_ETIMEDOUT, "nothing was heard of job %lld for %lld s by gateway %s",
+                  (long long)f->number, (long long)(now_us - f->heard_us) / HDT_US_PER_S,
+                  hdt_gwclient_address(f->client));
     hdt_error_hint(err, "hdt status shows whether it runs, hdt stop %lld ends it",
                    (long long)f->number);
     return HDT_ETIMEDOUT;
@@ -316,6 +346,16 @@ static void msg_take(struct hdt_follow *f, json_t *msg)
     json_decref(msg);
 }
 
+static void silence_settle(struct hdt_follow *f)
+{
+    struct hdt_deadlines d = *hdt_gwclient_deadlines(f->client);
+
+    if (f->silence_ms == 0) {
+        hdt_deadlines_derive(&d, d.progress_us / HDT_US_PER_MS, f->job_timeout_ms);
+        f->silence_ms = f->conf->timeout_ms > 0 ? f->conf->timeout_ms : d.follow_us / HDT_US_PER_MS;
+    }
+}
+
 enum hdt_status hdt_follow_run(struct hdt_follow *f, struct hdt_error *err)
 {
     enum hdt_status status = HDT_OK;
@@ -325,16 +365,18 @@ enum hdt_status hdt_follow_run(struct hdt_follow *f, struct hdt_error *err)
     f->on_tty = isatty(STDOUT_FILENO);
     f->val_loss = NAN;
     f->heard_us = f->said_us = hdt_clock_now_us();
+    silence_settle(f);
     while (status == HDT_OK && !follow_is_over(f)) {
         left_ms = (silence_ends_us(f) - hdt_clock_now_us()) / HDT_US_PER_MS + 1;
         left_ms = left_ms < 0 ? 0 : left_ms > LOOK_MS ? LOOK_MS : left_ms;
         status = hdt_gwclient_next(f->client, (int)left_ms, &msg, err);
         if (status == HDT_OK) {
             msg_take(f, msg);
-        } else if (status == HDT_ECANCELED) {
-            status = interrupt_take(f, err);
         } else if (status == HDT_AGAIN) {
             status = follow_silence(f, err);
+        }
+        if (status == HDT_ECANCELED) {
+            status = interrupt_take(f, err);
         }
         if (status == HDT_EPEER) {
             status = follow_again(f, err);

@@ -35,7 +35,9 @@ struct hdt_follow {
     json_int_t job;                       /* as the gateway named it */
     json_int_t number;                    /* as people name it */
     int64_t steps;                        /* of the whole job; 0: not known */
-    int64_t silence_ms;      /* so long without any event, or without a gateway, is given up */
+    int64_t job_timeout_ms;  /* the job's own progress_timeout; 0: the gateway's, or not known */
+    int64_t silence_ms;      /* so long without any event, or without a gateway, is given up; 0: as
+                                the deadlines or --timeout say */
     double predicted_step_s; /* 0: not known; replaced by what steps say */
     bool stops_on_interrupt; /* first Ctrl-C asks the job to stop; the second leaves */
     struct hdt_follow_mark last_step; /* what happened up to there is not asked for */
@@ -58,6 +60,7 @@ struct hdt_follow {
     struct hdt_follow_mark last_eval, last_failed_checkpoint;
     json_int_t checkpoint_step, restart_epoch;
     int64_t heard_us, said_us;       /* last event; last word about waiting */
+    int64_t asked_us;                /* when the gateway was last asked whether it lives */
     int64_t recovering_us, until_us; /* since; what is waited for, until; 0: none */
     char waits_for[256];
     bool on_tty;

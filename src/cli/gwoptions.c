@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
+#include <stdlib.h>
 #include <unistd.h>
 
 /* ---- Ctrl-C ---- */
@@ -49,7 +50,7 @@ const int *hdt_interrupts_fd(void)
 
 /* ---- options ---- */
 
-enum gateway_option { OPT_GATEWAY = 0x1000, OPT_CA, OPT_CERT, OPT_KEY };
+enum gateway_option { OPT_GATEWAY = 0x1000, OPT_CA, OPT_CERT, OPT_KEY, OPT_TIMEOUT };
 
 static const struct argp_option gateway_options[] = {
     {"gateway", OPT_GATEWAY, "ADDRESS", 0,
@@ -59,8 +60,26 @@ static const struct argp_option gateway_options[] = {
     {"ca", OPT_CA, "FILE", 0, "tls: certificate of the federation's authority", 1},
     {"cert", OPT_CERT, "FILE", 0, "tls: an operator's certificate", 1},
     {"key", OPT_KEY, "FILE", 0, "tls: its private key", 1},
+    {"timeout", OPT_TIMEOUT, "SECONDS", 0,
+     "Give up after so long without progress: a connection, an answer, an event of a job "
+     "(default: shares of the gateway's progress_timeout)",
+     1},
     {0},
 };
+
+static error_t timeout_parse(struct hdt_gwclient_conf *conf, const char *arg,
+                             struct argp_state *state)
+{
+    char *end;
+    double seconds = strtod(arg, &end);
+
+    if (end == arg || *end != '\0' || !(seconds >= 0.1 && seconds <= 86400)) {
+        argp_error(state, "--timeout '%s' is not 0.1 to 86400 seconds", arg);
+        return EINVAL;
+    }
+    conf->timeout_ms = (int)(seconds * 1000);
+    return 0;
+}
 
 static error_t gateway_option_parse(int key, char *arg, struct argp_state *state)
 {
@@ -82,6 +101,8 @@ static error_t gateway_option_parse(int key, char *arg, struct argp_state *state
     case OPT_KEY:
         conf->key = arg;
         return 0;
+    case OPT_TIMEOUT:
+        return timeout_parse(conf, arg, state);
     default:
         return ARGP_ERR_UNKNOWN;
     }

@@ -8,8 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define STATUS_TIMEOUT_MS 15000
-
 static const char *text_of(const json_t *json, const char *key)
 {
     const char *text = json_string_value(json_object_get(json, key));
@@ -103,8 +101,7 @@ enum hdt_status hdt_place_ask(struct hdt_gwclient *client, const struct hdt_plac
 enum hdt_status hdt_places_status(struct hdt_gwclient *client, json_t **status,
                                   struct hdt_error *err)
 {
-    struct hdt_gwclient_request request = {
-        .type = "status", .expect = "status.is", .timeout_ms = STATUS_TIMEOUT_MS};
+    struct hdt_gwclient_request request = {.type = "status", .expect = "status.is"};
 
     return hdt_gwclient_ask(client, &request, status, err);
 }

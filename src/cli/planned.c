@@ -3,13 +3,11 @@
 
 #include "src/cli/planned.h"
 #include "src/base/buf.h"
+#include "src/base/clock.h"
 #include "src/core/msg.h"
 
 #include <stdlib.h>
 #include <string.h>
-
-/* Links and profiles have deadlines of their own at the gateway; this one is above them. */
-#define SURVEY_TIMEOUT_MS 240000
 
 static enum hdt_status override_steps(struct hdt_job *job, const char *text, struct hdt_error *err)
 {
@@ -63,19 +61,17 @@ enum hdt_status hdt_planned_load(struct hdt_planned *p, const char *path,
                                  const struct hdt_planned_overrides *overrides,
                                  struct hdt_error *err)
 {
-    struct hdt_conf_doc *doc = NULL;
     enum hdt_status status;
 
     memset(p, 0, sizeof(*p));
-    HDT_TRY(hdt_conf_load(&hdt_job_schema, path, &p->job, &doc, err));
+    HDT_TRY(hdt_conf_load(&hdt_job_schema, path, &p->job, &p->doc, err));
     status = job_override(&p->job, overrides, err);
     if (status == HDT_OK) {
         status = hdt_model_load(p->job.model, &p->model, err);
     }
     if (status == HDT_OK) {
-        status = hdt_job_check(&p->job, &p->model, doc, err);
+        status = hdt_job_check(&p->job, &p->model, p->doc, err);
     }
-    hdt_conf_doc_free(doc);
     if (status != HDT_OK) {
         hdt_planned_release(p);
     }
@@ -104,12 +100,20 @@ static void problems_print(const json_t *problems)
     }
 }
 
+enum hdt_status hdt_planned_check_timeout(const struct hdt_planned *p,
+                                          const struct hdt_gwclient *client, struct hdt_error *err)
+{
+    return hdt_job_check_timeout(&p->job,
+                                 hdt_gwclient_deadlines(client)->progress_us / HDT_US_PER_MS,
+                                 hdt_gwclient_site(client), p->doc, err);
+}
+
 enum hdt_status hdt_planned_survey(struct hdt_planned *p, struct hdt_gwclient *client,
                                    const struct hdt_planned_overrides *overrides,
                                    struct hdt_error *err)
 {
     struct hdt_gwclient_request request = {
-        .type = "cluster", .expect = "cluster.is", .timeout_ms = SURVEY_TIMEOUT_MS};
+        .type = "cluster", .expect = "cluster.is", .patience = HDT_GWCLIENT_SURVEY};
     enum hdt_status status;
     json_t *body;
 
@@ -157,6 +161,7 @@ void hdt_planned_release(struct hdt_planned *p)
     hdt_search_result_release(&p->result);
     hdt_cluster_release(&p->cluster);
     json_decref(p->cluster_json);
+    hdt_conf_doc_free(p->doc);
     hdt_conf_release(&hdt_job_schema, &p->job);
     memset(p, 0, sizeof(*p));
 }

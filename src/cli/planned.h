@@ -15,6 +15,7 @@ extern "C" {
 
 struct hdt_planned {
     struct hdt_job job;
+    struct hdt_conf_doc *doc; /* of its file, for messages */
     struct hdt_model_config model;
     struct hdt_cluster cluster;
     json_t *cluster_json;
@@ -38,9 +39,13 @@ enum hdt_status hdt_planned_load(struct hdt_planned *planned, const char *path,
                                  const struct hdt_planned_overrides *overrides,
                                  struct hdt_error *err);
 
+/* The job's own progress_timeout against the gateway's; HDT_EINVAL with file, line and both. */
+enum hdt_status hdt_planned_check_timeout(const struct hdt_planned *planned,
+                                          const struct hdt_gwclient *client, struct hdt_error *err);
+
 /* Ask the gateway for the cluster (workers profiled for this job, links measured); warnings go to
  * standard error. Without data.site the job's data are at the gateway's site. Blocks for as long as
- * measuring takes, at most two minutes. */
+ * measuring takes and the gateway lives, at most deadlines.survey_us. */
 enum hdt_status hdt_planned_survey(struct hdt_planned *planned, struct hdt_gwclient *client,
                                    const struct hdt_planned_overrides *overrides,
                                    struct hdt_error *err);
@@ -63,6 +68,10 @@ json_t *hdt_planned_to_json(const struct hdt_planned *planned);
 /* The predicted timeline for chrome://tracing or ui.perfetto.dev; ops as the worker names them. */
 enum hdt_status hdt_planned_trace(const struct hdt_planned *planned, const char *path,
                                   struct hdt_error *err);
+
+/* Its ops alone, into a file that is open. */
+struct hdt_timeline;
+void hdt_planned_timeline(const struct hdt_planned *planned, struct hdt_timeline *timeline);
 
 /* Blocks (layers) of each stage, in order. New reference. */
 json_t *hdt_planned_stage_layers(const struct hdt_planned *planned);

@@ -192,16 +192,10 @@ json_t *hdt_planned_to_json(const struct hdt_planned *p)
                      p->cluster_json);
 }
 
-enum hdt_status hdt_planned_trace(const struct hdt_planned *p, const char *path,
-                                  struct hdt_error *err)
+void hdt_planned_timeline(const struct hdt_planned *p, struct hdt_timeline *timeline)
 {
     const struct hdt_cost *cost = &p->result.cost;
-    struct hdt_timeline timeline;
 
-    HDT_TRY(hdt_timeline_open(&timeline, path, err));
-    for (int i = 0; i < (int)p->result.plan.n_ranks; i++) {
-        hdt_timeline_add_rank(&timeline, &p->result.plan, i);
-    }
     for (size_t i = 0; i < cost->n_ops; i++) {
         const struct hdt_cost_op *op = &cost->ops[i];
         struct hdt_timeline_op line = {.kind = op->op.kind,
@@ -210,9 +204,22 @@ enum hdt_status hdt_planned_trace(const struct hdt_planned *p, const char *path,
                                        .mb = op->op.mb,
                                        .step = -1,
                                        .start_us = 1e6 * op->start_s,
-                                       .dur_us = 1e6 * (op->end_s - op->start_s)};
+                                       .dur_us = 1e6 * (op->end_s - op->start_s),
+                                       .arrived_us = 1e6 * op->arrived_s};
 
-        hdt_timeline_add_op(&timeline, &line);
+        hdt_timeline_add_op(timeline, &line);
     }
+}
+
+enum hdt_status hdt_planned_trace(const struct hdt_planned *p, const char *path,
+                                  struct hdt_error *err)
+{
+    struct hdt_timeline timeline;
+
+    HDT_TRY(hdt_timeline_open(&timeline, path, err));
+    for (int i = 0; i < (int)p->result.plan.n_ranks; i++) {
+        hdt_timeline_add_rank(&timeline, &p->result.plan, i);
+    }
+    hdt_planned_timeline(p, &timeline);
     return hdt_timeline_close(&timeline, err);
 }

@@ -29,14 +29,19 @@ void hdt_cluster_release(struct hdt_cluster *cluster)
     memset(cluster, 0, sizeof(*cluster));
 }
 
-static bool cluster_has_site(const struct hdt_cluster *cluster, const char *name)
+struct hdt_cluster_site *hdt_cluster_find_site(const struct hdt_cluster *cluster, const char *name)
 {
     for (size_t i = 0; i < cluster->n_sites; i++) {
         if (strcmp(cluster->sites[i].name, name) == 0) {
-            return true;
+            return &cluster->sites[i];
         }
     }
-    return false;
+    return NULL;
+}
+
+static bool cluster_has_site(const struct hdt_cluster *cluster, const char *name)
+{
+    return hdt_cluster_find_site(cluster, name) != NULL;
 }
 
 static bool cluster_has_worker(const struct hdt_cluster *cluster, const char *site,
@@ -102,17 +107,32 @@ struct number_field {
  {                                                                                                 \
   .name = #f, .offset = offsetof(struct hdt_profile, f)                                            \
  }
+#define GATEWAY_NUMBER(f)                                                                          \
+ {                                                                                                 \
+  .name = #f, .offset = offsetof(struct hdt_cluster_gateway, f)                                    \
+ }
 #define LINK_NUMBER(f)                                                                             \
  {                                                                                                 \
   .name = #f, .offset = offsetof(struct hdt_cluster_link, f)                                       \
  }
 
-static const struct number_field profile_numbers[] = {
-    PROFILE_NUMBER(embed_fwd_s),      PROFILE_NUMBER(embed_bwd_s),
-    PROFILE_NUMBER(block_fwd_s),      PROFILE_NUMBER(block_bwd_s),
-    PROFILE_NUMBER(head_fwd_s),       PROFILE_NUMBER(head_bwd_s),
-    PROFILE_NUMBER(step_s_per_param), PROFILE_NUMBER(op_overhead_s),
-    PROFILE_NUMBER(cast_bytes_per_s), {NULL, 0}};
+static const struct number_field profile_numbers[] = {PROFILE_NUMBER(embed_fwd_s),
+                                                      PROFILE_NUMBER(embed_bwd_s),
+                                                      PROFILE_NUMBER(block_fwd_s),
+                                                      PROFILE_NUMBER(block_bwd_s),
+                                                      PROFILE_NUMBER(head_fwd_s),
+                                                      PROFILE_NUMBER(head_bwd_s),
+                                                      PROFILE_NUMBER(step_s_per_param),
+                                                      PROFILE_NUMBER(op_overhead_s),
+                                                      PROFILE_NUMBER(cast_bytes_per_s),
+                                                      PROFILE_NUMBER(copy_bytes_per_s),
+                                                      {NULL, 0}};
+
+static const struct number_field gateway_numbers[] = {GATEWAY_NUMBER(send_s_per_byte),
+                                                      GATEWAY_NUMBER(recv_s_per_byte),
+                                                      GATEWAY_NUMBER(encode_bytes_per_s),
+                                                      GATEWAY_NUMBER(decode_bytes_per_s),
+                                                      {NULL, 0}};
 
 static const struct number_field link_numbers[] = {LINK_NUMBER(rate_bytes_per_s),
                                                    LINK_NUMBER(rtt_s),
@@ -190,6 +210,24 @@ static enum hdt_status int_read(const json_t *json, const char *key, int64_t max
     return HDT_OK;
 }
 
+static void machine_write(json_t *json, const char *host, const char *cpus)
+{
+    json_object_set_new(json, "host", json_string(host));
+    json_object_set_new(json, "cpus", json_string(cpus));
+}
+
+/* Both may be missing. */
+static enum hdt_status machine_read(const json_t *json, char host[HDT_HOST_CAP],
+                                    char cpus[HDT_CPUS_CAP], struct hdt_error *err)
+{
+    host[0] = cpus[0] = '\0';
+    if (json_object_get(json, "host")) {
+        HDT_TRY(text_read(json, "host", host, HDT_HOST_CAP, err));
+    }
+    return json_object_get(json, "cpus") ? text_read(json, "cpus", cpus, HDT_CPUS_CAP, err)
+                                         : HDT_OK;
+}
+
 json_t *hdt_profile_to_json(const struct hdt_profile *profile)
 {
     json_t *json =
@@ -197,6 +235,7 @@ json_t *hdt_profile_to_json(const struct hdt_profile *profile)
                   (json_int_t)profile->micro_batch, "seq_len", (json_int_t)profile->seq_len);
 
     numbers_write(profile_numbers, profile, json);
+    machine_write(json, profile->host, profile->cpus);
     return json;
 }
 
@@ -212,7 +251,29 @@ enum hdt_status hdt_profile_from_json(const json_t *json, struct hdt_profile *pr
     HDT_TRY(int_read(json, "micro_batch", 65536, &p.micro_batch, err));
     HDT_TRY(int_read(json, "seq_len", 1048576, &p.seq_len, err));
     HDT_TRY(numbers_read(profile_numbers, json, &p, err));
+    HDT_TRY(machine_read(json, p.host, p.cpus, err));
     *profile = p;
+    return HDT_OK;
+}
+
+json_t *hdt_cluster_gateway_to_json(const struct hdt_cluster_gateway *gateway)
+{
+    json_t *json = json_object();
+
+    numbers_write(gateway_numbers, gateway, json);
+    machine_write(json, gateway->host, gateway->cpus);
+    return json;
+}
+
+enum hdt_status hdt_cluster_gateway_from_json(const json_t *json,
+                                              struct hdt_cluster_gateway *gateway,
+                                              struct hdt_error *err)
+{
+    struct hdt_cluster_gateway g = {0};
+
+    HDT_TRY(numbers_read(gateway_numbers, json, &g, err));
+    HDT_TRY(machine_read(json, g.host, g.cpus, err));
+    *gateway = g;
     return HDT_OK;
 }
 
@@ -238,7 +299,9 @@ json_t *hdt_cluster_to_json(const struct hdt_cluster *cluster)
     json_t *sites = json_array(), *workers = json_array(), *links = json_array();
 
     for (size_t i = 0; i < cluster->n_sites; i++) {
-        json_array_append_new(sites, json_pack("{s:s}", "name", cluster->sites[i].name));
+        json_array_append_new(sites,
+                              json_pack("{s:s, s:o}", "name", cluster->sites[i].name, "gateway",
+                                        hdt_cluster_gateway_to_json(&cluster->sites[i].gateway)));
     }
     for (size_t i = 0; i < cluster->n_workers; i++) {
         json_array_append_new(workers, worker_to_json(&cluster->workers[i]));
@@ -259,7 +322,8 @@ static enum hdt_status site_from_json(const json_t *json, struct hdt_cluster *cl
         return hdt_error_set(err, HDT_EINVAL, "site '%s' is named twice", name);
     }
     hdt_cluster_add_site(cluster, name);
-    return HDT_OK;
+    return hdt_cluster_gateway_from_json(json_object_get(json, "gateway"),
+                                         &hdt_cluster_find_site(cluster, name)->gateway, err);
 }
 
 static enum hdt_status worker_from_json(const json_t *json, struct hdt_cluster *cluster,

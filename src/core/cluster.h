@@ -7,6 +7,7 @@
  * Plain data, as the coordinator's gateway collects it and the planner reads it.
  */
 #include "src/base/error.h"
+#include "src/base/host.h"
 
 #include <jansson.h>
 #include <stdbool.h>
@@ -32,6 +33,9 @@ struct hdt_profile {
     double step_s_per_param;         /* norm, clip and AdamW */
     double op_overhead_s;            /* fixed cost of one op of the list */
     double cast_bytes_per_s; /* worker codecs bf16/int8: bytes of fp32 in a second, one core */
+    double copy_bytes_per_s; /* codec none: into and out of a slot */
+    char host[HDT_HOST_CAP]; /* the machine and the processors that it was measured on */
+    char cpus[HDT_CPUS_CAP];
 };
 
 struct hdt_cluster_worker {
@@ -56,8 +60,19 @@ struct hdt_cluster_link {
     double lossless_ratio;    /* seen so far on this link; 0: unknown */
 };
 
+/* What a gateway costs its own machine; 0 and "": not known. */
+struct hdt_cluster_gateway {
+    double send_s_per_byte; /* CPU time of a byte on the wire, by probes: TLS, copies, sockets */
+    double recv_s_per_byte;
+    double encode_bytes_per_s; /* lossless codec: plaintext bytes in a second of one core */
+    double decode_bytes_per_s;
+    char host[HDT_HOST_CAP];
+    char cpus[HDT_CPUS_CAP];
+};
+
 struct hdt_cluster_site {
     char name[HDT_NAME_CAP];
+    struct hdt_cluster_gateway gateway;
 };
 
 struct hdt_cluster {
@@ -73,6 +88,9 @@ void hdt_cluster_release(struct hdt_cluster *cluster);
 
 /* Add one (copies); names must be new. */
 void hdt_cluster_add_site(struct hdt_cluster *cluster, const char *name);
+/* The site's entry, to fill in what is known of its gateway; NULL: there is no such site. Valid
+ * until the next one is added. */
+struct hdt_cluster_site *hdt_cluster_find_site(const struct hdt_cluster *cluster, const char *name);
 void hdt_cluster_add_worker(struct hdt_cluster *cluster, const struct hdt_cluster_worker *worker);
 void hdt_cluster_add_link(struct hdt_cluster *cluster, const struct hdt_cluster_link *link);
 
@@ -83,6 +101,10 @@ const struct hdt_cluster_link *hdt_cluster_find_link(const struct hdt_cluster *c
 json_t *hdt_cluster_to_json(const struct hdt_cluster *cluster);
 enum hdt_status hdt_cluster_from_json(const json_t *json, const char *where,
                                       struct hdt_cluster *cluster, struct hdt_error *err);
+json_t *hdt_cluster_gateway_to_json(const struct hdt_cluster_gateway *gateway);
+enum hdt_status hdt_cluster_gateway_from_json(const json_t *json,
+                                              struct hdt_cluster_gateway *gateway,
+                                              struct hdt_error *err);
 json_t *hdt_profile_to_json(const struct hdt_profile *profile);
 enum hdt_status hdt_profile_from_json(const json_t *json, struct hdt_profile *profile,
                                       struct hdt_error *err);

@@ -194,8 +194,13 @@ static enum hdt_status frame_check_sizes(const struct hdt_frame *frame, struct h
     case HDT_FRAME_CHUNK:
         return frame_check_range(frame, err);
     case HDT_FRAME_PROBE:
-        HDT_TRY(frame_limit(frame, "len", frame->len, HDT_FRAME_MAX_CHUNK, err));
-        return frame_limit(frame, "coded_len", frame->coded_len, frame->len, err);
+        HDT_TRY(frame_limit(frame, "len", frame->len, HDT_FRAME_MAX_PROBE, err));
+        if (frame->coded_len != frame->len) {
+            return hdt_error_set(err, HDT_EPROTO,
+                                 "cannot accept a PROBE record: coded_len is %u, len is %u",
+                                 frame->coded_len, frame->len);
+        }
+        return HDT_OK;
     case HDT_FRAME_DATA:
         HDT_TRY(frame_limit(frame, "len", frame->len, frame->frame_len, err));
         return frame_limit(frame, "coded_len", frame->coded_len, frame->frame_len, err);

@@ -39,6 +39,7 @@ extern "C" {
 #define HDT_FRAME_MAX_LEN    (1u << 30)  /* of one plaintext frame */
 #define HDT_FRAME_MAX_CHUNK  (16u << 20) /* of one chunk */
 #define HDT_FRAME_MAX_MSG    (8u << 20)  /* of one control message */
+#define HDT_FRAME_MAX_PROBE  (64u << 10) /* of one piece of filler */
 
 /* Wire numbers: never renumber. */
 enum hdt_frame_kind {

@@ -3,13 +3,11 @@
 
 #include "src/core/gateway_conf.h"
 #include "src/base/log.h"
+#include "src/core/deadlines.h"
 
 #define KIB 1024.0
 #define MIB (1024.0 * KIB)
 #define TIB (1024.0 * 1024.0 * MIB)
-#define S   1000.0 /* milliseconds */
-#define MIN (60.0 * S)
-#define DAY (1440.0 * MIN)
 
 static const struct hdt_conf_row tls_rows[] = {
     HDT_CONF_PATH(struct hdt_gateway_tls_conf, ca, NULL,
@@ -45,12 +43,6 @@ static const struct hdt_conf_row wan_rows[] = {
     HDT_CONF_STRING(struct hdt_gateway_wan_conf, congestion, "",
                     "TCP congestion control of the WAN streams, as bbr or cubic. Empty: the "
                     "kernel's default."),
-    HDT_CONF_DURATION(struct hdt_gateway_wan_conf, suspect_after, "2s", 100, 10 * MIN,
-                      "Silence after which a peer is shown as suspect. Nothing else follows from "
-                      "it."),
-    HDT_CONF_DURATION(struct hdt_gateway_wan_conf, progress_timeout, "30s", S, DAY,
-                      "When no byte has moved for so long, the session to a peer is closed and "
-                      "dialled again."),
     HDT_CONF_END,
 };
 
@@ -101,6 +93,12 @@ static const struct hdt_conf_row gateway_rows[] = {
     HDT_CONF_ENUM(struct hdt_gateway_conf, log_level, "info", hdt_log_level_names,
                   "What is logged: life events with info, each object with debug, each chunk with "
                   "trace."),
+    HDT_CONF_DURATION(struct hdt_gateway_conf, progress_timeout, HDT_DEADLINES_KNOB_DEFAULT,
+                      HDT_DEADLINES_KNOB_MIN_MS, HDT_DEADLINES_KNOB_MAX_MS,
+                      "The longest time for which nothing may move before a run is given up; every "
+                      "other deadline is a share of it: a peer that is silent for three fifths of "
+                      "it is dialled anew, a job fails after all of it. Of two sites the larger "
+                      "value counts for the link between them. A job may have its own."),
     HDT_CONF_SECTION(struct hdt_gateway_conf, tls, tls_rows,
                      "Certificates; see hdt(1), 'hdt ca'. Read again on SIGHUP."),
     HDT_CONF_SECTION(struct hdt_gateway_conf, wan, wan_rows, "Links to other sites."),

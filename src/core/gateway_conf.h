@@ -28,9 +28,6 @@ struct hdt_gateway_wan_conf {
     uint64_t chunk;   /* BYTES ["256KiB"] 64KiB..8MiB: unit a frame is cut into */
     uint64_t rate;    /* RATE ["max"]: cap on what we send to all peers */
     char *congestion; /* STRING [""]: TCP congestion control ("bbr", "cubic"); "" = the kernel's */
-    int64_t suspect_after; /* DURATION [2s] 100ms..10m: silence that marks a peer suspect (shown) */
-    int64_t progress_timeout; /* DURATION [30s] 1s..24h: no byte for so long: the session is closed
-                                 and dialled again */
 };
 
 struct hdt_gateway_lan_conf {
@@ -56,6 +53,7 @@ struct hdt_gateway_conf {
     char *
         state_dir; /* PATH ["/var/lib/hdt"]: job state (SQLite), metrics.jsonl and traces of jobs */
     int log_level; /* ENUM hdt_log_level_names [info] */
+    int64_t progress_timeout; /* DURATION ms [60s] 10s..24h: the knob of src/core/deadlines.h */
     struct hdt_gateway_tls_conf tls;
     struct hdt_gateway_wan_conf wan;
     struct hdt_gateway_lan_conf lan;

@@ -2,6 +2,7 @@
 #include "config.h"
 
 #include "src/core/job.h"
+#include "src/core/deadlines.h"
 #include "src/core/model.h"
 
 #include <ctype.h>
@@ -127,8 +128,11 @@ static const struct hdt_conf_row job_rows[] = {
     HDT_CONF_SECTION(struct hdt_job, plan, plan_rows, "Limits for the planner."),
     HDT_CONF_SECTION(struct hdt_job, recovery, recovery_rows,
                      "What happens when a worker is lost in a run."),
-    HDT_CONF_DURATION(struct hdt_job, progress_timeout, "60s", 5e3, 8.64e7,
-                      "The job fails when nothing moved for so long."),
+    HDT_CONF_DURATION(struct hdt_job, progress_timeout, "0s", 0, HDT_DEADLINES_KNOB_MAX_MS,
+                      "The job fails when nothing moved for so long; 0: as long as the gateways "
+                      "say (progress_timeout in gateway.yaml). Long steps, large models and slow "
+                      "links need no more, since what counts is that something moves; a single "
+                      "operation of a device that takes longer does."),
     HDT_CONF_END};
 
 const struct hdt_conf_schema hdt_job_schema = {
@@ -249,6 +253,27 @@ static enum hdt_status job_check_plan(const struct hdt_job *job,
             (long long)job->plan.min_stages, (long long)hdt_model_n_units(model));
     }
     return job_check_cut(job, model, doc, err);
+}
+
+enum hdt_status hdt_job_check_timeout(const struct hdt_job *job, int64_t knob_ms, const char *site,
+                                      const struct hdt_conf_doc *doc, struct hdt_error *err)
+{
+    const int64_t min_ms = hdt_deadlines_job_min_ms(knob_ms);
+
+    if (job->progress_timeout == 0 || job->progress_timeout >= min_ms) {
+        return HDT_OK;
+    }
+    hdt_conf_error(doc, "progress_timeout", err, HDT_EINVAL,
+                   "progress_timeout %.3g s of the job is too short for site %s: with "
+                   "progress_timeout %.3g s in its gateway.yaml a silent peer is dialled anew and "
+                   "back within %.3g s",
+                   (double)job->progress_timeout / 1e3, site, (double)knob_ms / 1e3,
+                   (double)min_ms / 1e3);
+    hdt_error_hint(err,
+                   "set the job's to %.0f s or more, or to 0 (as the gateways); or lower the "
+                   "gateways'",
+                   ceil((double)min_ms / 1e3));
+    return HDT_EINVAL;
 }
 
 enum hdt_status hdt_job_check(const struct hdt_job *job, const struct hdt_model_config *model,

@@ -100,8 +100,8 @@ struct hdt_job {
     struct hdt_job_eval eval;
     struct hdt_job_plan plan;
     struct hdt_job_recovery recovery;
-    int64_t
-        progress_timeout; /* DURATION ms [60s], 5s..24h: nothing moved for so long: the job fails */
+    int64_t progress_timeout; /* DURATION ms [0s], 0..24h: nothing moved for so long: the job fails;
+                                 0: the coordinating gateway's. Workers never see 0 */
 };
 
 extern const struct hdt_conf_schema hdt_job_schema;
@@ -111,6 +111,11 @@ extern const struct hdt_conf_schema hdt_job_schema;
 struct hdt_model_config;
 enum hdt_status hdt_job_check(const struct hdt_job *job, const struct hdt_model_config *model,
                               const struct hdt_conf_doc *doc, struct hdt_error *err);
+
+/* Is the job's own progress_timeout (0 is good) long enough beside `knob_ms`, that of the gateway
+ * of `site`? A rank must not give up before a session is dialled anew. */
+enum hdt_status hdt_job_check_timeout(const struct hdt_job *job, int64_t knob_ms, const char *site,
+                                      const struct hdt_conf_doc *doc, struct hdt_error *err);
 
 /* Learning rate of a step (0-based): linear warm-up, then cosine from lr to min_lr. */
 double hdt_job_lr(const struct hdt_job *job, int64_t step);

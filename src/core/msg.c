@@ -121,6 +121,7 @@ void hdt_msg_encode(const json_t *value, struct hdt_buf *out)
 
 struct unpack {
     const uint8_t *p, *end;
+    uint32_t n_values;
     struct hdt_error *err;
 };
 
@@ -262,6 +263,9 @@ static enum hdt_status unpack_head(struct unpack *u, struct unpack_item *item)
     uint8_t head;
 
     *item = (struct unpack_item){.kind = ITEM_LEAF};
+    if (++u->n_values > HDT_MSG_MAX_VALUES) {
+        return unpack_fail(u, "it has too many values");
+    }
     if (u->p == u->end) {
         return unpack_fail(u, "it ends where a value should stand");
     }
@@ -375,7 +379,7 @@ static enum hdt_status unpack_tree(struct unpack *u, json_t **root)
 
 enum hdt_status hdt_msg_decode(const void *bytes, size_t len, json_t **value, struct hdt_error *err)
 {
-    struct unpack u = {bytes, (const uint8_t *)bytes + len, err};
+    struct unpack u = {bytes, (const uint8_t *)bytes + len, 0, err};
     json_t *root = NULL;
     enum hdt_status status;
 

@@ -30,15 +30,17 @@ extern "C" {
 #endif
 
 #define HDT_MSG_MAX_DEPTH    24
-#define HDT_PROTOCOL_VERSION 1 /* of both protocols; in every hello */
+#define HDT_MSG_MAX_VALUES   (1u << 17) /* numbers, strings, arrays and maps of one message */
+#define HDT_PROTOCOL_VERSION 1          /* of both protocols; in every hello */
 
 /* Encode as msgpack, appended to `out`. Integers, reals, strings, booleans, null, arrays, objects;
  * objects keep their order. Never fails: the value was made by us. */
 void hdt_msg_encode(const json_t *value, struct hdt_buf *out);
 
 /* Decode foreign bytes: one msgpack value, exactly len bytes, at most HDT_FRAME_MAX_MSG, at most
- * HDT_MSG_MAX_DEPTH levels, maps with string keys, valid UTF-8, counts bounded by the bytes that
- * are there. New reference in *value. HDT_EPROTO. */
+ * HDT_MSG_MAX_DEPTH levels and HDT_MSG_MAX_VALUES values (of one byte each on the wire, and of
+ * sixty in memory), maps with string keys, valid UTF-8, counts bounded by the bytes that are there.
+ * New reference in *value. HDT_EPROTO. */
 enum hdt_status hdt_msg_decode(const void *bytes, size_t len, json_t **value,
                                struct hdt_error *err);
 

@@ -5,6 +5,7 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <string.h>
 
 /* Viewers colour by category. */
 static const char *op_category(enum hdt_op_kind kind)
@@ -33,11 +34,12 @@ static void name_write(struct hdt_timeline *t, const char *what, int rank, int t
 {
     separator_write(t);
     fprintf(t->out, "{\"name\":\"%s\",\"ph\":\"M\",\"pid\":%d,\"tid\":%d,\"args\":{\"name\":", what,
-            rank, thread);
+            t->pid_base + rank, thread);
 }
 
 enum hdt_status hdt_timeline_open(struct hdt_timeline *t, const char *path, struct hdt_error *err)
 {
+    memset(t, 0, sizeof(*t));
     snprintf(t->path, sizeof(t->path), "%s", path);
     t->first = true;
     t->out = fopen(path, "we");
@@ -54,7 +56,7 @@ void hdt_timeline_add_rank(struct hdt_timeline *t, const struct hdt_plan *plan, 
 
     /* Names of sites and workers hold nothing that JSON would escape. */
     name_write(t, "process_name", rank, 0);
-    fprintf(t->out, "\"rank %d: %s/%s\"}}", rank, r->site, r->worker);
+    fprintf(t->out, "\"%srank %d: %s/%s\"}}", t->group ? t->group : "", rank, r->site, r->worker);
     name_write(t, "thread_name", rank, 0);
     fprintf(t->out, "\"rank %d\"}}", rank);
     for (size_t i = 0; i < plan->n_stages; i++) {
@@ -73,8 +75,8 @@ void hdt_timeline_add_op(struct hdt_timeline *t, const struct hdt_timeline_op *o
     fprintf(t->out,
             "{\"name\":\"%s\",\"cat\":\"%s\",\"ph\":\"X\",\"ts\":%.3f,\"dur\":%.3f,\"pid\":%d,"
             "\"tid\":%d,\"args\":{",
-            hdt_op_name(op->kind), op_category(op->kind), op->start_us, op->dur_us, op->rank,
-            op->stage + 1);
+            hdt_op_name(op->kind), op_category(op->kind), op->start_us, op->dur_us,
+            t->pid_base + op->rank, op->stage + 1);
     if (op->step >= 0) {
         fprintf(t->out, "\"step\":%" PRId64, op->step);
         comma = ",";
@@ -85,6 +87,10 @@ void hdt_timeline_add_op(struct hdt_timeline *t, const struct hdt_timeline_op *o
     }
     if (op->eval) {
         fprintf(t->out, "%s\"eval\":true", comma);
+        comma = ",";
+    }
+    if (op->arrived_us != 0) {
+        fprintf(t->out, "%s\"arrived\":%.3f", comma, op->arrived_us);
         comma = ",";
     }
     if (op->cpu_us > 0) {

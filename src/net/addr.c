@@ -3,6 +3,7 @@
 
 #include "src/net/addr.h"
 #include "src/base/clock.h"
+#include "src/base/log.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -286,12 +287,22 @@ static enum hdt_status connect_error(const struct hdt_addr *addr, int error, str
 {
     hdt_error_set_errno(err, HDT_EPEER, error, "cannot connect to '%s'", addr->text);
     switch (error) {
+    case EAGAIN:
+        hdt_error_set(err, HDT_EPEER,
+                      "cannot connect to '%s': a gateway has that socket, and its queue of "
+                      "connections is full",
+                      addr->text);
+        hdt_error_hint(err, "its process is stopped or hangs: look at it, or restart hdt-gateway");
+        break;
     case ENOENT:
         hdt_error_hint(err, "is the gateway running, and is this the path in its settings?");
         break;
     case ECONNREFUSED:
-        hdt_error_hint(err,
-                       "the machine answers but nobody listens there: is the gateway running?");
+        hdt_error_hint(err, addr->is_unix
+                                ? "the socket is left over, and nobody is behind it: start "
+                                  "hdt-gateway"
+                                : "the machine answers but nobody listens there: is the gateway "
+                                  "running?");
         break;
     case EACCES:
         hdt_error_hint(err, "this user may not open the gateway's socket; see its group and mode");
@@ -302,44 +313,103 @@ static enum hdt_status connect_error(const struct hdt_addr *addr, int error, str
     return HDT_EPEER;
 }
 
-/* 0 when connected, ETIMEDOUT or another errno value. */
+/* ETIMEDOUT: not through. */
 static int connect_wait(int s, int timeout_ms)
 {
     int64_t end_us = hdt_clock_now_us() + timeout_ms * HDT_US_PER_MS;
     struct pollfd p = {.fd = s, .events = POLLOUT};
-    int n, error = 0;
-    socklen_t len = sizeof(error);
+    int n;
 
     do {
         int64_t left_ms = (end_us - hdt_clock_now_us() + 999) / HDT_US_PER_MS;
 
         n = poll(&p, 1, left_ms > 0 ? (int)left_ms : 0);
     } while (n < 0 && errno == EINTR);
-    if (n == 0) {
-        return ETIMEDOUT;
+    return n == 0 ? ETIMEDOUT : 0;
+}
+
+enum hdt_status hdt_addr_connect_begin(const struct hdt_addr *addr, int *fd, struct hdt_error *err)
+{
+    int s, error;
+
+    HDT_TRY(hdt_addr_socket(addr, &s, err));
+    if (connect(s, (const struct sockaddr *)&addr->sa, addr->sa_len) != 0 && errno != EINPROGRESS &&
+        errno != EINTR) {
+        error = errno;
+        close(s);
+        return connect_error(addr, error, err);
     }
-    if (n < 0 || getsockopt(s, SOL_SOCKET, SO_ERROR, &error, &len) != 0) {
-        return errno;
+    *fd = s;
+    return HDT_OK;
+}
+
+enum hdt_status hdt_addr_connect_end(const struct hdt_addr *addr, int *fd, int64_t late_us,
+                                     struct hdt_error *err)
+{
+    int error = 0;
+    socklen_t len = sizeof(error);
+
+    if (late_us == 0 && getsockopt(*fd, SOL_SOCKET, SO_ERROR, &error, &len) != 0) {
+        error = errno;
     }
-    return error;
+    if (late_us == 0 && error == 0) {
+        return HDT_OK;
+    }
+    close(*fd);
+    *fd = -1;
+    if (late_us == 0) {
+        return connect_error(addr, error, err);
+    }
+    hdt_error_set(err, HDT_EPEER, "cannot connect to '%s': no answer for %.1f s", addr->text,
+                  (double)late_us / 1e6);
+    hdt_error_hint(err, "is that machine up, and does a firewall drop packets to this port?");
+    return HDT_EPEER;
 }
 
 enum hdt_status hdt_addr_connect(const struct hdt_addr *addr, int timeout_ms, int *fd,
                                  struct hdt_error *err)
 {
-    int error = 0, s;
+    int s, error;
 
-    HDT_TRY(hdt_addr_socket(addr, &s, err));
-    if (connect(s, (const struct sockaddr *)&addr->sa, addr->sa_len) != 0) {
-        error = errno == EINPROGRESS || errno == EINTR ? connect_wait(s, timeout_ms) : errno;
-    }
-    if (error != 0) {
-        close(s);
-        return connect_error(addr, error, err);
-    }
+    HDT_TRY(hdt_addr_connect_begin(addr, &s, err));
+    error = connect_wait(s, timeout_ms);
+    HDT_TRY(
+        hdt_addr_connect_end(addr, &s, error == ETIMEDOUT ? timeout_ms * HDT_US_PER_MS : 0, err));
     fcntl(s, F_SETFL, fcntl(s, F_GETFL) & ~O_NONBLOCK);
     *fd = s;
     return HDT_OK;
+}
+
+void hdt_addr_keep_alive(int fd, int64_t within_us)
+{
+    /* Idle for a third, then four probes a sixth apart: the last is due at five sixths. */
+    const int third_s = (int)(within_us / 3 / HDT_US_PER_S);
+    const int idle_s = third_s > 1 ? third_s : 1;
+    const int interval_s = third_s > 3 ? third_s / 2 : 1;
+    const int on = 1, n_probes = 4;
+    const unsigned user_ms = (unsigned)(within_us / HDT_US_PER_MS);
+
+    if (setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on)) != 0 ||
+        setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle_s, sizeof(idle_s)) != 0 ||
+        setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &interval_s, sizeof(interval_s)) != 0 ||
+        setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &n_probes, sizeof(n_probes)) != 0 ||
+        setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &user_ms, sizeof(user_ms)) != 0) {
+        hdt_log_warn_limited(60, "cannot set keep-alive on a socket: %s", strerror(errno));
+    }
+}
+
+int64_t hdt_addr_last_segment_us(int fd)
+{
+    struct tcp_info info = {0};
+    socklen_t len = sizeof(info);
+    uint32_t ago_ms;
+
+    if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &len) != 0) {
+        return 0;
+    }
+    ago_ms = info.tcpi_last_ack_recv < info.tcpi_last_data_recv ? info.tcpi_last_ack_recv
+                                                                : info.tcpi_last_data_recv;
+    return hdt_clock_now_us() - ago_ms * HDT_US_PER_MS;
 }
 
 static void unix_text(const struct sockaddr_un *sun, socklen_t len, char *text, unsigned text_cap)

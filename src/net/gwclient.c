@@ -14,10 +14,10 @@
 #include "src/core/frame.h"
 #include "src/core/msg.h"
 #include "src/net/addr.h"
+#include "src/net/resolve.h"
 #include "src/net/tls.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
@@ -25,8 +25,9 @@
 #include <unistd.h>
 #include <xxhash.h>
 
-#define GREET_TIMEOUT_MS 10000
-#define SEND_TIMEOUT_MS  30000
+#define HINT_HANGS                                                                                 \
+ "its process may be stopped, or its machine hang: look at it, or restart hdt-gateway (jobs go "   \
+ "on); --timeout SECONDS waits longer"
 
 struct hdt_gwclient {
     int fd;
@@ -39,7 +40,9 @@ struct hdt_gwclient {
     struct hdt_buf in;
     json_t *kept; /* messages that came while an answer was awaited */
     json_int_t next_id;
-    int greet_timeout_ms;
+    struct hdt_deadlines deadlines;
+    int64_t timeout_us; /* of each wait, as the owner wants it; 0: the deadlines */
+    int64_t heard_us;   /* when a byte last came */
     const int *wake_fd; /* NULL: none */
 };
 
@@ -118,10 +121,16 @@ static int client_io(struct hdt_gwclient *c, void *bytes, int len, bool out, sho
     return hdt_tls_failure(c->ssl, err);
 }
 
+static int64_t client_patience_us(const struct hdt_gwclient *c, int64_t deadline_us)
+{
+    return c->timeout_us > 0 ? c->timeout_us : deadline_us;
+}
+
 static enum hdt_status client_write(struct hdt_gwclient *c, const struct hdt_buf *out,
                                     struct hdt_error *err)
 {
-    int64_t deadline_us = hdt_clock_now_us() + SEND_TIMEOUT_MS * HDT_US_PER_MS;
+    const int64_t wait_us = client_patience_us(c, c->deadlines.answer_us);
+    int64_t deadline_us = hdt_clock_now_us() + wait_us;
     size_t done = 0;
 
     while (done < out->len) {
@@ -136,7 +145,11 @@ static enum hdt_status client_write(struct hdt_gwclient *c, const struct hdt_buf
         done += (size_t)n;
         /* A record is not left half sent: the connection would be of no use after. */
         if (n == 0 && client_wait(c, wait, deadline_us, false) == HDT_AGAIN) {
-            return hdt_error_set(err, HDT_ETIMEDOUT, "gateway %s takes no bytes", c->address);
+            hdt_error_set(err, HDT_ETIMEDOUT,
+                          "gateway %s took %zu of %zu bytes of a request, and no more in %.1f s",
+                          c->address, done, out->len, (double)wait_us / 1e6);
+            hdt_error_hint(err, HINT_HANGS);
+            return HDT_ETIMEDOUT;
         }
     }
     return HDT_OK;
@@ -209,6 +222,7 @@ static enum hdt_status client_receive(struct hdt_gwclient *c, int64_t deadline_u
             return (enum hdt_status)n;
         }
         if (n > 0) {
+            c->heard_us = hdt_clock_now_us();
             hdt_buf_append(&c->in, bytes, (size_t)n);
             continue;
         }
@@ -249,6 +263,12 @@ enum hdt_status hdt_gwclient_send(struct hdt_gwclient *c, const char *type, json
     return status;
 }
 
+/* "refuse" is what gateways say to each other: this is the port for them. */
+static bool client_is_error(const json_t *msg)
+{
+    return strcmp(hdt_msg_type(msg), "error") == 0 || strcmp(hdt_msg_type(msg), "refuse") == 0;
+}
+
 /* An error that answers no request is about the connection as a whole. */
 static bool client_is_answer(const json_t *msg, json_int_t id, const char *expect)
 {
@@ -257,25 +277,87 @@ static bool client_is_answer(const json_t *msg, json_int_t id, const char *expec
     if (json_is_integer(re)) {
         return json_integer_value(re) == id;
     }
-    return strcmp(hdt_msg_type(msg), expect) == 0 || strcmp(hdt_msg_type(msg), "error") == 0;
+    return strcmp(hdt_msg_type(msg), expect) == 0 || client_is_error(msg);
 }
 
-/* The answer to request `id`, all else kept. */
+static int64_t client_answer_us(const struct hdt_gwclient *c, const struct hdt_gwclient_request *r)
+{
+    if (r->timeout_ms > 0) {
+        return r->timeout_ms * HDT_US_PER_MS;
+    }
+    switch (r->patience) {
+    case HDT_GWCLIENT_RELAY:
+        return client_patience_us(c, c->deadlines.relay_us);
+    case HDT_GWCLIENT_SURVEY:
+        return client_patience_us(c, c->deadlines.survey_us);
+    case HDT_GWCLIENT_ANSWER:
+        break;
+    }
+    return client_patience_us(c, c->deadlines.answer_us);
+}
+
+static enum hdt_status client_late(const struct hdt_gwclient *c,
+                                   const struct hdt_gwclient_request *r, int64_t asked_us,
+                                   struct hdt_error *err)
+{
+    const int64_t now_us = hdt_clock_now_us();
+    const double asked_s = (double)(now_us - asked_us) / 1e6;
+
+    if (c->in.len > 0) {
+        hdt_error_set(
+            err, HDT_ETIMEDOUT,
+            "gateway %s began to answer '%s' and stopped: %zu bytes, then none for %.1f s",
+            c->address, r->type, c->in.len, (double)(now_us - c->heard_us) / 1e6);
+    } else if (c->heard_us > asked_us) {
+        hdt_error_set(err, HDT_ETIMEDOUT,
+                      "gateway %s lives, but did not answer '%s' for %.1f s: it waits for %s",
+                      c->address, r->type, asked_s, r->to ? r->to : "other sites or workers");
+        hdt_error_hint(err, "'hdt status' shows who is silent; --timeout SECONDS waits longer");
+        return HDT_ETIMEDOUT;
+    } else {
+        hdt_error_set(err, HDT_ETIMEDOUT, "gateway %s did not answer '%s' for %.1f s", c->address,
+                      r->type, asked_s);
+    }
+    hdt_error_hint(err, HINT_HANGS);
+    return HDT_ETIMEDOUT;
+}
+
+/* What takes minutes is waited for only as long as the gateway lives: it is asked for its status
+ * now and then, and any byte is an answer. HDT_AGAIN: nothing came by then. */
+static enum hdt_status client_receive_alive(struct hdt_gwclient *c, int64_t deadline_us,
+                                            json_t **msg, struct hdt_error *err)
+{
+    int64_t until_us = hdt_clock_now_us() + c->deadlines.answer_us, pinged_us = 0;
+    enum hdt_status status;
+
+    for (;;) {
+        status = client_receive(c, until_us < deadline_us ? until_us : deadline_us, msg, err);
+        if (status != HDT_AGAIN || until_us >= deadline_us ||
+            (pinged_us != 0 && c->heard_us < pinged_us)) {
+            return status;
+        }
+        pinged_us = hdt_clock_now_us();
+        until_us = pinged_us + c->deadlines.answer_us;
+        HDT_TRY(hdt_gwclient_send(c, "status", json_object(), err));
+    }
+}
+
+/* The answer to request `id`; what answers nothing is kept. */
 static enum hdt_status client_answer(struct hdt_gwclient *c, json_int_t id,
                                      const struct hdt_gwclient_request *r, json_t **body,
                                      struct hdt_error *err)
 {
-    int64_t deadline_us = hdt_clock_now_us() + r->timeout_ms * HDT_US_PER_MS;
+    const int64_t asked_us = hdt_clock_now_us();
+    const int64_t deadline_us = asked_us + client_answer_us(c, r);
     json_t *msg = NULL;
     enum hdt_status status;
 
     for (;;) {
-        status = client_receive(c, deadline_us, &msg, err);
+        status = r->patience == HDT_GWCLIENT_SURVEY
+                     ? client_receive_alive(c, deadline_us, &msg, err)
+                     : client_receive(c, deadline_us, &msg, err);
         if (status == HDT_AGAIN) {
-            hdt_error_set(err, HDT_ETIMEDOUT, "gateway %s did not answer '%s' within %d s",
-                          c->address, r->type, r->timeout_ms / 1000);
-            hdt_error_hint(err, "see its log, and hdt doctor");
-            return HDT_ETIMEDOUT;
+            return client_late(c, r, asked_us, err);
         }
         if (status == HDT_ECANCELED) {
             return hdt_error_set(err, HDT_ECANCELED, "interrupted");
@@ -284,9 +366,13 @@ static enum hdt_status client_answer(struct hdt_gwclient *c, json_int_t id,
         if (client_is_answer(msg, id, r->expect)) {
             break;
         }
-        json_array_append_new(c->kept, msg);
+        if (json_object_get(msg, "re")) {
+            json_decref(msg); /* to a question that nobody waits for any more */
+        } else {
+            json_array_append_new(c->kept, msg);
+        }
     }
-    if (strcmp(hdt_msg_type(msg), "error") == 0) {
+    if (client_is_error(msg)) {
         status = hdt_msg_error_from_body(hdt_msg_body(msg), err);
     } else if (strcmp(hdt_msg_type(msg), r->expect) != 0) {
         status = hdt_error_set(err, HDT_EPROTO, "gateway %s answered '%s' by '%s'", c->address,
@@ -379,7 +465,8 @@ static enum hdt_status client_tls_new(struct hdt_gwclient *c, struct hdt_error *
 
 static enum hdt_status client_shake(struct hdt_gwclient *c, struct hdt_error *err)
 {
-    int64_t deadline_us = hdt_clock_now_us() + c->greet_timeout_ms * HDT_US_PER_MS;
+    const int64_t wait_us = client_patience_us(c, c->deadlines.handshake_us);
+    int64_t deadline_us = hdt_clock_now_us() + wait_us;
     enum hdt_status status;
     int rc, ssl_err;
 
@@ -397,8 +484,11 @@ static enum hdt_status client_shake(struct hdt_gwclient *c, struct hdt_error *er
             return hdt_error_set(err, HDT_ECANCELED, "interrupted");
         }
         if (status != HDT_OK) {
-            return hdt_error_set(err, HDT_ETIMEDOUT, "gateway %s does not finish the TLS handshake",
-                                 c->address);
+            hdt_error_set(err, HDT_ETIMEDOUT,
+                          "%s accepts connections, but did not finish the TLS handshake in %.1f s",
+                          c->address, (double)wait_us / 1e6);
+            hdt_error_hint(err, "is hdt-gateway stopped, or does another program listen there?");
+            return HDT_ETIMEDOUT;
         }
     }
     return HDT_OK;
@@ -429,14 +519,57 @@ static enum hdt_status client_tls(struct hdt_gwclient *c, const struct hdt_gwcli
     return HDT_OK;
 }
 
+/* Look the name up, for as long as a connection may take. */
+static enum hdt_status client_resolve(struct hdt_gwclient *c, struct hdt_addr *addr,
+                                      struct hdt_error *err)
+{
+    const int64_t wait_us = client_patience_us(c, c->deadlines.connect_us);
+    struct hdt_resolve *resolve;
+    enum hdt_status waited, status;
+
+    HDT_TRY(hdt_resolve_begin(c->address, &resolve, err));
+    c->fd = hdt_resolve_fd(resolve);
+    waited = client_wait(c, POLLIN, hdt_clock_now_us() + wait_us, true);
+    c->fd = -1;
+    status = hdt_resolve_end(resolve, addr, err);
+    if (status != HDT_AGAIN) {
+        return status;
+    }
+    if (waited == HDT_ECANCELED) {
+        return hdt_error_set(err, HDT_ECANCELED, "interrupted");
+    }
+    hdt_error_set(err, HDT_ETIMEDOUT,
+                  "cannot look up %s: the name servers did not answer in %.1f s", c->address,
+                  (double)wait_us / 1e6);
+    hdt_error_hint(err, "see /etc/resolv.conf, or write the IP address");
+    return HDT_ETIMEDOUT;
+}
+
+static enum hdt_status client_dial(struct hdt_gwclient *c, const struct hdt_addr *addr,
+                                   struct hdt_error *err)
+{
+    const int64_t wait_us = client_patience_us(c, c->deadlines.connect_us);
+    enum hdt_status waited;
+
+    HDT_TRY(hdt_addr_connect_begin(addr, &c->fd, err));
+    waited = client_wait(c, POLLOUT, hdt_clock_now_us() + wait_us, true);
+    if (waited == HDT_ECANCELED) {
+        return hdt_error_set(err, HDT_ECANCELED, "interrupted");
+    }
+    return hdt_addr_connect_end(addr, &c->fd, waited == HDT_AGAIN ? wait_us : 0, err);
+}
+
 static enum hdt_status client_connect(struct hdt_gwclient *c, const struct hdt_gwclient_conf *conf,
                                       struct hdt_error *err)
 {
     struct hdt_addr addr;
     enum hdt_status status;
 
-    HDT_TRY(hdt_addr_parse(c->address, &addr, err));
-    status = hdt_addr_connect(&addr, c->greet_timeout_ms, &c->fd, err);
+    HDT_TRY(client_resolve(c, &addr, err));
+    status = client_dial(c, &addr, err);
+    if (status == HDT_ECANCELED) {
+        return status;
+    }
     if (status != HDT_OK) {
         hdt_error_prefix(err, "no gateway at %s", c->address);
         if (err && !err->hint[0]) {
@@ -445,7 +578,6 @@ static enum hdt_status client_connect(struct hdt_gwclient *c, const struct hdt_g
         }
         return status == HDT_EIO ? HDT_EPEER : status;
     }
-    fcntl(c->fd, F_SETFL, fcntl(c->fd, F_GETFL) | O_NONBLOCK);
     if (!addr.is_unix) {
         return client_tls(c, conf, err);
     }
@@ -460,15 +592,19 @@ static enum hdt_status client_hello(struct hdt_gwclient *c, const char *name, st
         .body = json_pack("{s:i, s:s, s:s, s:s}", "proto", HDT_PROTOCOL_VERSION, "role", "operator",
                           "name", name ? name : "hdt", "version", PACKAGE_VERSION),
         .expect = "welcome",
-        .timeout_ms = c->greet_timeout_ms};
+        .timeout_ms = (int)(client_patience_us(c, c->deadlines.handshake_us) / HDT_US_PER_MS)};
     enum hdt_status status = HDT_OK;
     const char *site;
-    json_int_t proto;
+    json_int_t proto, knob_ms;
     json_t *body;
 
     HDT_TRY(hdt_gwclient_ask(c, &hello, &body, err));
     site = json_string_value(json_object_get(body, "site"));
     proto = json_integer_value(json_object_get(body, "proto"));
+    knob_ms = json_integer_value(json_object_get(body, "progress_timeout_ms"));
+    if (knob_ms >= HDT_DEADLINES_KNOB_MIN_MS && knob_ms <= HDT_DEADLINES_KNOB_MAX_MS) {
+        hdt_deadlines_derive(&c->deadlines, knob_ms, 0);
+    }
     snprintf(c->site, sizeof(c->site), "%s", site ? site : "");
     if (proto != HDT_PROTOCOL_VERSION) {
         status = hdt_error_set(err, HDT_EVERSION,
@@ -490,7 +626,8 @@ enum hdt_status hdt_gwclient_open(const struct hdt_gwclient_conf *conf,
     c->fd = -1;
     c->kept = json_array();
     c->wake_fd = conf->wake_fd;
-    c->greet_timeout_ms = conf->timeout_ms > 0 ? conf->timeout_ms : GREET_TIMEOUT_MS;
+    c->timeout_us = conf->timeout_ms * HDT_US_PER_MS;
+    hdt_deadlines_derive(&c->deadlines, HDT_DEADLINES_KNOB_DEFAULT_MS, 0);
     snprintf(c->address, sizeof(c->address), "%s",
              conf->gateway                  ? conf->gateway
              : from_env && from_env[0] != 0 ? from_env
@@ -534,4 +671,14 @@ const char *hdt_gwclient_site(const struct hdt_gwclient *c)
 const char *hdt_gwclient_tls(const struct hdt_gwclient *c)
 {
     return c->tls;
+}
+
+const struct hdt_deadlines *hdt_gwclient_deadlines(const struct hdt_gwclient *c)
+{
+    return &c->deadlines;
+}
+
+const char *hdt_gwclient_address(const struct hdt_gwclient *c)
+{
+    return c->address;
 }

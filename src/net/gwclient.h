@@ -9,6 +9,7 @@
  * changed and none is needed: a gateway that closes raises no SIGPIPE.
  */
 #include "src/base/error.h"
+#include "src/core/deadlines.h"
 
 #include <jansson.h>
 #include <stdbool.h>
@@ -24,7 +25,7 @@ struct hdt_gwclient_conf {
     const char *gateway; /* "unix:PATH" or "tls:HOST:PORT"; NULL: $HDT_GATEWAY, else the default */
     const char *ca, *cert, *key; /* tls: */
     const char *name; /* who says hello; NULL: "hdt". Over tls the certificate's name counts */
-    int timeout_ms;   /* to connect and to be welcomed, each; 0: 10 s */
+    int timeout_ms;   /* for each wait, in place of what follows from the gateway's knob; 0: that */
     /* A descriptor, looked at in each wait: when it is readable one byte is taken from it and the
      * wait ends with HDT_ECANCELED. NULL, or -1 in it: none. Outlives the client. */
     const int *wake_fd;
@@ -42,15 +43,25 @@ void hdt_gwclient_close(struct hdt_gwclient *client); /* NULL is allowed */
 const char *hdt_gwclient_site(const struct hdt_gwclient *client);
 const char *hdt_gwclient_tls(const struct hdt_gwclient *client);
 
+/* Deadlines of its site, once it has said welcome; until then those of the default knob. */
+const struct hdt_deadlines *hdt_gwclient_deadlines(const struct hdt_gwclient *client);
+const char *hdt_gwclient_address(const struct hdt_gwclient *client);
+
 /* Send a request of `type` (body stolen) and wait for the answer of type `expect`: *body is a new
  * reference. Messages in between that answer nothing are kept for hdt_gwclient_next. `to` may be
- * NULL. An "error" answer becomes *err. HDT_ETIMEDOUT after timeout_ms without the answer;
- * HDT_ECANCELED: woken. */
+ * NULL. An "error" answer becomes *err. HDT_ETIMEDOUT: no answer in time, or a gateway that says
+ * nothing at all; HDT_ECANCELED: woken. */
+enum hdt_gwclient_patience {
+    HDT_GWCLIENT_ANSWER, /* the gateway knows the answer */
+    HDT_GWCLIENT_RELAY,  /* it has to ask another site or a worker */
+    HDT_GWCLIENT_SURVEY, /* it has to measure; meanwhile it must answer that it lives */
+};
 struct hdt_gwclient_request {
     const char *type, *to;
     json_t *body; /* stolen; may be NULL */
     const char *expect;
-    int timeout_ms;
+    enum hdt_gwclient_patience patience;
+    int timeout_ms; /* 0: as its patience says */
 };
 enum hdt_status hdt_gwclient_ask(struct hdt_gwclient *client,
                                  const struct hdt_gwclient_request *request, json_t **body,

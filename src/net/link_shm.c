@@ -94,6 +94,11 @@ static enum hdt_status pool_check(int fd, uint64_t len, uint32_t number, struct 
         return hdt_error_set(err, HDT_EPROTO, "cannot take shared pool %u: %llu bytes are %s",
                              number, (unsigned long long)len, len == 0 ? "none" : "too many");
     }
+    if (fstat(fd, &st) == 0 && (uint64_t)st.st_size == len && (uint64_t)st.st_blocks * 512 < len) {
+        /* Mapping it would take that memory from us instead of from who made it. */
+        return hdt_error_set(err, HDT_EPROTO,
+                             "cannot take shared pool %u: its memory is not allocated", number);
+    }
     if (fstat(fd, &st) != 0 || (uint64_t)st.st_size != len) {
         return hdt_error_set(err, HDT_EPROTO,
                              "cannot take shared pool %u: its record says %llu bytes, the memory "

@@ -159,12 +159,28 @@ static enum hdt_status payload_place(struct hdt_stream *stream, struct hdt_error
         stream->events.place(stream, stream->user, &stream->frame, stream->payload_len, &buf, err);
 
     if (status == HDT_OK) {
-        HDT_ASSERT(buf || stream->is_closing);
         stream->payload = buf;
         stream->step = HDT_STREAM_PAYLOAD;
     }
     stream->is_blocked = status == HDT_AGAIN;
     return status;
+}
+
+/* More of the payload, to its place; what nobody wants is read all the same. */
+static enum hdt_status payload_read(struct hdt_stream *stream, struct hdt_error *err)
+{
+    uint8_t forgotten[4096];
+    size_t left = stream->payload_len - stream->payload_have, n = 0;
+    void *to = forgotten;
+
+    if (stream->payload) {
+        to = stream->payload + stream->payload_have;
+    } else if (left > sizeof(forgotten)) {
+        left = sizeof(forgotten);
+    }
+    HDT_TRY(stream->carrier->read(stream, to, left, &n, err));
+    stream->payload_have += n;
+    return HDT_OK;
 }
 
 static enum hdt_status record_complete(struct hdt_stream *stream, struct hdt_error *err)
@@ -206,10 +222,7 @@ static enum hdt_status receive_step(struct hdt_stream *stream, struct hdt_error 
         if (stream->payload_have == stream->payload_len) {
             return record_complete(stream, err);
         }
-        HDT_TRY(stream->carrier->read(stream, stream->payload + stream->payload_have,
-                                      stream->payload_len - stream->payload_have, &n, err));
-        stream->payload_have += n;
-        return HDT_OK;
+        return payload_read(stream, err);
     }
     return HDT_EPROTO;
 }
@@ -617,6 +630,11 @@ void hdt_stream_send(struct hdt_stream *stream, struct hdt_record *record, bool 
     if (stream->is_up) {
         stream_kick(stream);
     }
+}
+
+void hdt_stream_pause(struct hdt_stream *stream)
+{
+    stream->is_blocked = true;
 }
 
 void hdt_stream_resume(struct hdt_stream *stream)

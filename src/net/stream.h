@@ -39,12 +39,13 @@ struct hdt_stream_events {
     /* TLS handshake done (or at once when plain): records may flow. */
     void (*up)(struct hdt_stream *stream, void *user);
     /* A header arrived and passed hdt_frame_unpack; `payload_len` bytes follow (> 0). Say where
-     * they go in *buf. HDT_AGAIN: no room now, reading stops until hdt_stream_resume, then asked
-     * again. Another status closes the stream with *err. */
+     * they go in *buf; NULL: they are read and forgotten. HDT_AGAIN: no room now, reading stops
+     * until hdt_stream_resume, then asked again. Another status closes the stream with *err. */
     enum hdt_status (*place)(struct hdt_stream *stream, void *user, const struct hdt_frame *frame,
                              size_t payload_len, void **buf, struct hdt_error *err);
-    /* A whole record arrived; buf as given by place (NULL without payload); passed_fd is the
-     * callee's to close (-1: none). A status other than HDT_OK closes the stream with *err. */
+    /* A whole record arrived; buf as given by place (NULL without payload or where forgotten);
+     * passed_fd is the callee's to close (-1: none). A status other than HDT_OK closes the stream
+     * with *err. */
     enum hdt_status (*record)(struct hdt_stream *stream, void *user, const struct hdt_frame *frame,
                               void *buf, int passed_fd, struct hdt_error *err);
     /* The queue fell below the low-water mark: give more records (pull model). Also once after
@@ -81,7 +82,11 @@ enum hdt_status hdt_stream_open(struct hdt_engine *engine, int fd,
  * a stream that is closing the record comes back through `sent` with ok = false. */
 void hdt_stream_send(struct hdt_stream *stream, struct hdt_record *record, bool urgent);
 
-/* Read on after `place` said HDT_AGAIN: it is asked again from the loop. No effect otherwise. */
+/* From inside `record` only: read nothing more until hdt_stream_resume. */
+void hdt_stream_pause(struct hdt_stream *stream);
+
+/* Read on after `place` said HDT_AGAIN (it is asked again from the loop) or after
+ * hdt_stream_pause. No effect otherwise. */
 void hdt_stream_resume(struct hdt_stream *stream);
 
 /* Close; `closed` follows from the engine's loop, never synchronously. why may be NULL. */
@@ -95,6 +100,7 @@ const char *hdt_stream_name(const struct hdt_stream *stream);
 struct hdt_stream_stats {
     uint64_t sent_bytes, recv_bytes; /* on the socket, TLS included */
     uint64_t sent_records, recv_records;
+    uint64_t recv_key_updates;          /* of TLS */
     int64_t last_recv_us, last_sent_us; /* monotonic clock; signs of life */
 };
 void hdt_stream_stats(const struct hdt_stream *stream, struct hdt_stream_stats *stats);

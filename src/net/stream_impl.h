@@ -81,7 +81,8 @@ struct hdt_stream {
 
     /* Receiving. */
     struct hdt_io recv_io;
-    bool recv_busy, recv_eof, is_blocked; /* blocked: place said HDT_AGAIN */
+    bool recv_busy, recv_eof;
+    bool is_blocked; /* place said HDT_AGAIN, or the owner paused it */
     struct hdt_stream_buf in;
     enum hdt_stream_step step;
     uint8_t header[HDT_FRAME_HEADER_LEN];

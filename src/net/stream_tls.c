@@ -44,6 +44,25 @@ struct hdt_stream_tls {
     uint64_t key_records, key_records_max;
 };
 
+/* Key changes of the other end that are borne: some, and one for each KiB that it sends. Ours come
+ * every 2^23 records. A flood of them is work without bytes to show for it. */
+#define KEY_UPDATES_FREE      64
+#define KEY_UPDATES_BYTES_LOG 10
+
+/* OpenSSL says each message of its own protocol. */
+static void note_message(int is_written, int version, int type, const void *bytes, size_t len,
+                         SSL *ssl, void *user)
+{
+    struct hdt_stream *stream = user;
+
+    (void)version;
+    (void)ssl;
+    if (!is_written && type == SSL3_RT_HANDSHAKE && len > 0 &&
+        *(const uint8_t *)bytes == SSL3_MT_KEY_UPDATE) {
+        stream->stats.recv_key_updates++;
+    }
+}
+
 /* The BIO. */
 
 static int bio_read(BIO *bio, char *dst, int len)
@@ -193,6 +212,8 @@ static enum hdt_status tls_open(struct hdt_stream *stream, const struct hdt_stre
                              ERR_reason_error_string(code));
     }
     SSL_set_bio(tls->ssl, bio, bio);
+    SSL_set_msg_callback(tls->ssl, note_message);
+    SSL_set_msg_callback_arg(tls->ssl, stream);
     SSL_set_mode(tls->ssl, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
     SSL_clear_mode(tls->ssl, SSL_MODE_RELEASE_BUFFERS);
     if (conf->is_client) {
@@ -248,10 +269,18 @@ static enum hdt_status tls_handshake(struct hdt_stream *stream, struct hdt_error
 static enum hdt_status tls_read(struct hdt_stream *stream, void *dst, size_t len, size_t *n,
                                 struct hdt_error *err)
 {
+    struct hdt_stream_tls *tls = stream->tls;
     int ret;
 
     ERR_clear_error();
-    ret = SSL_read_ex(stream->tls->ssl, dst, len, n);
+    ret = SSL_read_ex(tls->ssl, dst, len, n);
+    if (stream->stats.recv_key_updates >
+        KEY_UPDATES_FREE + (stream->stats.recv_bytes >> KEY_UPDATES_BYTES_LOG)) {
+        ERR_clear_error();
+        tls->has_failed = true;
+        return hdt_error_set(err, HDT_EPROTO,
+                             "cannot read on: the other end changes its key over and over");
+    }
     return ret == 1 ? HDT_OK : tls_result(stream, ret, err);
 }
 

@@ -11,6 +11,9 @@
 #define LAN_BYTES_PER_S 1.25e9
 #define LAN_LATENCY_S   1e-4
 
+/* Gateways cut frames into chunks of this size unless they are told otherwise. */
+#define CHUNK_BYTES (2.0 * 1024 * 1024)
+
 /* Lossless coding before a link has been seen at work: byte planes + zstd on one core, ratios on
  * activations of trained models. fp32 keeps three noisy bytes of four, bf16 one of two. */
 #define LOSSLESS_BYTES_PER_S 400e6
@@ -151,26 +154,55 @@ static enum hdt_status no_link(const char *from, const char *to,
 static const struct hdt_cluster_link lan_link = {
     .up = true, .rate_bytes_per_s = LAN_BYTES_PER_S, .rtt_s = 2 * LAN_LATENCY_S};
 
+static double rate_or(double rate, double otherwise)
+{
+    return rate > 0 ? rate : otherwise;
+}
+
+/* What the gateways do with a frame: the first chunk is coded before its first byte leaves, the
+ * last one is decoded after its last byte came, the rest goes on beside the wire. */
+static void transfer_codec(const struct hdt_cost_inputs *in, const char *from, const char *to,
+                           const struct hdt_cluster_link *link, bool lossless,
+                           struct hdt_cost_transfer *t)
+{
+    static const struct hdt_cluster_gateway unknown;
+    const struct hdt_cluster_site *a = hdt_cluster_find_site(in->cluster, from);
+    const struct hdt_cluster_site *b = hdt_cluster_find_site(in->cluster, to);
+    const struct hdt_cluster_gateway *src = a ? &a->gateway : &unknown;
+    const struct hdt_cluster_gateway *dst = b ? &b->gateway : &unknown;
+    double encode_s = 0, decode_s = 0, chunks = max2(1, t->frame_bytes / CHUNK_BYTES);
+
+    if (lossless) {
+        encode_s =
+            t->frame_bytes / rate_or(src->encode_bytes_per_s,
+                                     rate_or(link->lossless_bytes_per_s, LOSSLESS_BYTES_PER_S));
+        decode_s = t->frame_bytes / rate_or(dst->decode_bytes_per_s, LOSSLESS_BYTES_PER_S);
+    }
+    t->pace_s = max2(t->busy_s, max2(encode_s, decode_s));
+    t->service_s = (encode_s + decode_s) / chunks + max2(t->busy_s, encode_s * (1 - 1 / chunks));
+    t->src_cpu_s = encode_s;
+    t->dst_cpu_s = decode_s;
+    if (strcmp(from, to) != 0) {
+        t->src_cpu_s += t->wire_bytes * src->send_s_per_byte;
+        t->dst_cpu_s += t->wire_bytes * dst->recv_s_per_byte;
+    }
+}
+
 enum hdt_status hdt_cost_transfer(const struct hdt_cost_inputs *in, const char *from,
                                   const char *to, enum hdt_edge_codec codec, double n_values,
                                   struct hdt_cost_transfer *t, struct hdt_error *err)
 {
     const struct hdt_cluster_link *link =
         strcmp(from, to) == 0 ? &lan_link : hdt_cluster_find_link(in->cluster, from, to);
-    double codec_rate;
 
     if (!link || !link->up || link->rate_bytes_per_s <= 0) {
         return no_link(from, to, link, err);
     }
-    codec_rate = link->lossless_bytes_per_s > 0 ? link->lossless_bytes_per_s : LOSSLESS_BYTES_PER_S;
     t->frame_bytes = (double)hdt_plan_frame_bytes(codec, (uint64_t)n_values);
     t->wire_bytes = t->frame_bytes / lossless_ratio(link, codec);
     t->busy_s = t->wire_bytes / link->rate_bytes_per_s;
-    t->service_s = t->busy_s;
-    if (codec_is_lossless(codec)) {
-        t->service_s = max2(t->busy_s, t->frame_bytes / codec_rate);
-    }
     t->latency_s = link->rtt_s / 2;
+    transfer_codec(in, from, to, link, codec_is_lossless(codec), t);
     return HDT_OK;
 }
 
@@ -207,7 +239,52 @@ enum hdt_edge_codec hdt_cost_edge_codec(const struct hdt_cost_inputs *in, const 
 double hdt_cost_cast(const struct hdt_profile *profile, enum hdt_edge_codec codec, double n_values)
 {
     bool casts = codec != HDT_EDGE_NONE && codec != HDT_EDGE_LOSSLESS;
+    double rate = casts ? profile->cast_bytes_per_s : profile->copy_bytes_per_s;
 
-    return casts && profile->cast_bytes_per_s > 0 ? 4.0 * n_values / profile->cast_bytes_per_s
-                                                  : 0.0;
+    return rate > 0 ? 4.0 * n_values / rate : 0.0;
+}
+
+/* ---- who is held up by a gateway ---- */
+
+static bool same_host(const char *a, const char *b)
+{
+    return a[0] != '\0' && strcmp(a, b) == 0;
+}
+
+/* Threads that compute on processors which this worker may use, its own among them. */
+static int threads_beside(const struct hdt_cost_inputs *in, const struct hdt_plan *plan,
+                          const struct hdt_cluster_worker *worker)
+{
+    int n = 0;
+
+    for (size_t i = 0; i < in->cluster->n_workers; i++) {
+        const struct hdt_cluster_worker *w = &in->cluster->workers[i];
+
+        if ((!plan || hdt_plan_has_worker(plan, w->site, w->name)) &&
+            strcmp(w->backend, "cpu") == 0 && same_host(worker->profile.host, w->profile.host) &&
+            hdt_cpus_overlap(worker->profile.cpus, w->profile.cpus) > 0) {
+            n += w->n_threads;
+        }
+    }
+    return n;
+}
+
+double hdt_cost_gateway_share(const struct hdt_cost_inputs *in, const struct hdt_plan *plan,
+                              const struct hdt_cluster_worker *worker)
+{
+    const struct hdt_cluster_site *site = hdt_cluster_find_site(in->cluster, worker->site);
+    const struct hdt_profile *p = &worker->profile;
+    int n_both, n_gateway, n_worker;
+
+    if (!site || strcmp(worker->backend, "cpu") != 0 || !same_host(site->gateway.host, p->host)) {
+        return 0;
+    }
+    n_gateway = hdt_cpus_count(site->gateway.cpus);
+    n_worker = hdt_cpus_count(p->cpus);
+    n_both = hdt_cpus_overlap(site->gateway.cpus, p->cpus);
+    if (n_both == 0 || threads_beside(in, plan, worker) < n_worker) {
+        return 0; /* the gateway finds a processor that is idle */
+    }
+    /* It runs on any of its processors; that it is one of ours takes a thread of n_worker away. */
+    return (double)n_both / ((double)n_gateway * (double)n_worker);
 }

@@ -38,8 +38,10 @@ struct hdt_cost_transfer {
     double frame_bytes; /* after the worker's codec */
     double wire_bytes;  /* after the gateway's */
     double busy_s;      /* that the link is occupied by it */
-    double service_s;   /* from its first byte to its last: wire or codec, whichever is slower */
+    double pace_s;      /* the slowest of link, encoder and decoder: frames follow one another so */
+    double service_s;   /* of one frame alone: coded, sent and decoded, chunk by chunk */
     double latency_s;   /* one way, of an empty link */
+    double src_cpu_s, dst_cpu_s; /* CPU time of the two gateways */
 };
 /* HDT_OK, or HDT_ENOENT when the sites have no link that is up and measured (with both names). The
  * same site is always reachable. */
@@ -52,14 +54,21 @@ enum hdt_status hdt_cost_transfer(const struct hdt_cost_inputs *in, const char *
 enum hdt_edge_codec hdt_cost_edge_codec(const struct hdt_cost_inputs *in, const char *from,
                                         const char *to, bool is_grad);
 
-/* Worker's seconds to code (or decode) one frame of n_values. */
+/* Worker's seconds to code (or decode, or copy) one frame of n_values. */
 double hdt_cost_cast(const struct hdt_profile *profile, enum hdt_edge_codec codec, double n_values);
+
+/* Seconds by which a second of CPU time of its site's gateway holds up this worker: 0 when they are
+ * on different machines or there are processors that nobody computes on. `plan` says which workers
+ * compute; NULL: all that the cluster has. */
+double hdt_cost_gateway_share(const struct hdt_cost_inputs *in, const struct hdt_plan *plan,
+                              const struct hdt_cluster_worker *worker);
 
 /* One op of the played step. */
 struct hdt_cost_op {
     int rank;
     struct hdt_op op;
     double start_s, end_s; /* from the begin of the step; waiting is not part of it */
+    double arrived_s;      /* of an op that takes a frame: when it had come */
 };
 
 struct hdt_cost_link {
@@ -74,7 +83,8 @@ struct hdt_cost {
     double bubble_share; /* of the busiest rank */
     double wan_bytes;
     char limit[160];
-    double *rank_busy_s; /* a rank: computing and coding */
+    double *rank_busy_s; /* a rank: computing and coding, held up by gateways */
+    double *rank_held_s; /* of rank_busy_s, by gateways */
     size_t n_ranks;
     struct hdt_cost_link *links; /* between sites, those used */
     size_t n_links;
@@ -88,6 +98,16 @@ struct hdt_cost {
 enum hdt_status hdt_cost_play(const struct hdt_cost_inputs *in, const struct hdt_plan *plan,
                               bool timeline, struct hdt_cost *cost, struct hdt_error *err);
 void hdt_cost_release(struct hdt_cost *cost);
+
+/* What is known of a run, in place of predictions: to see what one difference makes of a step. */
+struct hdt_cost_given {
+    const double *op_s; /* [rank * HDT_OP_KIND_COUNT + kind]: seconds of an op, < 0: as predicted */
+    const double *late_s; /* by flow: that a frame comes later than predicted */
+};
+/* As hdt_cost_play, without a timeline. */
+enum hdt_status hdt_cost_play_given(const struct hdt_cost_inputs *in, const struct hdt_plan *plan,
+                                    const struct hdt_cost_given *given, struct hdt_cost *cost,
+                                    struct hdt_error *err);
 
 const struct hdt_cluster_worker *hdt_cost_find_worker(const struct hdt_cluster *cluster,
                                                       const char *site, const char *name);

@@ -64,6 +64,7 @@ static void profile_scale(struct hdt_profile *p, double f)
         *times[i] *= f;
     }
     p->cast_bytes_per_s /= f;
+    p->copy_bytes_per_s /= f;
 }
 
 static struct hdt_cluster_worker *worker_of(struct hdt_cluster *cluster, const char *site,
@@ -117,11 +118,12 @@ static void workers_correct(const struct hdt_plan *plan, const struct hdt_cost *
     double *factors = hdt_calloc(plan->n_ranks, sizeof(double)), common;
 
     for (size_t i = 0; i < plan->n_ranks; i++) {
-        double busy_s = cost->rank_busy_s[i];
+        double held_s = cost->rank_held_s[i], busy_s = cost->rank_busy_s[i] - held_s;
 
-        if (m->ranks[i].n_steps > 0 && m->ranks[i].busy_s > 0 &&
+        /* What gateways take is theirs, however fast the worker is. */
+        if (m->ranks[i].n_steps > 0 && m->ranks[i].busy_s > held_s &&
             busy_s >= LEAST_SHARE * cost->step_s) {
-            factors[i] = m->ranks[i].busy_s / busy_s;
+            factors[i] = (m->ranks[i].busy_s - held_s) / busy_s;
         }
     }
     common = factor_common(factors, plan->n_ranks);

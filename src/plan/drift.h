@@ -89,6 +89,9 @@ enum hdt_status hdt_drift_judge(const struct hdt_cost_inputs *in, const struct h
                                 struct hdt_drift_verdict *verdict, struct hdt_error *err);
 void hdt_drift_verdict_release(struct hdt_drift_verdict *verdict);
 
+/* Do both plans put the same units on the same workers in the same order? */
+bool hdt_plan_same_stages(const struct hdt_plan *a, const struct hdt_plan *b);
+
 /* "2 units move from a/w0 to b/w0", "a/w0 4 -> 2 units, ...", "activations 0 -> 1: lossless"; ""
  * for plans that differ in nothing that moves. Returns `out`. */
 const char *hdt_drift_moves(const struct hdt_plan *from, const struct hdt_plan *to, char *out,

@@ -79,7 +79,7 @@ static bool stage_same_place(const struct hdt_plan *a, const struct hdt_plan *b,
            a->stages[i].unit_begin == b->stages[i].unit_begin;
 }
 
-static bool same_order(const struct hdt_plan *a, const struct hdt_plan *b)
+bool hdt_plan_same_stages(const struct hdt_plan *a, const struct hdt_plan *b)
 {
     bool same = a->n_stages == b->n_stages;
 
@@ -143,7 +143,7 @@ const char *hdt_drift_moves(const struct hdt_plan *from, const struct hdt_plan *
                  c.giver->site, c.giver->worker, c.taker->site, c.taker->worker);
     } else if (c.n > 0) {
         counts_list(from, to, out, cap);
-    } else if (!same_order(from, to)) {
+    } else if (!hdt_plan_same_stages(from, to)) {
         order_list(to, out, cap);
     } else {
         edges_list(from, to, out, cap);

@@ -2,8 +2,8 @@
 #include "config.h"
 
 #include "src/base/buf.h"
-#include "src/plan/search.h"
-#include "src/plan/search_dp.h"
+#include "src/plan/drift.h"
+#include "src/plan/search_impl.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -14,21 +14,8 @@
 #define N_JUDGED 12
 /* Moves of a border after that. */
 #define N_REFINE 16
-
-struct search {
-    const struct hdt_cost_inputs *in;
-    const struct hdt_cluster_worker *workers[HDT_SEARCH_MAX_WORKERS];
-    int n_workers;
-    bool ignore_memory; /* to find out what is missing */
-    struct hdt_search_problem problem;
-    struct hdt_error last_err; /* why the last candidate was dropped */
-};
-
-static double activation_values(const struct hdt_cost_inputs *in)
-{
-    return (double)in->job->batch.micro_batch * (double)in->job->batch.seq_len *
-           (double)in->model->C;
-}
+/* A step must be so much faster for a codec that sends more bytes. */
+#define CODEC_MARGIN 0.01
 
 /* ---- who may take part ---- */
 
@@ -163,30 +150,12 @@ static double stage_s(const void *user, int worker, int64_t begin, int64_t end)
            step_s / (double)s->in->job->batch.n_micro_batches;
 }
 
-/* Room of the edges' frames at one worker: both directions, some frames deep. */
-static uint64_t frames_bytes(const struct search *s, int64_t warmup)
-{
-    double frame = 4 * activation_values(s->in);
-
-    return (uint64_t)(2 * frame * (double)(warmup + 2));
-}
-
-static uint64_t stage_bytes(const struct search *s, int64_t begin, int64_t end, int64_t warmup)
-{
-    int64_t n_mb = s->in->job->batch.n_micro_batches;
-    bool whole = begin == 0 && end == hdt_model_n_units(s->in->model);
-
-    warmup = warmup < n_mb ? warmup : n_mb;
-    return hdt_cost_stage_memory(s->in, begin, end, warmup + 1 < n_mb ? warmup + 1 : n_mb) +
-           (whole ? 0 : frames_bytes(s, warmup));
-}
-
 static bool stage_fits(const void *user, int worker, int64_t begin, int64_t end, int n_after)
 {
     const struct search *s = user;
 
     return s->ignore_memory ||
-           stage_bytes(s, begin, end, n_after) <= s->workers[worker]->memory_bytes;
+           hdt_search_stage_bytes(s, begin, end, n_after) <= s->workers[worker]->memory_bytes;
 }
 
 static void edge_set(struct search *s, int i, int j)
@@ -195,7 +164,7 @@ static void edge_set(struct search *s, int i, int j)
     struct hdt_search_edge *e = &s->problem.edges[i][j];
     enum hdt_edge_codec fwd_codec = hdt_cost_edge_codec(s->in, a->site, b->site, false);
     enum hdt_edge_codec bwd_codec = hdt_cost_edge_codec(s->in, b->site, a->site, true);
-    double n = activation_values(s->in);
+    double n = hdt_search_values(s->in);
     struct hdt_cost_transfer fwd, bwd;
 
     if (i == j || hdt_cost_transfer(s->in, a->site, b->site, fwd_codec, n, &fwd, &s->last_err) ||
@@ -203,10 +172,12 @@ static void edge_set(struct search *s, int i, int j)
         return;
     }
     e->ok = true;
-    e->service_s = fwd.service_s > bwd.service_s ? fwd.service_s : bwd.service_s;
+    e->service_s = fwd.pace_s > bwd.pace_s ? fwd.pace_s : bwd.pace_s;
     e->sum_s = fwd.service_s + bwd.service_s + fwd.latency_s + bwd.latency_s;
-    e->src_s = hdt_cost_cast(&a->profile, fwd_codec, n) + hdt_cost_cast(&a->profile, bwd_codec, n);
-    e->dst_s = hdt_cost_cast(&b->profile, fwd_codec, n) + hdt_cost_cast(&b->profile, bwd_codec, n);
+    e->src_s = hdt_cost_cast(&a->profile, fwd_codec, n) + hdt_cost_cast(&a->profile, bwd_codec, n) +
+               hdt_cost_gateway_share(s->in, NULL, a) * (fwd.src_cpu_s + bwd.dst_cpu_s);
+    e->dst_s = hdt_cost_cast(&b->profile, fwd_codec, n) + hdt_cost_cast(&b->profile, bwd_codec, n) +
+               hdt_cost_gateway_share(s->in, NULL, b) * (fwd.dst_cpu_s + bwd.src_cpu_s);
 }
 
 static void problem_set(struct search *s)
@@ -226,208 +197,6 @@ static void problem_set(struct search *s)
             edge_set(s, i, j);
         }
     }
-}
-
-/* ---- from stages to a plan ---- */
-
-/* Rank of a worker in the plan, added when new. */
-static int plan_rank(struct hdt_plan *plan, const char *site, const char *worker)
-{
-    for (size_t i = 0; i < plan->n_ranks; i++) {
-        if (strcmp(plan->ranks[i].site, site) == 0 && strcmp(plan->ranks[i].worker, worker) == 0) {
-            return (int)i;
-        }
-    }
-    plan->ranks = hdt_realloc(plan->ranks, (plan->n_ranks + 1) * sizeof(plan->ranks[0]));
-    memset(&plan->ranks[plan->n_ranks], 0, sizeof(plan->ranks[0]));
-    snprintf(plan->ranks[plan->n_ranks].site, HDT_NAME_CAP, "%s", site);
-    snprintf(plan->ranks[plan->n_ranks].worker, HDT_NAME_CAP, "%s", worker);
-    return (int)plan->n_ranks++;
-}
-
-static void plan_add_stage(struct search *s, struct hdt_plan *plan,
-                           const struct hdt_cluster_worker *w, int64_t begin, int64_t end)
-{
-    struct hdt_plan_stage *stage;
-    double step_s;
-
-    plan->stages = hdt_realloc(plan->stages, (plan->n_stages + 1) * sizeof(plan->stages[0]));
-    stage = &plan->stages[plan->n_stages];
-    *stage = (struct hdt_plan_stage){.pos = (int)plan->n_stages,
-                                     .rank = plan_rank(plan, w->site, w->name),
-                                     .n_slices = 1,
-                                     .unit_begin = begin,
-                                     .unit_end = end,
-                                     .recompute = s->in->job->recompute};
-    hdt_cost_stage_times(s->in, &w->profile, begin, end, &stage->fwd_s, &stage->bwd_s, &step_s);
-    plan->n_stages++;
-}
-
-static const struct hdt_cluster_worker *stage_worker(const struct search *s,
-                                                     const struct hdt_plan *plan, size_t stage)
-{
-    const struct hdt_plan_rank *r = &plan->ranks[plan->stages[stage].rank];
-
-    return hdt_cost_find_worker(s->in->cluster, r->site, r->worker);
-}
-
-static void plan_add_codec(struct hdt_plan *plan, enum hdt_flow_kind kind, int src, int dst,
-                           enum hdt_edge_codec codec)
-{
-    plan->flows = hdt_realloc(plan->flows, (plan->n_flows + 1) * sizeof(plan->flows[0]));
-    plan->flows[plan->n_flows++] =
-        (struct hdt_plan_flow){.kind = kind, .src_stage = src, .dst_stage = dst, .codec = codec};
-}
-
-/* Round trip of the edge behind stage i, transfer included, for choosing warm-ups. */
-static enum hdt_status plan_edge(struct search *s, struct hdt_plan *plan, size_t i,
-                                 double *round_trip_s, double *service_s)
-{
-    const char *a = stage_worker(s, plan, i)->site, *b = stage_worker(s, plan, i + 1)->site;
-    enum hdt_edge_codec fwd_codec = hdt_cost_edge_codec(s->in, a, b, false);
-    enum hdt_edge_codec bwd_codec = hdt_cost_edge_codec(s->in, b, a, true);
-    double n = activation_values(s->in);
-    struct hdt_cost_transfer fwd, bwd;
-
-    HDT_TRY(hdt_cost_transfer(s->in, a, b, fwd_codec, n, &fwd, &s->last_err));
-    HDT_TRY(hdt_cost_transfer(s->in, b, a, bwd_codec, n, &bwd, &s->last_err));
-    plan_add_codec(plan, HDT_FLOW_ACTIVATION, (int)i, (int)i + 1, fwd_codec);
-    plan_add_codec(plan, HDT_FLOW_ACTIVATION_GRAD, (int)i + 1, (int)i, bwd_codec);
-    *round_trip_s = fwd.latency_s + fwd.service_s + bwd.latency_s + bwd.service_s;
-    *service_s = fwd.service_s > bwd.service_s ? fwd.service_s : bwd.service_s;
-    return HDT_OK;
-}
-
-/* The pace of the pipeline: the busiest rank (it may hold several stages) or the busiest edge. */
-static double plan_pace(const struct hdt_plan *plan, double slowest_edge_s)
-{
-    double pace_s = slowest_edge_s;
-
-    for (int rank = 0; rank < (int)plan->n_ranks; rank++) {
-        double sum_s = 0;
-
-        for (size_t i = 0; i < plan->n_stages; i++) {
-            const struct hdt_plan_stage *st = &plan->stages[i];
-
-            sum_s += st->rank == rank ? st->fwd_s + st->bwd_s : 0.0;
-        }
-        pace_s = sum_s > pace_s ? sum_s : pace_s;
-    }
-    return pace_s > 0 ? pace_s : 1e-9;
-}
-
-/*
- * Warm-ups from the last stage to the first: one for each stage behind, and for each link behind
- * as many as its round trip holds at the pipeline's pace; as many of these as memory allows.
- */
-static void plan_set_warmups(struct search *s, struct hdt_plan *plan, const double *round_trip_s,
-                             double pace_s)
-{
-    int64_t n_mb = s->in->job->batch.n_micro_batches, warmup = 0;
-
-    for (size_t i = plan->n_stages; i-- > 0;) {
-        struct hdt_plan_stage *st = &plan->stages[i];
-        int64_t least = warmup + 1;
-
-        if (i + 1 < plan->n_stages) {
-            warmup = least + (int64_t)ceil(fmin(round_trip_s[i] / pace_s, 1e6));
-            warmup = warmup > n_mb ? n_mb : warmup;
-            least = least > n_mb ? n_mb : least;
-            while (warmup > least && stage_bytes(s, st->unit_begin, st->unit_end, warmup) >
-                                         stage_worker(s, plan, i)->memory_bytes) {
-                warmup--;
-            }
-        }
-        st->warmup = warmup;
-        st->memory_bytes = stage_bytes(s, st->unit_begin, st->unit_end, warmup);
-    }
-}
-
-/* Data and checkpoint sites need a rank, with or without a stage. */
-static enum hdt_status plan_add_role(struct search *s, struct hdt_plan *plan, const char *key,
-                                     const char *site)
-{
-    const struct hdt_cluster_worker *first = NULL;
-
-    if (!site || !site[0]) {
-        return HDT_OK;
-    }
-    for (size_t i = 0; i < plan->n_ranks; i++) {
-        if (strcmp(plan->ranks[i].site, site) == 0) {
-            return HDT_OK;
-        }
-    }
-    for (size_t i = 0; i < s->in->cluster->n_workers; i++) {
-        const struct hdt_cluster_worker *w = &s->in->cluster->workers[i];
-
-        if (strcmp(w->site, site) == 0 && !w->busy &&
-            (!first || strcmp(w->name, first->name) < 0)) {
-            first = w;
-        }
-    }
-    if (!first) {
-        hdt_error_set(&s->last_err, HDT_ENOENT, "%s is '%s', which has no free worker", key, site);
-        hdt_error_hint(&s->last_err, "start hdt-worker there, or name another site");
-        return HDT_ENOENT;
-    }
-    plan_rank(plan, first->site, first->name);
-    return HDT_OK;
-}
-
-/* A rank's stages together must fit. */
-static enum hdt_status plan_check_memory(struct search *s, const struct hdt_plan *plan)
-{
-    for (int rank = 0; rank < (int)plan->n_ranks; rank++) {
-        const struct hdt_plan_rank *r = &plan->ranks[rank];
-        const struct hdt_cluster_worker *w =
-            hdt_cost_find_worker(s->in->cluster, r->site, r->worker);
-        uint64_t sum = 0;
-
-        for (size_t i = 0; i < plan->n_stages; i++) {
-            sum += plan->stages[i].rank == rank ? plan->stages[i].memory_bytes : 0;
-        }
-        if (sum > w->memory_bytes && !s->ignore_memory) {
-            hdt_error_set(
-                &s->last_err, HDT_ENOMEM,
-                "the model does not fit: its part on %s/%s takes %.1f MiB, the worker may "
-                "use %.1f MiB (%.1f MiB too much)",
-                w->site, w->name, (double)sum / 0x1p20, (double)w->memory_bytes / 0x1p20,
-                (double)(sum - w->memory_bytes) / 0x1p20);
-            hdt_error_hint(&s->last_err, "lower batch.micro_batch, set recompute: true, or add a "
-                                         "worker");
-            return HDT_ENOMEM;
-        }
-    }
-    return HDT_OK;
-}
-
-/* Fill in what follows from the stages and play it. */
-static enum hdt_status plan_judge(struct search *s, struct hdt_plan *plan, struct hdt_cost *cost)
-{
-    double *round_trip_s = hdt_calloc(plan->n_stages, sizeof(double));
-    double slowest_edge_s = 0, service_s;
-    enum hdt_status status = HDT_OK;
-
-    for (size_t i = 0; i + 1 < plan->n_stages && status == HDT_OK; i++) {
-        status = plan_edge(s, plan, i, &round_trip_s[i], &service_s);
-        slowest_edge_s =
-            status == HDT_OK && service_s > slowest_edge_s ? service_s : slowest_edge_s;
-    }
-    if (status == HDT_OK) {
-        plan_set_warmups(s, plan, round_trip_s, plan_pace(plan, slowest_edge_s));
-        status = plan_check_memory(s, plan);
-    }
-    free(round_trip_s);
-    HDT_TRY(status);
-    HDT_TRY(plan_add_role(s, plan, "data.site", s->in->job->data.site));
-    HDT_TRY(plan_add_role(s, plan, "checkpoint.site", s->in->job->checkpoint.site));
-    HDT_TRY(hdt_plan_complete(plan, s->in->job, s->in->model, &s->last_err));
-    HDT_TRY(hdt_cost_play(s->in, plan, true, cost, &s->last_err));
-    plan->step_s = cost->step_s;
-    plan->bubble_share = cost->bubble_share;
-    plan->wan_bytes = cost->wan_bytes;
-    snprintf(plan->limit, sizeof(plan->limit), "%s", cost->limit);
-    return HDT_OK;
 }
 
 /* ---- a fixed cut ---- */
@@ -467,10 +236,10 @@ static enum hdt_status search_fixed(struct search *s, struct hdt_search_result *
         int64_t units = 0;
 
         HDT_TRY(cut_read(s, s->in->job->plan.cut.items[i], &w, &units, err));
-        plan_add_stage(s, &result->plan, w, begin, begin + units);
+        hdt_search_add_stage(s, &result->plan, w, begin, begin + units);
         begin += units;
     }
-    status = plan_judge(s, &result->plan, &result->cost);
+    status = hdt_search_judge(s, &result->plan, &result->cost);
     result->n_judged = 1;
     if (status != HDT_OK && err) {
         *err = s->last_err;
@@ -484,14 +253,16 @@ static void cut_to_plan(struct search *s, const struct hdt_search_cut *cut, stru
 {
     memset(plan, 0, sizeof(*plan));
     for (int i = 0; i < cut->n_stages; i++) {
-        plan_add_stage(s, plan, s->workers[cut->worker[i]], cut->begin[i],
-                       i + 1 < cut->n_stages ? cut->begin[i + 1] : s->problem.n_units);
+        hdt_search_add_stage(s, plan, s->workers[cut->worker[i]], cut->begin[i],
+                             i + 1 < cut->n_stages ? cut->begin[i + 1] : s->problem.n_units);
     }
 }
 
-static void plan_words(const struct hdt_plan *plan, char *out, size_t out_cap)
+static void plan_words(const struct hdt_plan *plan, const struct hdt_plan *best, char *out,
+                       size_t out_cap)
 {
     size_t used = (size_t)snprintf(out, out_cap, "%.3f s a step:", plan->step_s);
+    char moves[128];
 
     for (size_t i = 0; i < plan->n_stages && used < out_cap; i++) {
         const struct hdt_plan_stage *st = &plan->stages[i];
@@ -500,14 +271,18 @@ static void plan_words(const struct hdt_plan *plan, char *out, size_t out_cap)
         used += (size_t)snprintf(out + used, out_cap - used, "%s %s/%s %lld", i ? "," : "", r->site,
                                  r->worker, (long long)(st->unit_end - st->unit_begin));
     }
+    if (used < out_cap && hdt_plan_same_stages(plan, best)) {
+        snprintf(out + used, out_cap - used, "; %s",
+                 hdt_drift_moves(best, plan, moves, sizeof(moves)));
+    }
 }
 
 /* Keep the faster of the result and the candidate; the other becomes the runner-up if it is the
- * fastest such. True when the candidate is kept. */
-static bool result_offer(struct hdt_search_result *result, double *second_s, struct hdt_plan *plan,
+ * fastest such. It must be faster by the share `margin`. True when the candidate is kept. */
+static bool result_offer(struct hdt_search_result *result, double margin, struct hdt_plan *plan,
                          struct hdt_cost *cost)
 {
-    bool better = result->plan.n_stages == 0 || cost->step_s < result->cost.step_s;
+    bool better = result->plan.n_stages == 0 || cost->step_s < (1 - margin) * result->cost.step_s;
 
     if (better) {
         struct hdt_plan old_plan = result->plan;
@@ -518,36 +293,51 @@ static bool result_offer(struct hdt_search_result *result, double *second_s, str
         *plan = old_plan;
         *cost = old_cost;
     }
-    if (plan->n_stages > 0 && cost->step_s < *second_s) {
-        *second_s = cost->step_s;
-        plan_words(plan, result->second, sizeof(result->second));
+    if (plan->n_stages > 0 &&
+        (result->second_plan.n_stages == 0 || cost->step_s < result->second_cost.step_s)) {
+        struct hdt_plan old_plan = result->second_plan;
+        struct hdt_cost old_cost = result->second_cost;
+
+        result->second_plan = *plan;
+        result->second_cost = *cost;
+        *plan = old_plan;
+        *cost = old_cost;
     }
     hdt_plan_release(plan);
     hdt_cost_release(cost);
     return better;
 }
 
+/* The same plan again is no runner-up. */
+static bool plan_is_known(const struct hdt_search_result *result, const struct hdt_plan *plan)
+{
+    char moves[8];
+
+    return result->plan.n_stages > 0 && hdt_plan_same_stages(&result->plan, plan) &&
+           !hdt_drift_moves(&result->plan, plan, moves, sizeof(moves))[0];
+}
+
 /* Judge a cut and offer it; true when it is the best so far. */
 static bool search_try(struct search *s, const struct hdt_search_cut *cut,
-                       struct hdt_search_result *result, double *second_s)
+                       struct hdt_search_result *result, double margin)
 {
     struct hdt_plan plan;
     struct hdt_cost cost = {0};
 
     cut_to_plan(s, cut, &plan);
-    if (plan_judge(s, &plan, &cost) != HDT_OK) {
+    if (hdt_search_judge(s, &plan, &cost) != HDT_OK || plan_is_known(result, &plan)) {
         hdt_plan_release(&plan);
         hdt_cost_release(&cost);
         return false;
     }
     result->n_judged++;
-    return result_offer(result, second_s, &plan, &cost);
+    return result_offer(result, margin, &plan, &cost);
 }
 
 /* The objective counts filling and draining roughly, the judge op by op: move the borders of the
  * best cut by one unit as long as that helps. */
 static void search_refine(struct search *s, struct hdt_search_cut *cut,
-                          struct hdt_search_result *result, double *second_s)
+                          struct hdt_search_result *result)
 {
     bool moved = true;
 
@@ -560,11 +350,27 @@ static void search_refine(struct search *s, struct hdt_search_cut *cut,
 
             next.begin[border] += i % 2 ? 1 : -1;
             if (next.begin[border] > next.begin[border - 1] && next.begin[border] < end) {
-                moved = search_try(s, &next, result, second_s);
+                moved = search_try(s, &next, result, 0);
                 *cut = moved ? next : *cut;
             }
         }
     }
+}
+
+/* Codecs were chosen for the shortest transfer. Where transfers hide behind the arithmetic, one
+ * that costs the processors less may be the better one; it must be faster by more than bytes are
+ * worth. */
+static void search_codecs(struct search *s, const struct hdt_search_cut *cut,
+                          struct hdt_search_result *result)
+{
+    static const enum hdt_edge_codec choices[] = {HDT_EDGE_NONE, HDT_EDGE_LOSSLESS, HDT_EDGE_BF16,
+                                                  HDT_EDGE_BF16_LOSSLESS};
+
+    for (size_t i = 0; i < (s->in->job->codec.lossy ? 4 : 2) && result->cost.n_links > 0; i++) {
+        s->codec = choices[i];
+        search_try(s, cut, result, CODEC_MARGIN);
+    }
+    s->codec = HDT_EDGE_AUTO;
 }
 
 /* What kept every cut from fitting: search again without memory limits and look at the best. */
@@ -590,7 +396,7 @@ static enum hdt_status search_explain(struct search *s, struct hdt_error *err)
     }
     s->ignore_memory = false;
     cut_to_plan(s, &cut, &plan);
-    status = plan_judge(s, &plan, &cost);
+    status = hdt_search_judge(s, &plan, &cost);
     hdt_plan_release(&plan);
     hdt_cost_release(&cost);
     if (err) {
@@ -605,7 +411,6 @@ static enum hdt_status search_free(struct search *s, struct hdt_search_result *r
                                    struct hdt_error *err)
 {
     struct hdt_search_cut cuts[N_JUDGED];
-    double second_s = INFINITY;
     size_t n, best = 0;
 
     if (hdt_model_n_units(s->in->model) > HDT_SEARCH_MAX_UNITS) {
@@ -621,7 +426,7 @@ static enum hdt_status search_free(struct search *s, struct hdt_search_result *r
         return search_explain(s, err);
     }
     for (size_t i = 0; i < n; i++) {
-        best = search_try(s, &cuts[i], result, &second_s) ? i : best;
+        best = search_try(s, &cuts[i], result, 0) ? i : best;
     }
     if (result->n_judged == 0) {
         if (err) {
@@ -629,7 +434,8 @@ static enum hdt_status search_free(struct search *s, struct hdt_search_result *r
         }
         return s->last_err.status;
     }
-    search_refine(s, &cuts[best], result, &second_s);
+    search_refine(s, &cuts[best], result);
+    search_codecs(s, &cuts[best], result);
     return HDT_OK;
 }
 
@@ -645,6 +451,8 @@ enum hdt_status hdt_search_plan(const struct hdt_cost_inputs *in, struct hdt_sea
     if (status != HDT_OK) {
         hdt_error_prefix(err, "cannot plan the job");
         hdt_search_result_release(result);
+    } else if (result->second_plan.n_stages > 0) {
+        plan_words(&result->second_plan, &result->plan, result->second, sizeof(result->second));
     }
     free(s);
     return status;
@@ -654,5 +462,7 @@ void hdt_search_result_release(struct hdt_search_result *result)
 {
     hdt_plan_release(&result->plan);
     hdt_cost_release(&result->cost);
+    hdt_plan_release(&result->second_plan);
+    hdt_cost_release(&result->second_cost);
     memset(result, 0, sizeof(*result));
 }

@@ -13,11 +13,13 @@ extern "C" {
 #endif
 
 struct hdt_search_result {
-    struct hdt_plan plan; /* complete, with predictions */
-    struct hdt_cost cost; /* of it, with its timeline */
-    char second[256];     /* the runner-up in words, with its step time; "": there is none */
-    size_t n_judged;      /* candidates that were played */
-    size_t n_left_out;    /* usable workers that the search did not look at (more than 8) */
+    struct hdt_plan plan;        /* complete, with predictions */
+    struct hdt_cost cost;        /* of it, with its timeline */
+    struct hdt_plan second_plan; /* the runner-up; no stages: there is none */
+    struct hdt_cost second_cost;
+    char second[256];  /* it in words, with its step time; "": there is none */
+    size_t n_judged;   /* candidates that were played */
+    size_t n_left_out; /* usable workers that the search did not look at (more than 8) */
 };
 
 /*

@@ -77,7 +77,7 @@ complete_words() { # WORDS...: what bash would offer
 }
 same "completion of a command" "tokenize" "$(complete_words hdt tok)"
 same "completion of a kind" "gateway" "$(complete_words hdt config check gat)"
-same "completion of a key" "wan.suspect_after" "$(complete_words hdt config explain gateway wan.su)"
+same "completion of a key" "wan.congestion" "$(complete_words hdt config explain gateway wan.cong)"
 same "completion of an option" "--federation" "$(complete_words hdt ca init --fe)"
 
 # ---- units ----

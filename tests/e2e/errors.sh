@@ -151,23 +151,6 @@ hello --tls "$port" wtls site=a federation=lab
 check "a worker's certificate at the WAN port" wait_until 5 grep -q "certificate.*worker" a/gateway.log
 
 section "certificates between two gateways"
-# cert SITE START END: signed by the authority, valid between two times (openssl makes what hdt would not).
-cert() {
-    local dir=$work/$1/tls
-
-    mkdir -p "$dir" openssl
-    : >openssl/index
-    cp a/tls/ca.pem "$dir"
-    openssl ecparam -genkey -name prime256v1 -noout -out "$dir/key.pem" 2>/dev/null
-    chmod 600 "$dir/key.pem"
-    openssl req -new -key "$dir/key.pem" -subj "/CN=$1" -out openssl/csr
-    printf 'basicConstraints=critical,CA:FALSE\nkeyUsage=critical,digitalSignature\nextendedKeyUsage=serverAuth,clientAuth\nauthorityKeyIdentifier=keyid\nsubjectAltName=URI:hdt://lab/site/%s\n' "$1" >openssl/ext
-    printf '[ca]\ndefault_ca=d\n[d]\ndatabase=openssl/index\nnew_certs_dir=openssl\nserial=openssl/serial\ndefault_md=sha256\npolicy=p\n[p]\ncommonName=supplied\n' >openssl/conf
-    openssl rand -hex 8 >openssl/serial
-    openssl ca -batch -notext -config openssl/conf -extfile openssl/ext -cert ca/ca.pem -keyfile ca/ca.key \
-        -startdate "$(date -u -d "$2" +%Y%m%d%H%M%SZ)" -enddate "$(date -u -d "$3" +%Y%m%d%H%M%SZ)" \
-        -in openssl/csr -out "$dir/cert.pem" >openssl/log 2>&1 || fail "openssl: $(tail -n 3 openssl/log)"
-}
 # both_say SITE TEXT-AT-A TEXT-AT-SITE: logs, status and doctor of both ends.
 both_say() {
     local site=$1 at text
@@ -182,14 +165,14 @@ both_say() {
     done
     stop_gateway "$site"
 }
-cert old "2 days ago" "1 day ago"
+cert_between old site/old "2 days ago" "1 day ago"
 gateway_conf old a="$port"
 refused 1 "expired" hdt-gateway -c old/gateway.yaml
 hinted
-cert young "tomorrow" "2 days"
+cert_between young site/young "tomorrow" "2 days"
 gateway_conf young a="$port"
 refused 1 "valid only from" hdt-gateway -c young/gateway.yaml
-cert soon "1 day ago" "3 seconds"
+cert_between soon site/soon "1 day ago" "3 seconds"
 over_at=$((SECONDS + 4))
 gateway_conf soon
 gateway_start soon

@@ -53,7 +53,28 @@ fed_init() { # [FEDERATION [DIR]]
     hdt ca init --dir "$work/${2:-ca}" --federation "${1:-lab}" >/dev/null
 }
 
-# Settings of site NAME. Others by variables of the caller: listen, lan, crl, http, ca.
+# cert_between NAME ROLE/NAME START END: in $work/NAME/tls, signed by the authority, valid between two
+# times (openssl makes what hdt would not).
+cert_between() {
+    local dir=$work/$1/tls made=$work/openssl
+
+    mkdir -p "$dir" "$made"
+    : >"$made/index"
+    cp "$work/ca/ca.pem" "$dir"
+    openssl ecparam -genkey -name prime256v1 -noout -out "$dir/key.pem" 2>/dev/null
+    chmod 600 "$dir/key.pem"
+    openssl req -new -key "$dir/key.pem" -subj "/CN=$1" -out "$made/csr"
+    printf 'basicConstraints=critical,CA:FALSE\nkeyUsage=critical,digitalSignature\nextendedKeyUsage=serverAuth,clientAuth\nauthorityKeyIdentifier=keyid\nsubjectAltName=URI:hdt://lab/%s\n' "$2" >"$made/ext"
+    printf '[ca]\ndefault_ca=d\n[d]\ndatabase=%s/index\nnew_certs_dir=%s\nserial=%s/serial\ndefault_md=sha256\npolicy=p\n[p]\ncommonName=supplied\n' \
+        "$made" "$made" "$made" >"$made/conf"
+    openssl rand -hex 8 >"$made/serial"
+    openssl ca -batch -notext -config "$made/conf" -extfile "$made/ext" -cert "$work/ca/ca.pem" \
+        -keyfile "$work/ca/ca.key" -startdate "$(date -u -d "$3" +%Y%m%d%H%M%SZ)" \
+        -enddate "$(date -u -d "$4" +%Y%m%d%H%M%SZ)" -in "$made/csr" -out "$dir/cert.pem" \
+        >"$made/log" 2>&1 || fail "openssl: $(tail -n 3 "$made/log")"
+}
+
+# Settings of site NAME. Others by variables of the caller: listen, lan, crl, http, ca, knob.
 gateway_conf() { # NAME [PEER=ADDRESS...]
     local name=$1 peer
 
@@ -63,6 +84,7 @@ gateway_conf() { # NAME [PEER=ADDRESS...]
         hdt ca issue --dir "$work/${ca:-ca}" --out "$work/$name/tls" site "$name" >/dev/null
     {
         printf 'site: %s\nfederation: lab\nstate_dir: %s\n' "$name" "$work/$name/state"
+        printf 'progress_timeout: %s\n' "${knob:-20s}"
         printf 'tls:\n  ca: tls/ca.pem\n  cert: tls/cert.pem\n  key: tls/key.pem\n'
         [ -z "${crl:-}" ] || printf '  crl: %s\n' "$crl"
         printf 'wan:\n  listen: "%s"\n' "${listen-127.0.0.1:0}"
@@ -180,8 +202,7 @@ tree = {"name": "e2e", "model": f"{work}/model.json", "steps": steps,
         "data": {"train": f"{work}/train.bin", "valid": f"{work}/valid.bin"},
         "batch": {"micro_batch": 2, "n_micro_batches": 4, "seq_len": 32},
         "optimizer": {"lr": "3e-3", "warmup_steps": 2}, "codec": {},
-        "checkpoint": {"dir": f"{path}-ckpt"}, "plan": {}, "eval": {"n_micro_batches": 8},
-        "progress_timeout": "20s"}
+        "checkpoint": {"dir": f"{path}-ckpt"}, "plan": {}, "eval": {"n_micro_batches": 8}}
 for line in lines:
     key, value = line.split(": ", 1)
     at = tree

@@ -41,6 +41,8 @@ void hdt_ctl_gateway_open(void)
     hdt_ctl_gw.conf.federation = hdt_strdup("test");
     hdt_ctl_gw.conf.state_dir = hdt_strdup(state_dir);
     hdt_ctl_gw.conf.wan.advertise = hdt_strdup("");
+    hdt_ctl_gw.conf.progress_timeout = HDT_DEADLINES_KNOB_DEFAULT_MS;
+    hdt_deadlines_derive(&hdt_ctl_gw.deadlines, hdt_ctl_gw.conf.progress_timeout, 0);
     cr_assert_eq(hdt_store_open(state_dir, &hdt_ctl_gw.store, &err), HDT_OK, "%s", err.msg);
     client_add(HDT_CTL_WORKER, HDT_CLIENT_WORKER, "w0", "a/w0");
     client_add(HDT_CTL_OPERATOR, HDT_CLIENT_OPERATOR, "hdt", "a/@2");

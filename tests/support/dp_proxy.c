@@ -181,6 +181,17 @@ void hdt_rig_proxy_hold(struct rig_proxy *proxy, bool hold)
     pthread_mutex_unlock(&proxy->lock);
 }
 
+void hdt_rig_proxy_hold_old(struct rig_proxy *proxy)
+{
+    unsigned i;
+
+    pthread_mutex_lock(&proxy->lock);
+    for (i = 0; i < proxy->n_pairs; i++) {
+        proxy->pairs[i].held = true;
+    }
+    pthread_mutex_unlock(&proxy->lock);
+}
+
 void hdt_rig_proxy_hold_one(struct rig_proxy *proxy, unsigned n)
 {
     pthread_mutex_lock(&proxy->lock);

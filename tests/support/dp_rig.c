@@ -10,7 +10,9 @@
 #include "src/net/ca.h"
 
 #include <arpa/inet.h>
+#include <fcntl.h>
 #include <poll.h>
+#include <sched.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <time.h>
@@ -120,9 +122,8 @@ void hdt_rig_open(struct rig *rig, unsigned n_sites)
         .chunk_bytes = 64 << 10,
         .memory_bytes = 128 << 20,
         .congestion = "",
-        .suspect_after_ms = 2000,
-        .progress_timeout_ms = 10000,
     };
+    hdt_deadlines_derive(&rig->conf.deadlines, HDT_DEADLINES_KNOB_MIN_MS, 0);
     for (i = 0; i < n_sites; i++) {
         struct rig_site *site = &rig->sites[i];
         char *dir;
@@ -164,10 +165,11 @@ static void on_msg_ignored(void *user, const char *site, json_t *msg)
 }
 
 static void on_refused(void *user, const char *site, const char *address,
-                       const struct hdt_error *why)
+                       const struct hdt_error *why, uint64_t n)
 {
     struct rig_site *self = user;
 
+    RIG_CHECK(n > 0, "a refusal that stands for none");
     (void)site;
     (void)address;
     self->last_refused = *why;
@@ -286,9 +288,36 @@ static int site_listen(const char *text, char *got, size_t got_cap)
     return fd;
 }
 
+/* The calling thread, and those that it makes, are in this namespace from now on. Returns
+ * a descriptor of the one that it was in, -1 when it stays. */
+static int netns_enter(const char *name)
+{
+    char path[128];
+    int was, fd;
+
+    if (name == NULL) {
+        return -1;
+    }
+    snprintf(path, sizeof(path), "/run/netns/%s", name);
+    was = open("/proc/thread-self/ns/net", O_RDONLY | O_CLOEXEC);
+    fd = open(path, O_RDONLY | O_CLOEXEC);
+    RIG_CHECK(was >= 0 && fd >= 0 && setns(fd, CLONE_NEWNET) == 0, "cannot enter %s", path);
+    close(fd);
+    return was;
+}
+
+static void netns_back(int was)
+{
+    if (was >= 0) {
+        RIG_CHECK(setns(was, CLONE_NEWNET) == 0, "cannot leave a namespace");
+        close(was);
+    }
+}
+
 static void site_open(struct rig_site *site)
 {
     struct hdt_dataplane_conf conf = site->rig->conf;
+    const int was = netns_enter(site->netns);
     struct hdt_error err = {0};
 
     conf.site = site->name;
@@ -303,6 +332,7 @@ static void site_open(struct rig_site *site)
         site->dp, HDT_LISTENER_LAN_TLS,
         site_listen(site->lan[0] ? site->lan : "127.0.0.1:0", site->lan, sizeof(site->lan)));
     hdt_dataplane_listen(site->dp, HDT_LISTENER_LAN_UNIX, site_listen(site->sock, NULL, 0));
+    netns_back(was);
     site->wan_port = hdt_rig_port(site->wan);
     atomic_store(&site->stop, false);
     RIG_CHECK(pthread_create(&site->main_thread, NULL, site_main, site) == 0, "no thread");

@@ -70,6 +70,7 @@ struct rig_site {
     char name[16];
     char sock[128], wan[64], lan[64];
     int wan_port;
+    const char *netns; /* network namespace of the site's sockets (ip netns); NULL: ours */
     struct hdt_tls_ctx *tls;
     struct hdt_dataplane *dp;
     pthread_t main_thread;
@@ -132,6 +133,7 @@ void hdt_rig_proxy_close(struct rig_proxy *proxy);
 /* Hold all bytes, also of new connections, without closing any. */
 void hdt_rig_proxy_hold(struct rig_proxy *proxy, bool hold);
 /* Hold the n-th connection (in order of opening) for ever. */
+void hdt_rig_proxy_hold_old(struct rig_proxy *proxy); /* those that are there, for ever */
 void hdt_rig_proxy_hold_one(struct rig_proxy *proxy, unsigned n);
 /* Reset all connections. */
 void hdt_rig_proxy_reset(struct rig_proxy *proxy);
@@ -141,6 +143,8 @@ void hdt_rig_proxy_reset(struct rig_proxy *proxy);
 void hdt_rig_scenario_exchange(uint8_t codec, bool over_tls, uint64_t n_frames);
 void hdt_rig_scenario_three_sites(uint64_t n_frames);
 void hdt_rig_scenario_breaks(uint64_t n_frames);
+/* A middlebox forgets all connections and says nothing; new ones pass. */
+void hdt_rig_scenario_forgotten(uint64_t n_frames);
 void hdt_rig_scenario_restart(uint64_t n_frames);
 
 #endif /* HDT_TESTS_DP_RIG_H */

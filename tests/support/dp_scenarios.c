@@ -3,6 +3,7 @@
 #include "config.h"
 
 #include "compress/codec.h"
+#include "src/base/clock.h"
 #include "tests/support/dp_rig.h"
 
 /* Flows both ways with unlike depths, sizes and priorities. */
@@ -115,6 +116,38 @@ void hdt_rig_scenario_breaks(uint64_t n_frames)
     RIG_CHECK(stats.n_stream_losses > 0 && stats.n_sessions == 1, "%llu losses, %llu sessions",
               (unsigned long long)stats.n_stream_losses, (unsigned long long)stats.n_sessions);
     hdt_rig_close(&rig);
+}
+
+void hdt_rig_scenario_forgotten(uint64_t n_frames)
+{
+    struct hdt_peer_stats stats = {0};
+    struct rig_proxy *proxy;
+    char address[32];
+    struct rig rig;
+    int64_t held_us;
+    int port;
+
+    hdt_rig_open(&rig, 2);
+    rig.conf.deadlines.suspect_us = 400 * HDT_US_PER_MS;
+    rig.conf.deadlines.session_dead_us = 12 * HDT_US_PER_S;
+    add_flows(&rig, 0, 1, HDT_CODEC_NONE, n_frames);
+    add_flows(&rig, 1, 0, HDT_CODEC_LOSSLESS, n_frames);
+    hdt_rig_start(&rig);
+    proxy = hdt_rig_proxy_open(rig.sites[0].wan_port, &port);
+    snprintf(address, sizeof(address), "127.0.0.1:%d", port);
+    hdt_rig_dial(&rig, 1, 0, address);
+    hdt_rig_wait_frames(&rig, n_frames);
+    hdt_rig_proxy_hold_old(proxy);
+    held_us = hdt_clock_now_us();
+    hdt_rig_wait_done(&rig, 11);
+    /* Long before the session would have been closed, by one new session and no more. */
+    RIG_CHECK(hdt_clock_now_us() - held_us < 12 * HDT_US_PER_S, "it waited for the deadline");
+    RIG_CHECK(hdt_rig_peer_stats(&rig, 1, 0, &stats) && stats.n_sessions == 2, "%llu sessions",
+              (unsigned long long)stats.n_sessions);
+    check_clean(&rig, 0, 1);
+    check_clean(&rig, 1, 0);
+    hdt_rig_close(&rig);
+    hdt_rig_proxy_close(proxy);
 }
 
 void hdt_rig_scenario_restart(uint64_t n_frames)

@@ -3,6 +3,7 @@
 
 #include "tests/support/dp_stranger.h"
 #include "src/base/buf.h"
+#include "src/core/deadlines.h"
 #include "src/core/msg.h"
 
 #include <arpa/inet.h>
@@ -12,30 +13,47 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+SSL_CTX *hdt_stranger_ctx(const char *dir)
+{
+    SSL_CTX *ctx = SSL_CTX_new(TLS_client_method());
+    char path[256];
+
+    snprintf(path, sizeof(path), "%s/cert.pem", dir);
+    SSL_CTX_use_certificate_chain_file(ctx, path);
+    snprintf(path, sizeof(path), "%s/key.pem", dir);
+    SSL_CTX_use_PrivateKey_file(ctx, path, SSL_FILETYPE_PEM);
+    return ctx;
+}
+
+bool hdt_stranger_connect(struct stranger *stranger, const struct sockaddr_in *sa, SSL_CTX *ctx)
+{
+    const struct timeval patience = {.tv_sec = 5};
+
+    memset(stranger, 0, sizeof(*stranger));
+    stranger->fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    setsockopt(stranger->fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
+    setsockopt(stranger->fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof(patience));
+    if (connect(stranger->fd, (const struct sockaddr *)sa, sizeof(*sa)) != 0) {
+        return false;
+    }
+    if (ctx == NULL) {
+        return true;
+    }
+    stranger->ssl = SSL_new(ctx);
+    SSL_set_fd(stranger->ssl, stranger->fd);
+    return SSL_connect(stranger->ssl) == 1;
+}
+
 bool hdt_stranger_open(struct stranger *stranger, int port, const char *dir)
 {
     struct sockaddr_in sa = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port)};
-    const struct timeval patience = {.tv_sec = 5};
-    char path[256];
+    SSL_CTX *ctx = dir != NULL ? hdt_stranger_ctx(dir) : NULL;
+    bool ok;
 
-    memset(stranger, 0, sizeof(*stranger));
     sa.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    stranger->fd = socket(AF_INET, SOCK_STREAM, 0);
-    setsockopt(stranger->fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
-    if (connect(stranger->fd, (struct sockaddr *)&sa, sizeof(sa)) != 0) {
-        return false;
-    }
-    if (dir == NULL) {
-        return true;
-    }
-    stranger->ctx = SSL_CTX_new(TLS_client_method());
-    snprintf(path, sizeof(path), "%s/cert.pem", dir);
-    SSL_CTX_use_certificate_chain_file(stranger->ctx, path);
-    snprintf(path, sizeof(path), "%s/key.pem", dir);
-    SSL_CTX_use_PrivateKey_file(stranger->ctx, path, SSL_FILETYPE_PEM);
-    stranger->ssl = SSL_new(stranger->ctx);
-    SSL_set_fd(stranger->ssl, stranger->fd);
-    return SSL_connect(stranger->ssl) == 1;
+    ok = hdt_stranger_connect(stranger, &sa, ctx);
+    stranger->ctx = ctx;
+    return ok;
 }
 
 void hdt_stranger_close(struct stranger *stranger)
@@ -53,7 +71,7 @@ bool hdt_stranger_write(struct stranger *stranger, const void *bytes, size_t len
     return n == (ssize_t)len;
 }
 
-static bool stranger_read(struct stranger *stranger, void *bytes, size_t len)
+bool hdt_stranger_read(struct stranger *stranger, void *bytes, size_t len)
 {
     uint8_t *at = bytes;
 
@@ -97,10 +115,33 @@ bool hdt_stranger_send_msg(struct stranger *stranger, const char *type, json_t *
 
 json_t *hdt_stranger_hello(const char *site, int proto, unsigned index)
 {
-    return json_pack("{s:i,s:s,s:s,s:s,s:s,s:s,s:s,s:i,s:i,s:i}", "proto", proto, "role", "site",
-                     "site", site, "federation", "fed", "instance", "0000000000000abc", "version",
-                     "9.9", "session", "0000000000000077", "stream", (int)index, "streams", 1,
-                     "chunk", 65536);
+    return json_pack("{s:i,s:s,s:s,s:s,s:s,s:s,s:s,s:i,s:i,s:i,s:i}", "proto", proto, "role",
+                     "site", "site", site, "federation", "fed", "instance", "0000000000000abc",
+                     "version", "9.9", "session", "0000000000000077", "stream", (int)index,
+                     "streams", 1, "chunk", 65536, "progress_timeout_ms",
+                     HDT_DEADLINES_KNOB_MIN_MS);
+}
+
+const char *hdt_stranger_join(struct stranger *stranger, int port, const char *dir, json_t *hello,
+                              json_t **answer)
+{
+    json_t *msg;
+    bool is_welcome;
+
+    if (!hdt_stranger_open(stranger, port, dir) ||
+        !hdt_stranger_send_msg(stranger, "hello", hello)) {
+        return "";
+    }
+    msg = hdt_stranger_recv_msg(stranger);
+    if (msg == NULL) {
+        return "";
+    }
+    is_welcome = strcmp(hdt_msg_type(msg), "welcome") == 0;
+    if (answer != NULL) {
+        *answer = json_incref((json_t *)(uintptr_t)hdt_msg_body(msg));
+    }
+    json_decref(msg);
+    return is_welcome ? "welcome" : "refuse";
 }
 
 json_t *hdt_stranger_recv_msg(struct stranger *stranger)
@@ -110,10 +151,10 @@ json_t *hdt_stranger_recv_msg(struct stranger *stranger)
     struct hdt_frame frame;
     json_t *msg = NULL;
 
-    while (stranger_read(stranger, header, sizeof(header)) &&
+    while (hdt_stranger_read(stranger, header, sizeof(header)) &&
            hdt_frame_unpack(header, &frame, NULL) == HDT_OK) {
         payload = hdt_malloc(frame.coded_len + 1);
-        if (stranger_read(stranger, payload, frame.coded_len) && frame.kind == HDT_FRAME_MSG) {
+        if (hdt_stranger_read(stranger, payload, frame.coded_len) && frame.kind == HDT_FRAME_MSG) {
             (void)hdt_msg_decode(payload, frame.coded_len, &msg, NULL);
         }
         free(payload);

@@ -3,13 +3,9 @@
 # Two sites a and b joined by an emulated link, each with its gateway and its worker on one core of
 # its own, for benches. Comes after scripts/bench's own set-up; uses the pieces of the tests.
 # shellcheck disable=SC2154 # srcdir, builddir and tmp are scripts/bench's
-
-# Other processes of the machine count for little: a session of its own has a share of its own, and a
-# weight that its autogroup's number sets. Needs root, as the lab does.
-if [ -z "${HDT_RIG_SESSION:-}" ]; then
-    HDT_RIG_SESSION=yes exec setsid --wait "$0" "${rig_args[@]}"
-fi
-echo -19 >/proc/self/autogroup 2>/dev/null || true
+#
+# Other processes of the machine count for little: scripts/bench runs in a session of its own, which
+# has a share of the processors of its own, and a weight that the number of its autogroup sets.
 
 [ -n "${builddir:-}" ] || builddir=$PWD
 cd "$builddir" || exit 1
@@ -45,12 +41,23 @@ rig_start() {
     why=$("$lab" check 2>&1) || rig_fail "no emulated WAN: $(head -n 1 <<<"$why")"
     [ "$(nproc)" -ge 2 ] || rig_fail "needs two cores, one a site"
     printf '%s\n' "sysctl net.ipv4.tcp_rmem 4096 131072 67108864" \
-        "sysctl net.ipv4.tcp_wmem 4096 16384 67108864" "port a addr 10.75.0.1/24" \
-        "port b addr 10.75.0.2/24" "link a b $* queue 100ms" >"$work/topology"
+        "sysctl net.ipv4.tcp_wmem 4096 16384 67108864" "port a mtu 9000 addr 10.75.0.1/24" \
+        "port b mtu 9000 addr 10.75.0.2/24" "link a b $* queue 100ms" >"$work/topology"
     "$lab" up "$work/topology" || rig_fail "the emulated WAN did not start"
-    fed_init
+    fed_init lab ca
     listen=10.75.0.1:7420 http='' site a
     listen=10.75.0.2:7420 http='' site b a=10.75.0.1:7420
+}
+
+[ ! -w /proc/self/autogroup ] || echo -19 >/proc/self/autogroup 2>/dev/null
+
+# rig_job FILE STEPS [LINE...]: the quickstart's job over both sites; lines as for `job`.
+rig_job() {
+    local file=$1 steps=$2
+
+    shift 2
+    job "$file" "$steps" "data.site: a" "batch.micro_batch: 4" "batch.n_micro_batches: 8" \
+        "batch.seq_len: 128" "plan.min_stages: 2" "data.valid: \"\"" "$@"
 }
 
 # CPU seconds that a process has used.

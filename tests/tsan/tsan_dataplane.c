@@ -11,6 +11,7 @@ int main(void)
     hdt_rig_scenario_exchange(HDT_CODEC_LOSSLESS, true, 12);
     hdt_rig_scenario_three_sites(12);
     hdt_rig_scenario_breaks(30);
+    hdt_rig_scenario_forgotten(20);
     hdt_rig_scenario_restart(20);
     return 0;
 }

@@ -197,7 +197,7 @@ static void teardown(void)
     hdt_ckpt_case_remove(root);
 }
 
-TestSuite(ckpt_crash, .init = setup, .fini = teardown, .timeout = 150);
+TestSuite(ckpt_crash, .init = setup, .fini = teardown, .timeout = 300);
 
 Test(ckpt_crash, killed_at_any_call_a_save_leaves_the_old_one_or_the_new)
 {

@@ -60,6 +60,38 @@ Test(control, messages_pass_between_clients_and_peers_with_their_true_sender)
 
 /* ---- jobs ---- */
 
+Test(control, a_run_keeps_what_it_was_planned_with)
+{
+    json_t *msg, *plan_json, *bad, *cluster;
+    struct hdt_gwjob *job;
+    char *path;
+
+    msg = hdt_ctl_submit_msg();
+    cluster =
+        json_loads("{\"sites\": [{\"name\": \"a\"}], \"workers\": [], \"links\": []}", 0, NULL);
+    json_object_set_new(json_object_get(msg, "b"), "cluster", cluster);
+    bad = json_deep_copy(msg);
+    json_object_set_new(json_object_get(bad, "b"), "cluster", json_string("no cluster"));
+    hdt_ctl_from_client(HDT_CTL_OPERATOR, bad);
+    bad = fake_dataplane_take("2", "error");
+    cr_expect_not_null(bad);
+    json_decref(bad);
+    json_incref(cluster);
+    hdt_ctl_from_client(HDT_CTL_OPERATOR, msg);
+    json_decref(fake_dataplane_take("2", "submitted"));
+    job = hdt_ctl_gw.jobs;
+    cr_assert(job && !job->next);
+    path = hdt_asprintf("%s/plan.json", job->run_dir);
+    plan_json = json_load_file(path, 0, NULL);
+    cr_assert_not_null(plan_json, "%s", path);
+    cr_expect(json_equal(json_object_get(plan_json, "cluster"), cluster));
+    cr_expect(json_equal(json_object_get(plan_json, "plan"), job->plan_json));
+    cr_expect_eq(json_integer_value(json_object_get(plan_json, "epoch")), 1);
+    json_decref(cluster);
+    json_decref(plan_json);
+    free(path);
+}
+
 Test(control, a_job_is_prepared_started_followed_and_ended)
 {
     uint32_t job = hdt_ctl_submit();
@@ -218,6 +250,46 @@ Test(control, the_plan_of_a_job_is_not_replaced_by_another_coordinator)
     cr_expect_eq(fake_dataplane_n_jobs_closed(), 0);
     cr_expect_eq(job->state, HDT_GWJOB_RUNNING);
     json_decref(plan);
+}
+
+/* Every plan is memory and a line in the store. */
+Test(control, one_coordinator_has_a_bounded_number_of_jobs)
+{
+    json_t *plan, *body, *failed;
+    unsigned n = 0;
+
+    hdt_ctl_run();
+    plan = fake_dataplane_take("b", "job.plan");
+    do {
+        body = json_copy((json_t *)hdt_msg_body(plan));
+        json_object_set_new(body, "coordinator", json_string("b"));
+        json_object_set_new(body, "job", json_integer(1000 + n));
+        hdt_ctl_from_peer("b", "b", hdt_msg_new("job.plan", "a", body));
+        failed = fake_dataplane_take("b", "failed");
+        n++;
+    } while (!failed && n < 1000);
+    cr_expect_eq(n, 65u);
+    json_decref(failed);
+    json_decref(plan);
+}
+
+/* Two sites that contradict each other would have a third dialled here and there for ever. */
+Test(control, a_learned_address_does_not_change_at_once)
+{
+    static const char *const addresses[] = {"10.0.0.3:7420", "10.0.0.4:7420", "no address",
+                                            "10.0.0.3:x"};
+
+    for (int i = 3; i >= 0; i--) {
+        hdt_ctl_from_peer("b", "b",
+                          hdt_msg_new("site.info", "a",
+                                      json_pack("{s:[], s:[{s:s, s:s}]}", "workers", "sites",
+                                                "site", "c", "address", addresses[i])));
+        if (i > 1) {
+            cr_expect_null(hdt_federation_site(&hdt_ctl_gw, "c"));
+        }
+    }
+    cr_assert_not_null(hdt_federation_site(&hdt_ctl_gw, "c"));
+    cr_expect_str_eq(hdt_federation_site(&hdt_ctl_gw, "c")->address, addresses[1]);
 }
 
 Test(control, a_site_that_was_away_when_a_job_ended_is_told_again)

@@ -21,8 +21,8 @@ static struct rig_proxy *open_behind_proxy(struct rig *rig, uint64_t n_frames, i
     int port;
 
     hdt_rig_open(rig, 2);
-    rig->conf.progress_timeout_ms = timeout_ms;
-    rig->conf.suspect_after_ms = 400;
+    rig->conf.deadlines.session_dead_us = timeout_ms * HDT_US_PER_MS;
+    rig->conf.deadlines.suspect_us = 400 * HDT_US_PER_MS;
     for (i = 0; i < 4; i++) {
         rig->flows[rig->n_flows++] =
             (struct rig_flow){.src_site = i % 2,
@@ -82,6 +82,11 @@ Test(dataplane_faults, link_cut_beyond_the_deadline, .timeout = 60)
     cr_expect_geq(stats.n_sessions, 2);
     hdt_rig_close(&rig);
     hdt_rig_proxy_close(proxy);
+}
+
+Test(dataplane_faults, connections_that_a_middlebox_forgot, .timeout = 60)
+{
+    hdt_rig_scenario_forgotten(60);
 }
 
 Test(dataplane_faults, all_connections_reset, .timeout = 60)

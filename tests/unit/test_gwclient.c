@@ -284,7 +284,7 @@ Test(gwclient, a_job_is_followed_over_a_lost_connection, .timeout = 30)
     struct hdt_gwclient_conf conf;
     struct hdt_error err = {0};
     struct fake fake;
-    struct hdt_follow f = {.job = 7, .number = 1, .silence_ms = 10000, .stops_on_interrupt = true};
+    struct hdt_follow f = {.job = 7, .number = 1, .stops_on_interrupt = true};
 
     fake_open(&fake, script_run);
     hdt_interrupts_catch();
@@ -449,7 +449,41 @@ Test(gwclient, a_gateway_that_stays_away_has_an_end, .timeout = 30)
 
 static void script_silent(struct fake *fake)
 {
-    json_decref(fake_receive(fake));
+    json_t *msg;
+
+    while ((msg = fake_receive(fake))) {
+        json_decref(msg);
+    }
+}
+
+static void script_answers_only(struct fake *fake)
+{
+    json_t *msg;
+
+    while ((msg = fake_receive(fake))) {
+        fake_send(fake, hdt_msg_reply(msg, "status.is", json_object()));
+        json_decref(msg);
+    }
+}
+
+/* A gateway that answers, for a job that does nothing. */
+Test(gwclient, a_job_that_says_nothing_is_given_up, .timeout = 20)
+{
+    struct hdt_gwclient_conf conf;
+    struct hdt_error err = {0};
+    struct fake fake;
+    struct hdt_follow f = {.job = 7, .number = 1, .silence_ms = 2500};
+
+    fake_open(&fake, script_answers_only);
+    f.conf = &conf;
+    f.client = client_of(&fake, &conf);
+    conf.timeout_ms = 500;
+    cr_expect_eq(hdt_follow_run(&f, &err), HDT_ETIMEDOUT, "%s", err.msg);
+    cr_expect(strstr(err.msg, "nothing was heard"), "%s", err.msg);
+    cr_expect_gt(f.asked_us, 0);
+    hdt_gwclient_close(f.client);
+    hdt_follow_release(&f);
+    fake_close(&fake);
 }
 
 Test(gwclient, silence_has_an_end, .timeout = 20)
@@ -457,12 +491,14 @@ Test(gwclient, silence_has_an_end, .timeout = 20)
     struct hdt_gwclient_conf conf;
     struct hdt_error err = {0};
     struct fake fake;
-    struct hdt_follow f = {.job = 7, .number = 1, .silence_ms = 50};
+    struct hdt_follow f = {.job = 7, .number = 1, .silence_ms = 60000};
 
     fake_open(&fake, script_silent);
     f.conf = &conf;
     f.client = client_of(&fake, &conf);
+    conf.timeout_ms = 500;
     cr_expect_eq(hdt_follow_run(&f, &err), HDT_ETIMEDOUT, "%s", err.msg);
+    cr_expect(strstr(err.msg, "did not answer"), "%s", err.msg);
     cr_expect(err.hint[0] != '\0');
     hdt_gwclient_close(f.client);
     hdt_follow_release(&f);

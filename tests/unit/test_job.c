@@ -41,7 +41,7 @@ Test(job, a_short_file_takes_the_defaults)
     cr_expect_eq(job.batch.micro_batch, 8);
     cr_expect_eq(job.codec.activations, HDT_EDGE_AUTO);
     cr_expect_eq(job.optimizer.beta2, 0.95);
-    cr_expect_eq(job.progress_timeout, 60000);
+    cr_expect_eq(job.progress_timeout, 0);
     cr_expect_str_eq(job.checkpoint.dir, "checkpoints");
     cr_expect_eq(job.plan.cut.n, 0);
     hdt_conf_release(&hdt_job_schema, &job);

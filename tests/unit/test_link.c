@@ -66,6 +66,19 @@ Test(link, foreign_memory_that_could_vanish_is_refused)
     cr_expect_eq(hdt_link_shm.pool_attach(-1, 8192, 1, &pool, &err), HDT_EPROTO);
 }
 
+/* Who maps it would pay for it. */
+Test(link, a_pool_of_holes_is_refused)
+{
+    struct hdt_pool pool = {0};
+    struct hdt_error err = {0};
+    int fd = memfd_create("hole", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+
+    cr_assert_eq(ftruncate(fd, 1ll << 36), 0);
+    cr_assert_eq(fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL), 0);
+    cr_expect_eq(hdt_link_shm.pool_attach(fd, 1ull << 36, 1, &pool, &err), HDT_EPROTO);
+    cr_expect(strstr(err.msg, "not allocated"), "%s", err.msg);
+}
+
 Test(link, foreign_lengths_must_fit)
 {
     const uint64_t lens[] = {0, 4096, 8191, 16384, 1ull << 41, UINT64_MAX};

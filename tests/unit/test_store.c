@@ -36,7 +36,7 @@ static void teardown(void)
     scratch_release();
 }
 
-TestSuite(store, .init = setup, .fini = teardown, .timeout = 120);
+TestSuite(store, .init = setup, .fini = teardown, .timeout = 300);
 
 /* No file may grow beyond this: a full disk for who writes. */
 static void disk_limit(rlim_t bytes)

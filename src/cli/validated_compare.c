@@ -1,0 +1,483 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "config.h"
+
+/*
+ * Both timelines are cut into steps and every microsecond of a rank's step is put into one class:
+ * the ops by what they do, the gaps by the op that ended them. The largest cause is found by
+ * playing the plan again with one measured figure at a time in place of its prediction: a sum of
+ * classes would blame the rank that waits.
+ */
+#include "src/cli/validated.h"
+#include "src/base/buf.h"
+
+#include <float.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Steps at the head of a trace that are left out: the first of a run, or one that is cut off. */
+#define N_WARM     2
+#define CELLS_MAX  (1 << 22) /* steps times micro-batches that are looked at: the last ones */
+#define SAME_SHARE 0.02
+
+const char *hdt_validated_class_name(enum hdt_validated_class c)
+{
+    static const char *const names[] = {
+        "forward", "backward",        "send",           "recv",          "load",   "sync",
+        "step",    "wait for frames", "wait for slots", "wait for sync", "between"};
+
+    HDT_STATIC_ASSERT(sizeof(names) / sizeof(names[0]) == HDT_VALIDATED_CLASS_COUNT, "all named");
+    return names[c];
+}
+
+static enum hdt_validated_class op_class(enum hdt_op_kind kind)
+{
+    switch (kind) {
+    case HDT_OP_FORWARD:
+        return HDT_VALIDATED_FORWARD;
+    case HDT_OP_BACKWARD:
+    case HDT_OP_BACKWARD_INPUT:
+    case HDT_OP_BACKWARD_WEIGHT:
+        return HDT_VALIDATED_BACKWARD;
+    case HDT_OP_SEND_TOKENS:
+    case HDT_OP_SEND_LABELS:
+    case HDT_OP_SEND_FORWARD:
+    case HDT_OP_SEND_BACKWARD:
+        return HDT_VALIDATED_SEND;
+    case HDT_OP_RECV_TOKENS:
+    case HDT_OP_RECV_LABELS:
+    case HDT_OP_RECV_FORWARD:
+    case HDT_OP_RECV_BACKWARD:
+        return HDT_VALIDATED_RECV;
+    case HDT_OP_LOAD:
+        return HDT_VALIDATED_LOAD;
+    case HDT_OP_STEP:
+        return HDT_VALIDATED_STEP;
+    default:
+        return HDT_VALIDATED_SYNC;
+    }
+}
+
+/* The gap in front of an op. */
+static enum hdt_validated_class gap_class(enum hdt_op_kind kind)
+{
+    switch (op_class(kind)) {
+    case HDT_VALIDATED_SEND:
+        return HDT_VALIDATED_WAIT_CREDIT;
+    case HDT_VALIDATED_RECV:
+        return HDT_VALIDATED_WAIT_FRAME;
+    case HDT_VALIDATED_SYNC:
+        return HDT_VALIDATED_WAIT_SYNC;
+    default:
+        return HDT_VALIDATED_BETWEEN;
+    }
+}
+
+/* ---- predicted ---- */
+
+static void predicted_fill(struct hdt_validated *v, int rank)
+{
+    const struct hdt_cost *cost = &v->planned.result.cost;
+    struct hdt_validated_rank *out = &v->ranks[rank];
+    double end_s = NAN, first_s = NAN, last_s = 0;
+    size_t count[HDT_OP_KIND_COUNT] = {0};
+    enum hdt_op_kind first = HDT_OP_LOAD;
+
+    for (size_t i = 0; i < cost->n_ops; i++) {
+        const struct hdt_cost_op *op = &cost->ops[i];
+        double busy_s = op->end_s - op->start_s;
+
+        if (op->rank != rank) {
+            continue;
+        }
+        if (isnan(end_s)) {
+            first_s = op->start_s;
+            first = op->op.kind;
+        } else {
+            out->rows[gap_class(op->op.kind)].predicted_s += op->start_s - end_s;
+        }
+        out->rows[op_class(op->op.kind)].predicted_s += busy_s;
+        out->predicted_op_s[op->op.kind] =
+            (count[op->op.kind]++ ? out->predicted_op_s[op->op.kind] : 0) + busy_s;
+        out->predicted_busy_s += busy_s;
+        end_s = last_s = op->end_s;
+    }
+    for (int kind = 0; kind < HDT_OP_KIND_COUNT; kind++) {
+        out->predicted_op_s[kind] =
+            count[kind] ? out->predicted_op_s[kind] / (double)count[kind] : -1;
+    }
+    /* Steps follow one another: what is left of the period is in front of the first op. */
+    if (!isnan(end_s)) {
+        out->rows[gap_class(first)].predicted_s +=
+            fmax(0, v->predicted_step_s - (last_s - first_s));
+    }
+}
+
+/* ---- measured ---- */
+
+/* Steps [first, last] of a trace that are whole and warm; false: there is none. */
+static bool steps_of(const struct hdt_validated *v, const struct hdt_validated_rank *rank,
+                     int64_t *first, int64_t *last)
+{
+    int64_t low = INT64_MAX, high = -1, most = CELLS_MAX / v->planned.result.plan.n_micro_batches;
+
+    for (size_t i = 0; i < rank->n_ops; i++) {
+        const struct hdt_timeline_op *op = &rank->ops[i];
+
+        if (!op->eval && op->step >= 0) {
+            low = op->step < low ? op->step : low;
+            high = op->step > high ? op->step : high;
+        }
+    }
+    *first = high >= 0 && high - low >= most ? high - most + 1 : low + N_WARM;
+    *last = high;
+    return high >= 0 && *first <= *last;
+}
+
+static void measured_fill(const struct hdt_validated *v, struct hdt_validated_rank *out)
+{
+    int64_t first, last;
+    size_t n_steps, n_classes = HDT_VALIDATED_CLASS_COUNT;
+    double *sums, *values, end_us = NAN;
+    double cpu_us[HDT_VALIDATED_CLASS_COUNT] = {0}, dur_us[HDT_VALIDATED_CLASS_COUNT] = {0};
+
+    if (!steps_of(v, out, &first, &last)) {
+        return;
+    }
+    n_steps = (size_t)(last - first + 1);
+    sums = hdt_calloc(n_steps * n_classes, sizeof(double));
+    values = hdt_calloc(n_steps, sizeof(double));
+    for (size_t i = 0; i < out->n_ops; i++) {
+        const struct hdt_timeline_op *op = &out->ops[i];
+
+        if (!op->eval && op->step >= first && op->step <= last) {
+            double *step = &sums[(size_t)(op->step - first) * n_classes];
+
+            step[op_class(op->kind)] += op->dur_us / 1e6;
+            step[gap_class(op->kind)] += isnan(end_us) ? 0 : fmax(0, op->start_us - end_us) / 1e6;
+            cpu_us[op_class(op->kind)] += op->cpu_us;
+            dur_us[op_class(op->kind)] += op->dur_us;
+        }
+        end_us = op->start_us + op->dur_us;
+    }
+    for (size_t c = 0; c < n_classes; c++) {
+        for (size_t s = 0; s < n_steps; s++) {
+            values[s] = sums[s * n_classes + c];
+        }
+        out->rows[c].measured_s = hdt_validated_median(values, n_steps);
+        out->rows[c].cpu_share = dur_us[c] > 0 ? fmin(1, cpu_us[c] / dur_us[c]) : 0;
+    }
+    free(values);
+    free(sums);
+}
+
+static void measured_ops(const struct hdt_validated *v, struct hdt_validated_rank *out)
+{
+    double *values = hdt_calloc(out->n_ops + 1, sizeof(double));
+    int64_t first, last;
+    bool any = steps_of(v, out, &first, &last);
+
+    for (int kind = 0; kind < HDT_OP_KIND_COUNT; kind++) {
+        size_t n = 0;
+
+        for (size_t i = 0; any && i < out->n_ops; i++) {
+            const struct hdt_timeline_op *op = &out->ops[i];
+
+            if ((int)op->kind == kind && !op->eval && op->step >= first) {
+                values[n++] = op->dur_us / 1e6;
+            }
+        }
+        out->op_s[kind] = n ? hdt_validated_median(values, n) : -1;
+    }
+    free(values);
+}
+
+/* ---- edges ---- */
+
+static bool flow_is_edge(const struct hdt_plan *plan, const struct hdt_plan_flow *f)
+{
+    return (f->kind == HDT_FLOW_ACTIVATION || f->kind == HDT_FLOW_ACTIVATION_GRAD) &&
+           strcmp(plan->ranks[f->src_rank].site, plan->ranks[f->dst_rank].site) != 0;
+}
+
+/* When SEND of each micro-batch of steps [first, last] ended, by step and micro-batch. */
+static double *sends_of(const struct hdt_validated *v, const struct hdt_plan_flow *f, int64_t first,
+                        int64_t last)
+{
+    const struct hdt_validated_rank *src = &v->ranks[f->src_rank];
+    int64_t n_mb = v->planned.result.plan.n_micro_batches;
+    enum hdt_op_kind kind =
+        f->kind == HDT_FLOW_ACTIVATION ? HDT_OP_SEND_FORWARD : HDT_OP_SEND_BACKWARD;
+    double *ends = hdt_calloc((size_t)((last - first + 1) * n_mb), sizeof(double));
+
+    for (size_t i = 0; i < src->n_ops; i++) {
+        const struct hdt_timeline_op *op = &src->ops[i];
+
+        if (op->kind == kind && op->stage == f->src_stage && !op->eval && op->step >= first &&
+            op->step <= last && op->mb >= 0) {
+            ends[(op->step - first) * n_mb + op->mb] = op->start_us + op->dur_us;
+        }
+    }
+    return ends;
+}
+
+static void edge_measure(const struct hdt_validated *v, struct hdt_validated_edge *edge)
+{
+    const struct hdt_plan *plan = &v->planned.result.plan;
+    const struct hdt_plan_flow *f = &plan->flows[edge->flow];
+    const struct hdt_validated_rank *dst = &v->ranks[f->dst_rank];
+    int64_t first, last;
+    double *ends, *values;
+
+    if (!steps_of(v, dst, &first, &last) || v->ranks[f->src_rank].n_ops == 0) {
+        return;
+    }
+    ends = sends_of(v, f, first, last);
+    values = hdt_calloc(dst->n_ops + 1, sizeof(double));
+    for (size_t i = 0; i < dst->n_ops; i++) {
+        const struct hdt_timeline_op *op = &dst->ops[i];
+        enum hdt_op_kind kind =
+            f->kind == HDT_FLOW_ACTIVATION ? HDT_OP_RECV_FORWARD : HDT_OP_RECV_BACKWARD;
+        double sent_us;
+
+        if (op->kind != kind || op->stage != f->dst_stage || op->eval || op->step < first ||
+            op->mb < 0 || op->arrived_us == 0) {
+            continue;
+        }
+        sent_us = ends[(op->step - first) * plan->n_micro_batches + op->mb];
+        if (sent_us != 0) {
+            values[edge->n_frames++] = (op->arrived_us - sent_us) / 1e6;
+        }
+    }
+    edge->measured_s = hdt_validated_median(values, edge->n_frames);
+    free(values);
+    free(ends);
+}
+
+/* Mean over a step's frames of the played timeline. */
+static double edge_predicted(const struct hdt_validated *v, const struct hdt_plan_flow *f)
+{
+    const struct hdt_cost *cost = &v->planned.result.cost;
+    bool fwd = f->kind == HDT_FLOW_ACTIVATION;
+    enum hdt_op_kind send = fwd ? HDT_OP_SEND_FORWARD : HDT_OP_SEND_BACKWARD;
+    enum hdt_op_kind recv = fwd ? HDT_OP_RECV_FORWARD : HDT_OP_RECV_BACKWARD;
+    double sum_s = 0;
+
+    /* Each frame is sent and received once in a step. */
+    for (size_t i = 0; i < cost->n_ops; i++) {
+        const struct hdt_cost_op *op = &cost->ops[i];
+
+        if (op->op.kind == recv && op->op.stage == f->dst_stage) {
+            sum_s += op->arrived_s;
+        } else if (op->op.kind == send && op->op.stage == f->src_stage) {
+            sum_s -= op->end_s;
+        }
+    }
+    return sum_s / (double)v->planned.result.plan.n_micro_batches;
+}
+
+static void edge_fill(struct hdt_validated *v, size_t flow)
+{
+    const struct hdt_planned *p = &v->planned;
+    const struct hdt_plan *plan = &p->result.plan;
+    const struct hdt_plan_flow *f = &plan->flows[flow];
+    struct hdt_cost_inputs in = {&p->job, &p->model, &p->cluster};
+    struct hdt_validated_edge *edge;
+    struct hdt_cost_transfer t;
+    double n_values = (double)plan->micro_batch * (double)plan->seq_len * (double)p->model.C;
+
+    if (hdt_cost_transfer(&in, plan->ranks[f->src_rank].site, plan->ranks[f->dst_rank].site,
+                          f->codec, n_values, &t, NULL) != HDT_OK) {
+        return;
+    }
+    v->edges = hdt_realloc(v->edges, (v->n_edges + 1) * sizeof(*v->edges));
+    edge = &v->edges[v->n_edges++];
+    *edge = (struct hdt_validated_edge){.flow = (int)flow,
+                                        .bytes = t.wire_bytes * (double)plan->n_micro_batches};
+    edge->predicted_s = edge_predicted(v, f);
+    edge_measure(v, edge);
+    if (edge->n_frames > 0 && edge->measured_s > t.latency_s) {
+        edge->goodput_bytes_per_s = t.wire_bytes / (edge->measured_s - t.latency_s);
+    }
+}
+
+/* ---- the cause ---- */
+
+struct given {
+    double *op_s, *late_s;
+    size_t n_ops, n_flows;
+};
+
+static void given_clear(struct given *g)
+{
+    for (size_t i = 0; i < g->n_ops; i++) {
+        g->op_s[i] = -1;
+    }
+    memset(g->late_s, 0, g->n_flows * sizeof(double));
+}
+
+static double given_step(const struct hdt_validated *v, const struct given *g)
+{
+    const struct hdt_planned *p = &v->planned;
+    struct hdt_cost_inputs in = {&p->job, &p->model, &p->cluster};
+    struct hdt_cost_given given = {g->op_s, g->late_s};
+    struct hdt_cost cost;
+    double step_s = 0;
+
+    if (hdt_cost_play_given(&in, &p->result.plan, &given, &cost, NULL) == HDT_OK) {
+        step_s = cost.step_s;
+        hdt_cost_release(&cost);
+    }
+    return step_s;
+}
+
+/* The measured times of one class of ops at a rank; of all classes with HDT_VALIDATED_CLASS_COUNT.
+ */
+static void given_rank(const struct hdt_validated *v, struct given *g, size_t rank, int class)
+{
+    for (int kind = 0; kind < HDT_OP_KIND_COUNT; kind++) {
+        double op_s = v->ranks[rank].op_s[kind];
+
+        if (op_s >= 0 && (class == HDT_VALIDATED_CLASS_COUNT ||
+                          class == (int)op_class((enum hdt_op_kind)kind))) {
+            g->op_s[rank * HDT_OP_KIND_COUNT + (size_t)kind] = op_s;
+        }
+    }
+}
+
+static void given_edge(const struct hdt_validated *v, struct given *g, size_t i)
+{
+    const struct hdt_validated_edge *edge = &v->edges[i];
+
+    if (edge->n_frames > 0) {
+        g->late_s[edge->flow] = edge->measured_s - edge->predicted_s;
+    }
+}
+
+struct cause {
+    double weight_s;
+    size_t rank, edge;
+    int class; /* HDT_VALIDATED_CLASS_COUNT: an edge */
+};
+
+static void cause_offer(struct cause *best, const struct cause *next, double sign)
+{
+    if (sign * next->weight_s > sign * best->weight_s) {
+        *best = *next;
+    }
+}
+
+static struct cause cause_find(const struct hdt_validated *v, struct given *g, double sign)
+{
+    struct cause best = {.class = -1};
+
+    for (size_t r = 0; r < v->planned.result.plan.n_ranks; r++) {
+        for (int c = 0; c <= HDT_VALIDATED_STEP; c++) {
+            struct cause next = {.rank = r, .class = c};
+
+            given_clear(g);
+            given_rank(v, g, r, c);
+            next.weight_s = given_step(v, g) - v->predicted_step_s;
+            cause_offer(&best, &next, sign);
+        }
+    }
+    for (size_t i = 0; i < v->n_edges; i++) {
+        struct cause next = {.edge = i, .class = HDT_VALIDATED_CLASS_COUNT};
+
+        given_clear(g);
+        given_edge(v, g, i);
+        next.weight_s = given_step(v, g) - v->predicted_step_s;
+        cause_offer(&best, &next, sign);
+    }
+    return best;
+}
+
+static void cause_rank_words(const struct hdt_validated *v, const struct cause *c, char *out,
+                             size_t cap)
+{
+    const struct hdt_plan_rank *r = &v->planned.result.plan.ranks[c->rank];
+    const struct hdt_validated_row *row = &v->ranks[c->rank].rows[c->class];
+    size_t used =
+        (size_t)snprintf(out, cap, "%s of rank %zu (%.40s/%.40s) takes %.1f ms a step, not %.1f",
+                         hdt_validated_class_name((enum hdt_validated_class)c->class), c->rank,
+                         r->site, r->worker, 1e3 * row->measured_s, 1e3 * row->predicted_s);
+
+    if (row->cpu_share > 0 && row->cpu_share < 0.97 && used < cap) {
+        snprintf(out + used, cap - used, " (others had its core for %.0f %% of that)",
+                 100 * (1 - row->cpu_share));
+    }
+}
+
+static void cause_words(struct hdt_validated *v, const struct cause *c, double diff_s)
+{
+    const struct hdt_plan *plan = &v->planned.result.plan;
+    char what[240];
+
+    if (c->class < 0 || fabs(c->weight_s) < 0.1 * fabs(diff_s)) {
+        snprintf(what, sizeof(what),
+                 v->missing[0] ? "the traces of the workers would say why"
+                               : "no op and no frame explains a tenth of it");
+    } else if (c->class == HDT_VALIDATED_CLASS_COUNT) {
+        const struct hdt_validated_edge *e = &v->edges[c->edge];
+        const struct hdt_plan_flow *f = &plan->flows[e->flow];
+
+        snprintf(what, sizeof(what), "%s %.40s -> %.40s come after %.1f ms, not %.1f",
+                 f->kind == HDT_FLOW_ACTIVATION ? "activations" : "gradients",
+                 plan->ranks[f->src_rank].site, plan->ranks[f->dst_rank].site, 1e3 * e->measured_s,
+                 1e3 * e->predicted_s);
+    } else {
+        cause_rank_words(v, c, what, sizeof(what));
+    }
+    snprintf(v->cause, sizeof(v->cause),
+             "a step is %.1f ms (%.1f %%) %s than predicted: %s, which alone makes %+.1f ms",
+             1e3 * fabs(diff_s), 100 * fabs(diff_s) / v->predicted_step_s,
+             diff_s > 0 ? "longer" : "shorter", what, 1e3 * c->weight_s);
+    if (c->class < 0 || fabs(c->weight_s) < 0.1 * fabs(diff_s)) {
+        *strstr(v->cause, ", which alone") = '\0';
+    }
+}
+
+static void cause_fill(struct hdt_validated *v)
+{
+    size_t n_ranks = v->planned.result.plan.n_ranks, n_flows = v->planned.result.plan.n_flows;
+    double diff_s = v->measured_step_s - v->predicted_step_s;
+    struct given g = {hdt_calloc(n_ranks * HDT_OP_KIND_COUNT, sizeof(double)),
+                      hdt_calloc(n_flows + 1, sizeof(double)), n_ranks * HDT_OP_KIND_COUNT,
+                      n_flows};
+    struct cause cause;
+
+    given_clear(&g);
+    for (size_t r = 0; r < n_ranks; r++) {
+        given_rank(v, &g, r, HDT_VALIDATED_CLASS_COUNT);
+    }
+    for (size_t i = 0; i < v->n_edges; i++) {
+        given_edge(v, &g, i);
+    }
+    v->given_step_s = given_step(v, &g);
+    cause = cause_find(v, &g, diff_s < 0 ? -1 : 1);
+    if (fabs(diff_s) < SAME_SHARE * v->predicted_step_s) {
+        snprintf(v->cause, sizeof(v->cause), "a step takes what was predicted, within %.0f %%",
+                 100 * SAME_SHARE);
+    } else {
+        cause_words(v, &cause, diff_s);
+    }
+    free(g.op_s);
+    free(g.late_s);
+}
+
+void hdt_validated_compare(struct hdt_validated *v)
+{
+    const struct hdt_plan *plan = &v->planned.result.plan;
+
+    for (size_t i = 0; i < plan->n_ranks; i++) {
+        predicted_fill(v, (int)i);
+        measured_fill(v, &v->ranks[i]);
+        measured_ops(v, &v->ranks[i]);
+    }
+    for (size_t i = 0; i < plan->n_flows; i++) {
+        if (flow_is_edge(plan, &plan->flows[i])) {
+            edge_fill(v, i);
+        }
+    }
+    cause_fill(v);
+}

@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef HDT_PLAN_SEARCH_IMPL_H
+#define HDT_PLAN_SEARCH_IMPL_H
+
+/* What the parts of the search share: search.c (who may take part, cuts, candidates) and
+ * search_judge.c (one candidate). */
+#include "src/plan/search.h"
+#include "src/plan/search_dp.h"
+
+struct search {
+    const struct hdt_cost_inputs *in;
+    const struct hdt_cluster_worker *workers[HDT_SEARCH_MAX_WORKERS];
+    int n_workers;
+    enum hdt_edge_codec
+        codec;          /* of all edges between sites that the job leaves open; AUTO: chosen */
+    bool ignore_memory; /* to find out what is missing */
+    struct hdt_search_problem problem;
+    struct hdt_error last_err; /* why the last candidate was dropped */
+};
+
+/* fp32 values of one activation. */
+double hdt_search_values(const struct hdt_cost_inputs *in);
+
+/* Memory of a stage with its frames. */
+uint64_t hdt_search_stage_bytes(const struct search *s, int64_t begin, int64_t end, int64_t warmup);
+
+void hdt_search_add_stage(struct search *s, struct hdt_plan *plan,
+                          const struct hdt_cluster_worker *w, int64_t begin, int64_t end);
+
+/* Fill in what follows from the stages and play it. Why it does not do: s->last_err. */
+enum hdt_status hdt_search_judge(struct search *s, struct hdt_plan *plan, struct hdt_cost *cost);
+
+/* Codec of an edge: the search's, or the one with the shortest transfer. */
+enum hdt_edge_codec hdt_search_codec(const struct search *s, const char *from, const char *to,
+                                     bool is_grad);
+
+#endif /* HDT_PLAN_SEARCH_IMPL_H */

@@ -1,0 +1,80 @@
+# shellcheck shell=bash
+# SPDX-License-Identifier: Apache-2.0
+# step time as planned against as measured, two sites on a core each, five settings
+# shellcheck disable=SC2154 # srcdir, tmp and work are scripts/bench's and the rig's
+#
+# For each setting: workers are started anew (so that profiles are), links are measured again, `hdt
+# submit` plans and runs, and `hdt plan --validate` compares. Three rounds in turn, the median of each setting's ratios counts: a
+# machine that others use changes from minute to minute. The emulator runs on the same two cores and
+# is no part of the product: its share of them is stated.
+
+# shellcheck source=tests/support/lab_rig.sh
+. "$srcdir/tests/support/lab_rig.sh"
+
+rounds=${HDT_BENCH_ROUNDS:-3}
+steps=${HDT_BENCH_STEPS:-30}
+
+# case_run NAME LINK SPEED-B [JOB-LINE...]: one row of measurements into $tmp/NAME.
+case_run() {
+    local name=$1 link=$2 slow=$3 cpu t0 share
+
+    shift 3
+    # shellcheck disable=SC2086 # words of the link
+    "$lab" ctl link a b $link >/dev/null
+    worker a w0
+    worker b w0
+    expect_federation a 2 2
+    slow_down b "$slow"
+    rig_job "$work/job.yaml" "$steps" "$@"
+    hdt plan --gateway "$(gateway_of a)" --remeasure "$work/job.yaml" >"$work/plan.log" 2>&1
+    cpu=$(cpu_s "$(cat "$work/lab/wanem.pid")")
+    t0=$(date +%s.%N)
+    hdt submit --gateway "$(gateway_of a)" --json "$work/run.json" "$work/job.yaml" \
+        >"$work/run.log" 2>&1 || rig_fail "$name: $(tail -n 2 "$work/run.log")"
+    share=$(awk -v a="$cpu" -v b="$(cpu_s "$(cat "$work/lab/wanem.pid")")" -v t0="$t0" \
+        -v t1="$(date +%s.%N)" 'BEGIN { print (b - a) / (t1 - t0) / 2 }')
+    slow_down b 1
+    hdt plan --validate "$(field "$work/run.json" run_dir | tr -d '"')" --json >"$work/validate.json"
+    python3 - "$work/validate.json" "$share" >>"$tmp/$name" <<'PY'
+import json, sys
+v = json.load(open(sys.argv[1]))
+print(v["ratio"], v["predicted_step_s"], v["measured_step_s"], sys.argv[2])
+print(f'  {v["predicted_step_s"]:.4f} s planned, {v["measured_step_s"]:.4f} s measured: {v["cause"]}', file=sys.stderr)
+PY
+    kill "${worker_pid[a/w0]}" "${worker_pid[b/w0]}"
+    wait "${worker_pid[a/w0]}" "${worker_pid[b/w0]}" 2>/dev/null
+}
+
+# slow_down SITE TIMES: the site's worker has 1 / TIMES of its core: a neighbour of the same weight
+# computes beside it for so much of the time.
+slow_down() {
+    [ -z "${burner:-}" ] || { kill "$burner" && wait "$burner" 2>/dev/null; }
+    burner=
+    [ "$2" != 1 ] || return 0
+    # shellcheck disable=SC2016 # the loop is the other shell's
+    run_at "$1" bash -c 'while :; do :; done' &
+    burner=$!
+    pids+=($!)
+}
+
+bench_run() {
+    local round name ratio share
+
+    rig_start "rate 200mbit rtt 40ms"
+    fed_data
+    cp "$srcdir/etc/model.json" "$work/model.json"
+    for ((round = 0; round < rounds; round++)); do
+        case_run base "rate 200mbit rtt 40ms" 1
+        case_run slowed-worker "rate 200mbit rtt 40ms" 2
+        case_run narrowed-link "rate 40mbit rtt 40ms" 1
+        case_run bf16-codec "rate 200mbit rtt 40ms" 1 "codec.activations: bf16" "codec.activation_grads: bf16"
+        case_run deep-pipeline "rate 200mbit rtt 160ms" 1 "batch.n_micro_batches: 24"
+    done
+    for name in base slowed-worker narrowed-link bf16-codec deep-pipeline; do
+        ratio=$(cut -d ' ' -f 1 "$tmp/$name" | median)
+        row predict "$name" measured_per_predicted "$(printf %.3f "$ratio")" ratio nearer-1 \
+            "predicted" 1 0.07
+        share=$(cut -d ' ' -f 4 "$tmp/$name" | median)
+        row predict "$name emulator" share_of_both_cores "$(printf %.3f "$share")" share lower none null null
+    done
+}

@@ -1,0 +1,121 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# What attackers at full speed cost a run: two sites on loopback train, and one attack after the
+# other is on for a while and off for a while, in turn. scripts/bench attack prints what this does.
+#
+#     attack_run.sh OUT [WINDOW-SECONDS [ROUNDS]]
+#
+# OUT gets lines "CASE RATIO RATIO", medians over rounds with and without the attack: of tokens a
+# second, and of tokens a second of processor time that the run got (what others do on the machine
+# is not in it). The counters that show that it took place go to standard error. Attackers are niced.
+out=$1 window=${2:-1.5} rounds=${3:-5}
+srcdir=${srcdir:-$(dirname "$0")/../..}
+# shellcheck source=tests/e2e/lib.sh
+. "$srcdir/tests/e2e/lib.sh"
+# shellcheck source=tests/e2e/fed.sh
+. "$src/tests/e2e/fed.sh"
+
+attack=$build/tests/support/attack
+[ -x "$attack" ] || { echo "attack_run.sh: no tests/support/attack: 'make check TESTS=' builds it" >&2; exit 2; }
+
+fed_init
+fed_init other other-ca
+fed_data
+hdt ca issue --dir "$work/ca" --out "$work/x-tls" site x >/dev/null
+hdt ca issue --dir "$work/other-ca" --out "$work/foreign-tls" site x >/dev/null
+site a
+site b a="$(wan_of a)"
+worker a w0
+worker b w0
+expect_federation a 2 2
+target=$(wan_of a)
+
+job "$work/run.yaml" 1000000 "plan.min_stages: 2" "checkpoint.every: 0"
+timeout 300 hdt submit --gateway "$(gateway_of a)" "$work/run.yaml" >"$work/run.log" 2>&1 </dev/null &
+submit_pid=$!
+pids+=("$submit_pid")
+steps() { cat "$work"/a/state/jobs/*/metrics.jsonl 2>/dev/null | grep -c '"loss"'; }
+reached() { [ "$(steps)" -ge "$1" ]; }
+wait_until 60 reached 20 || { tail -n 5 "$work/run.log" >&2; exit 1; }
+
+# Processor time of the run's threads, in ticks: gateways and workers, without the threads that
+# serve strangers when nobody else wants the processor.
+cpu() {
+    local pid
+
+    for pid in "${gateway_pid[@]}" "${worker_pid[@]}"; do
+        cat /proc/"$pid"/task/*/stat
+    done 2>/dev/null | awk '$19 == 0 { n += $14 + $15 } END { print n }'
+}
+
+# Steps a second and a second of processor time, in a window of its own.
+rate() {
+    local from to began ended cpu_from cpu_to
+
+    began=$EPOCHREALTIME
+    from=$(steps)
+    cpu_from=$(cpu)
+    sleep "$window" # the measurement itself
+    cpu_to=$(cpu)
+    to=$(steps)
+    ended=$EPOCHREALTIME
+    awk -v n=$((to - from)) -v a="$began" -v b="$ended" -v c=$((cpu_to - cpu_from)) -v hz="$(getconf CLK_TCK)" \
+        'BEGIN { printf "%.4f %.4f\n", n / (b - a), n * hz / (c > 0 ? c : 1) }'
+}
+
+attackers=()
+start() { # MODE...
+    local mode
+
+    for mode in "$@"; do
+        case $mode in
+        tls) set -- --threads 4 --cert "$work/foreign-tls" ;;
+        wrong) set -- --cert "$work/x-tls" --site x --federation lab ;;
+        *) set -- ;;
+        esac
+        nice -n 19 "$attack" "$mode" "$target" --seconds 60 "$@" >>"$work/attacks.jsonl" &
+        attackers+=($!)
+    done
+    [ $# -eq 0 ] || sleep 0.5 # until they are at it
+}
+
+stop() {
+    [ ${#attackers[@]} -eq 0 ] || { kill "${attackers[@]}" && wait "${attackers[@]}"; }
+    attackers=()
+}
+
+# Median of column N of the file.
+median() { awk -v n="$2" '{ print $n }' "$1" | sort -n | awk '{ v[NR] = $1 } END { print NR % 2 ? v[(NR + 1) / 2] : (v[NR / 2] + v[NR / 2 + 1]) / 2 }'; }
+
+case_of() { # NAME MODE...
+    local name=$1 i off on
+
+    shift
+    : >"$work/ratios"
+    for ((i = 0; i < rounds; i++)); do
+        off=$(rate)
+        start "$@"
+        on=$(rate)
+        stop
+        awk -v a="$off" -v b="$on" 'BEGIN { split(a, x); split(b, y); print y[1] / x[1], y[2] / x[2] }' >>"$work/ratios"
+    done
+    echo "$name $(median "$work/ratios" 1) $(median "$work/ratios" 2)" >>"$out"
+}
+
+: >"$out"
+case_of "nobody"
+for mode in random http silent loris tls wrong; do
+    case_of "$mode" "$mode"
+done
+case_of "all" random http silent loris tls wrong
+
+{
+    echo "attackers:"
+    cat "$work/attacks.jsonl"
+    echo "gateway, refused by cause and misdeeds:"
+    curl -s "$(http_of a)/metrics" | grep -E '^hdt_(refused_connections|peer_misdeeds|peer_bad_chunks)_total' | grep -v ' 0$'
+    echo "lines of its log: $(wc -l <"$work/a/gateway.log"); steps: $(steps)"
+    ps -o rss=,nlwp= -p "${gateway_pid[a]}" | awk '{ print "its memory: " $1 / 1024 " MiB" }'
+} >&2
+hdt stop --gateway "$(gateway_of a)" >/dev/null 2>&1
+wait "$submit_pid"

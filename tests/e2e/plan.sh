@@ -1,0 +1,154 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# The planner reacts to what there is: a slower worker gets less, a narrow link another codec; it says
+# why; and a run can be laid on its plan.
+# shellcheck source=tests/e2e/lib.sh
+. "${srcdir:-$(dirname "$0")/../..}/tests/e2e/lib.sh"
+# shellcheck source=tests/e2e/fed.sh
+. "$src/tests/e2e/fed.sh"
+
+cd "$work" || exit 1
+section() { printf '\n-- %s (%s s)\n' "$1" "$SECONDS"; }
+plan() { # SITE NAME OPTION...: the plan of $work/NAME.yaml into NAME.json
+    local site=$1 name=$2
+
+    shift 2
+    hdt plan --gateway "$(gateway_of "$site")" --json --explain "$@" "$work/$name.yaml" >"$name.json" 2>"$name.err" ||
+        fail "plan $name: $(tail -n 2 "$name.err")"
+}
+of() { json_of "$2" <"$1.json"; } # NAME EXPRESSION
+
+fed_init lab ca
+fed_data
+listen=127.0.0.1:0 site a
+listen='' site b a="$(wan_of a)"
+worker a w0
+worker b w0
+expect_federation a 2 2
+
+section "a worker that is slower"
+# Blocks that take milliseconds, so that their speed decides and not the frames.
+fed_model model.json 's/"hidden_size": 32/"hidden_size": 128/; s/"intermediate_size": 96/"intermediate_size": 384/; s/"num_hidden_layers": 4/"num_hidden_layers": 12/'
+job even.yaml 8 "plan.min_stages: 2" "batch.n_micro_batches: 16" "batch.seq_len: 64"
+plan a even
+# The same cluster with b three times as slow: what a slower machine would have measured.
+python3 - <<'PY'
+import json
+d = json.load(open("even.json"))
+c = d["cluster"]
+times = [k for k in c["workers"][0]["profile"] if k.endswith("_s")] + ["step_s_per_param"]
+fast = next(w for w in c["workers"] if w["site"] == "a")["profile"]
+for w in c["workers"]:
+    for k in times:
+        w["profile"][k] = fast[k] * (3 if w["site"] == "b" else 1)
+json.dump({"cluster": c}, open("slow-b.json", "w"))
+for w in c["workers"]:
+    for k in times:
+        w["profile"][k] = fast[k]
+json.dump({"cluster": c}, open("same.json", "w"))
+PY
+units_of_b='sum(s["unit_end"] - s["unit_begin"] for s in d["plan"]["stages"] if d["plan"]["ranks"][s["rank"]]["site"] == "b")'
+sed 's/^data:/data:\n  site: a/' even.yaml >cut.yaml
+hdt plan --cluster same.json --json cut.yaml >same-plan.json
+hdt plan --cluster slow-b.json --json --explain cut.yaml >slow-plan.json
+same_b=$(of same-plan "$units_of_b") slow_b=$(of slow-plan "$units_of_b")
+check "b has 6 to 8 of 14 units when it is as fast: $same_b" test "$same_b" -ge 6 -a "$same_b" -le 8
+check "and fewer when it is three times as slow: $slow_b" test "$slow_b" -le $((same_b - 2))
+check "it is said why" says "b/w0 is 3.0x slower a block than a/w0" slow-plan.json
+
+section "a worker that is slowed down for real"
+# Its share of the processors is cut: a neighbour of a larger weight computes on the one that it may use.
+core=$(taskset -pc $$ | sed 's/.*: *\([0-9]*\).*/\1/')
+kill "${worker_pid[b/w0]}" && wait "${worker_pid[b/w0]}" 2>/dev/null
+run_at() { exec taskset -c "$core" nice -n 5 "${@:2}"; }
+burners=()
+for _ in 1 2; do
+    taskset -c "$core" bash -c 'while :; do :; done' &
+    burners+=($!)
+    pids+=($!)
+done
+worker b w0
+expect_federation a 2 2
+plan a even
+for pid in "${burners[@]}"; do
+    kill "$pid" && wait "$pid" 2>/dev/null
+done
+times='[round(1e3 * (w["profile"]["block_fwd_s"] + w["profile"]["block_bwd_s"]), 2) for w in sorted(d["cluster"]["workers"], key=lambda w: w["site"])]'
+check "its profile says so: a and b take $(of even "$times") ms a block" \
+    test "$(of even "(lambda t: t[1] > 1.8 * t[0])($times)")" = True
+got_b=$(of even "$units_of_b")
+check "it gets $got_b of 14 units" test "$got_b" -lt 6
+check "and why" says "b/w0 is" even.json
+
+section "a link that is narrower"
+python3 - <<'PY'
+import json
+c = json.load(open("same.json"))["cluster"]
+for name, rate in ("wide", 5e9), ("narrow", 2.5e6), ("hopeless", 2e4):
+    for link in c["links"]:
+        link.update(rate_bytes_per_s=rate, rtt_s=0.04, up=True)
+    json.dump({"cluster": c}, open(f"{name}.json", "w"))
+PY
+codec='d["edges"][0]["codec"] if d["edges"] else "no edge"'
+sed 's/min_stages: 2/min_stages: 1/' cut.yaml >free.yaml
+for name in wide narrow; do
+    hdt plan --cluster $name.json --json --explain cut.yaml >$name-plan.json
+done
+hdt plan --cluster hopeless.json --json free.yaml >hopeless-plan.json
+same "over 40 Gbit/s no codec pays" none "$(of wide-plan "$codec")"
+same "over 20 Mbit/s one does" lossless "$(of narrow-plan "$codec")"
+check "with its break-even" says "break-even at" narrow-plan.json
+same "over 160 kbit/s one site does it all" "no edge" "$(of hopeless-plan "$codec")"
+lossy=narrow-lossy
+sed 's/^codec:.*/&/; s/^plan:/codec:\n  lossy: true\nplan:/' cut.yaml >$lossy.yaml
+hdt plan --cluster narrow.json --json $lossy.yaml >$lossy-plan.json
+same "where loss is allowed, bf16 too" bf16+lossless "$(of $lossy-plan "$codec")"
+
+section "a run beside its plan"
+job run.yaml 12 "plan.cut: [a/w0=3, b/w0=3]"
+fed_model model.json
+submit a run || fail "run: $(tail -n 2 run.log)"
+dir=$(field run.json run_dir | tr -d '"')
+check "the run keeps its plan" test -s "$dir/plan.json"
+hdt plan --validate "$dir" --json --trace both.json >validate.json || fail "validate"
+check "no trace is missing" test -z "$(of validate 'd["missing"]')"
+same "it names a step of both" "True" "$(of validate 'd["predicted_step_s"] > 0 and d["measured_step_s"] > 0')"
+check "and says what differs most: $(of validate 'd["cause"]')" test -n "$(of validate 'd["cause"]')"
+hdt plan --gateway "$(gateway_of a)" --validate 1 >validate.txt || fail "validate by number"
+check "by its number too" says "wait for frames" validate.txt
+refused 3 "no run in" hdt plan --validate "$work/nowhere"
+same "neither job nor run: exit status" 2 "$(hdt plan >/dev/null 2>&1; echo $?)"
+same "both: exit status" 2 "$(hdt plan --validate "$dir" run.yaml >/dev/null 2>&1; echo $?)"
+# The classes of a rank fill its step: that is what they are for.
+python3 - <<'PY' || fail "the classes of a rank are not its step"
+import json
+v = json.load(open("validate.json"))
+for r in v["ranks"]:
+    got = sum(c["predicted_s"] for c in r["classes"].values())
+    assert abs(got / v["predicted_step_s"] - 1) < 0.02, (got, v["predicted_step_s"])
+    got = sum(c["measured_s"] for c in r["classes"].values())
+    assert 0.5 < got / v["measured_step_s"] < 1.5, (got, v["measured_step_s"])
+PY
+python3 - both.json <<'PY' || fail "a trace viewer would not show both.json as meant"
+import json, sys
+events = json.load(open(sys.argv[1]))["traceEvents"]
+names = {e["pid"]: e["args"]["name"] for e in events if e["name"] == "process_name"}
+assert sorted(n.split()[0] for n in names.values()) == ["measured"] * 2 + ["predicted"] * 2, names
+threads = {(e["pid"], e["tid"]): e["args"]["name"] for e in events if e["name"] == "thread_name"}
+ends, kinds = {}, {}
+for e in events:
+    if e["ph"] != "X":
+        continue
+    at = e["pid"], e["tid"]
+    assert at in threads, e
+    assert e["dur"] >= 0 and e["ts"] >= ends.get(at, -1e18) - 0.5, (e, ends.get(at))
+    ends[at] = e["ts"] + e["dur"]
+    kinds.setdefault(names[e["pid"]], set()).add(e["name"])
+for rank in 0, 1:
+    p, m = (next(k for n, k in kinds.items() if n.startswith(f"{g} rank {rank}")) for g in ("predicted", "measured"))
+    assert p == m, p ^ m
+print("ok: two groups of two ranks, the same ops in both, none overlaps")
+PY
+
+section "end"
+[ "$n_failed" = 0 ]
