@@ -307,14 +307,14 @@ static void flows_open(struct bench *bench, uint64_t client)
 static void bench_open(struct bench *bench)
 {
     struct hdt_dataplane_conf conf = {.site = "site-a",
-                                            .federation = "fed",
-                                            .instance = 1,
-                                            .version = "fuzz",
-                                            .n_io_threads = 1,
-                                            .n_codec_threads = 1,
-                                            .n_streams = 1,
-                                            .chunk_bytes = CHUNK,
-                                            .memory_bytes = 64 << 20};
+                                      .federation = "fed",
+                                      .instance = 1,
+                                      .version = "fuzz",
+                                      .n_io_threads = 1,
+                                      .n_codec_threads = 1,
+                                      .n_streams = 1,
+                                      .chunk_bytes = CHUNK,
+                                      .memory_bytes = 64 << 20};
     struct hdt_error err = {0};
     struct hdt_conn *conn;
 
