@@ -184,6 +184,9 @@ static void opening_run(struct hdt_engine *engine, struct hdt_task *task)
 
     plain = hdt_wan_events;
     plain.up = peer_up;
+    HDT_ASSERT(hdt_stream_open(engine, conn->fd, &conf, &plain, conn, &conn->stream, &err) ==
+               HDT_OK);
+    conn->fd = -1; /* its events come later, from the loop */
     hdt_dp_lock(dp);
     conn->peer = hdt_peer_get(dp, "site-b");
     session->refs = 1;
@@ -202,9 +205,6 @@ static void opening_run(struct hdt_engine *engine, struct hdt_task *task)
     }
     hdt_flow_ends_resync(conn->peer);
     hdt_dp_unlock(dp);
-    HDT_ASSERT(hdt_stream_open(engine, conn->fd, &conf, &plain, conn, &conn->stream, &err) ==
-               HDT_OK);
-    conn->fd = -1;
     atomic_store(&opening->is_done, true);
 }
 
