@@ -324,7 +324,7 @@ struct hdt_probe_out {
 
 struct hdt_probe_in {
     uint64_t id, total, n_bytes, mark_bytes;
-    int64_t mark_us, cpu_ns;
+    int64_t first_us, mark_us, cpu_ns;
     bool is_answered;
 };
 

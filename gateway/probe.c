@@ -8,8 +8,9 @@
 
 /*
  * Probes: fill all bulk streams for a while and let the receiver count. The first quarter is TCP
- * finding its rate and is not timed. Filler travels when no chunk is ready, so that a probe never
- * delays a job; then it says how much is left over.
+ * finding its rate and is not timed. Over a slow link the receiver does not wait for the rest: what
+ * came in its share of the sender's deadline is an answer, too. Filler travels when no chunk is
+ * ready, so that a probe never delays a job; then it says how much is left over.
  */
 #define PROBE_BYTES_MAX (1ull << 40)
 
@@ -42,6 +43,14 @@ struct hdt_out *hdt_probe_next_out(struct hdt_conn *conn, int64_t now_us)
     return out;
 }
 
+/* Is what came to be answered with, although more is on its way? The sender waits for probe_us. */
+static bool probe_is_late(const struct hdt_probe_in *probe, int64_t now_us,
+                          const struct hdt_peer *peer)
+{
+    return now_us - probe->first_us >= peer->dp->conf.deadlines.probe_us / 5 * 3 &&
+           probe->n_bytes > probe->mark_bytes;
+}
+
 void hdt_probe_received(struct hdt_conn *conn, const struct hdt_frame *frame, int64_t now_us)
 {
     struct hdt_peer *peer = conn->peer;
@@ -52,14 +61,18 @@ void hdt_probe_received(struct hdt_conn *conn, const struct hdt_frame *frame, in
         memset(probe, 0, sizeof(*probe));
         probe->id = frame->seq;
         probe->total = frame->offset;
+        probe->first_us = now_us;
         probe->cpu_ns = hdt_clock_process_cpu_ns();
     }
     probe->n_bytes += frame->coded_len;
-    if (probe->mark_us == 0 && probe->n_bytes >= probe->total / 4) {
+    if (probe->mark_us == 0 &&
+        (probe->n_bytes >= probe->total / 4 ||
+         now_us - probe->first_us >= peer->dp->conf.deadlines.probe_us / 5)) {
         probe->mark_us = now_us;
         probe->mark_bytes = probe->n_bytes;
     }
-    if (probe->n_bytes < probe->total || probe->is_answered) {
+    if (probe->is_answered ||
+        (probe->n_bytes < probe->total && !probe_is_late(probe, now_us, peer))) {
         return;
     }
     probe->is_answered = true;
@@ -115,7 +128,7 @@ bool hdt_probe_msg(struct hdt_peer *peer, const json_t *msg)
             peer->goodput_bytes_per_s = bytes * 1e6 / us;
             peer->dp->probe_send_s_per_byte =
                 1e-9 * (double)(hdt_clock_process_cpu_ns() - peer->probe_out.cpu_ns) /
-                (double)peer->probe_out.total;
+                (double)(peer->probe_out.total - peer->probe_out.left);
             probe_end(peer, peer->goodput_bytes_per_s);
         } else {
             probe_end(peer, 0);

@@ -118,4 +118,5 @@ case_of "all" random http silent loris tls wrong
     ps -o rss=,nlwp= -p "${gateway_pid[a]}" | awk '{ print "its memory: " $1 / 1024 " MiB" }'
 } >&2
 hdt stop --gateway "$(gateway_of a)" >/dev/null 2>&1
-wait "$submit_pid"
+wait "$submit_pid" 2>/dev/null
+[ "$n_failed" = 0 ]

@@ -142,6 +142,7 @@ done
 submitted frozen.log
 kill -STOP "${gateway_pid[a]}"
 kill -INT $pid
+wait_until 5 grep -q "^stopping after" frozen.log || fail "the first Ctrl-C was not heard"
 kill -INT $pid
 left_in "hdt submit, Ctrl-C twice, its gateway stopped" 2 $pid
 kill -TERM "${worker_pid[a/w0]}" # it runs a rank, and its gateway hangs
@@ -161,6 +162,7 @@ check "about 20 s after its worker was stopped for good: $(seconds_since "$from"
 check "and names flow and site" grep -qE "nothing moved for .* flow [0-9]+ .*site b" peer-stopped.log
 check "with a remedy" grep -q "^hint: " peer-stopped.log
 kill -KILL "${worker_pid[b/w0]}"
+wait_until 10 not both_free || fail "the end of b/w0 was not seen"
 worker b w0
 wait_until 30 both_free || fail "workers are not free: $(hdt status --gateway "$(gateway_of a)")"
 submitted stop-frozen.log

@@ -28,14 +28,8 @@ TOPO
 "$lab" up "$work.topo" || exit 1
 rm -f "$work.topo"
 
-# The daemons run in the namespace of their site: that of the folder of their settings.
-in_site() { # PROGRAM -c FILE
-    local name=${3#"$work"/}
-
-    exec "$lab" exec "soak${name:0:1}$$" env "$build/$1" "$2" "$3"
-}
-hdt-gateway() { in_site hdt-gateway "$@"; }
-hdt-worker() { in_site hdt-worker "$@"; }
+# The daemons of a site run in its namespace.
+run_at() { exec "$lab" exec "soak$1$$" "${@:2}"; } # SITE COMMAND...
 
 cd "$work" || exit 1
 fed_init

@@ -128,6 +128,24 @@ Test(dataplane_faults, one_stream_stalls_while_others_move, .timeout = 60)
     hdt_rig_proxy_close(proxy);
 }
 
+/* All of it would take minutes. */
+Test(dataplane_faults, probe_of_a_slow_link_is_answered_with_what_came, .timeout = 60)
+{
+    struct hdt_peer_stats stats = {0};
+    struct rig rig;
+
+    hdt_rig_open(&rig, 2);
+    rig.conf.rate_bits_per_s = 8000000;
+    hdt_rig_start(&rig);
+    hdt_rig_dial(&rig, 0, 1, NULL);
+    hdt_rig_wait_peer(&rig, 0, 1, &stats);
+    hdt_dataplane_probe(rig.sites[0].dp, "site-b", 256 << 20, 30000);
+    hdt_rig_wait_count(&rig.sites[0].n_probed, 1);
+    cr_expect(rig.sites[0].probed_bytes_per_s > 0.2e6 && rig.sites[0].probed_bytes_per_s < 5e6,
+              "%g", rig.sites[0].probed_bytes_per_s);
+    hdt_rig_close(&rig);
+}
+
 Test(dataplane_faults, probe_measures_the_link, .timeout = 60)
 {
     struct hdt_peer_stats stats = {0};
