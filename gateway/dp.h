@@ -41,6 +41,7 @@
 #define HDT_DP_EVENT_BACKLOG  (32u << 20)  /* messages that wait for the main thread */
 #define HDT_DP_HELLO_MAX      (64u << 10)  /* a message before the hello was accepted */
 #define HDT_DP_LOW_WATER      (256u << 10) /* bytes queued in a stream below which it takes more */
+#define HDT_DP_NOTSENT_LOWAT  (256 * 1024) /* bytes that a bulk socket takes ahead of its window */
 #define HDT_DP_TICK_US        (100 * HDT_US_PER_MS)
 #define HDT_DP_BACKOFF_MIN_US (100 * HDT_US_PER_MS)
 #define HDT_DP_REPORTS_PER_S  16
@@ -319,7 +320,7 @@ struct hdt_probe_out {
     bool active;
     uint64_t id, total, left;
     int64_t cpu_ns; /* of the process, when it began */
-    int64_t deadline_us;
+    int64_t began_us, deadline_us;
 };
 
 struct hdt_probe_in {

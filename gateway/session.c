@@ -19,8 +19,7 @@
  * when it is lost, all is. A bulk stream that is lost is dialled again by who dialled the session.
  * Whether it lives is watched in session_watch.c.
  */
-#define SESSION_NOTSENT_LOWAT (256 * 1024)
-#define SESSION_STEADY_US     (10 * HDT_US_PER_S) /* after this, back-off begins anew */
+#define SESSION_STEADY_US (10 * HDT_US_PER_S) /* after this, back-off begins anew */
 
 struct hdt_session *hdt_session_ref(struct hdt_session *session)
 {
@@ -48,7 +47,7 @@ static void socket_user_timeout(int fd, int64_t timeout_us)
 
 void hdt_session_socket_options(struct hdt_dataplane *dp, int fd, bool is_bulk)
 {
-    const int lowat = SESSION_NOTSENT_LOWAT;
+    const int lowat = HDT_DP_NOTSENT_LOWAT;
 
     socket_user_timeout(fd, dp->conf.deadlines.session_dead_us);
     if (dp->conf.congestion[0] != '\0' &&

@@ -172,7 +172,8 @@ timeout 60 hdt stop --gateway "$(gateway_of a)" >stop.log 2>&1
 same "hdt stop against its stopped coordinator: exit" 4 $?
 check "after the handshake's deadline: $(seconds_since "$from") s" below "$(seconds_since "$from")" 5.9 10
 kill -KILL "${gateway_pid[a]}"
-kill -INT $pid
+wait_until 5 grep -q "^gateway lost" stop-frozen.log || fail "the end of the gateway was not seen"
+kill -INT $pid # a gateway that is lost cannot be asked to stop: it leaves at once
 left_in "hdt submit, its gateway killed, Ctrl-C" 2 $pid
 kill -TERM "${worker_pid[b/w0]}" "${worker_pid[a/w0]}" "${gateway_pid[b]}"
 left_in "gateway b, its peer gone" 5 "${gateway_pid[b]}"
