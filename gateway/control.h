@@ -98,6 +98,8 @@ struct hdt_survey {
     double encode_bytes_per_s, decode_bytes_per_s; /* own_cost.c; 0: not measured yet */
 };
 
+struct hdt_planner;
+
 struct hdt_gateway {
     struct hdt_gateway_conf conf;
     struct hdt_deadlines deadlines; /* from conf.progress_timeout */
@@ -123,6 +125,7 @@ struct hdt_gateway {
     struct hdt_request *requests;
     int64_t next_request;
     struct hdt_survey survey;
+    struct hdt_planner *planner; /* planner.h; NULL: it was not needed yet */
     uint64_t n_messages, n_refused_messages, n_refused_lists;
     uint64_t http_refused[HDT_REFUSED_COUNT];
 };
@@ -199,6 +202,21 @@ bool hdt_address_split(const char *address, char site[HDT_NAME_CAP], char rest[H
 
 /* Request "cluster" of an operator: measure links, profile workers, answer "cluster.is". */
 void hdt_survey_cluster(struct hdt_gateway *gw, const json_t *msg);
+
+/* Called once, unless the gateway ends before; the cluster is to be released by it. Workers that
+ * gave no profile are in it without one. */
+struct hdt_gwjob;
+typedef void hdt_survey_made(struct hdt_gateway *gw, void *user, struct hdt_cluster *cluster);
+struct hdt_survey_request {
+    json_t *job, *model;         /* as in the job's record */
+    const struct hdt_gwjob *but; /* workers that only this job uses count as free */
+    bool quiet;                  /* a job runs: links are as they were last measured, not probed */
+    hdt_survey_made *done;
+    void *user;
+};
+/* The same for ourselves. HDT_EEXIST: another survey is being made, `done` is not called. */
+enum hdt_status hdt_survey_make(struct hdt_gateway *gw, const struct hdt_survey_request *request,
+                                struct hdt_error *err);
 /* What this gateway costs its machine, as it is known now. Measures the codec the first time: some
  * 60 ms. */
 void hdt_survey_own_cost(struct hdt_gateway *gw, struct hdt_cluster_gateway *cost);

@@ -9,6 +9,7 @@
 
 #include "gateway/journal.h"
 #include "gateway/recovery.h"
+#include "gateway/replan.h"
 #include "src/base/clock.h"
 #include "src/base/log.h"
 #include "src/base/recorder.h"
@@ -197,6 +198,9 @@ bool hdt_gwjob_all_done(const struct hdt_gwjob *job)
 
 void hdt_gwjob_finish(struct hdt_gateway *gw, struct hdt_gwjob *job)
 {
+    if (hdt_replan_goes_on(gw, job)) {
+        return;
+    }
     job->n_waiting = 1; /* held until all requests are out: answers may come at once */
     for (size_t rank = 0; rank < job->plan.n_ranks; rank++) {
         if (hdt_gwjob_site_is_first(job, rank)) {
@@ -246,6 +250,7 @@ void hdt_gwjob_run(struct hdt_gateway *gw, struct hdt_gwjob *job)
         hdt_recovery_done(gw, job);
         memset(&job->error, 0, sizeof(job->error));
     }
+    job->replan.start_s = (double)(hdt_clock_now_us() - job->state_since_us) / 1e6;
     hdt_gwjob_set_state(gw, job, HDT_GWJOB_RUNNING);
     hdt_gwjob_orders_give(gw, job);
 }

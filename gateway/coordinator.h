@@ -4,9 +4,9 @@
 
 /* A job at the gateway that coordinates it: shared by coordinator.c (its life), job_requests.c
  * (what operators ask), job_store.c (its record), job_orders.c (orders to its workers), recovery.c
- * (its way back after a loss), report.c, intake.c (what its workers say of it), follower.c,
- * catchup.c (who is told), job_wan.c (bytes) and coordinator_watch.c (who
- * leaves, what takes too long). Main thread. */
+ * (its way back after a loss), shrink.c, replan.c, job_plan.c (another plan), report.c, intake.c
+ * (what its workers say of it), follower.c, catchup.c (who is told), job_wan.c (bytes) and
+ * coordinator_watch.c (who leaves, what takes too long). Main thread. */
 #include "gateway/control.h"
 #include "src/core/plan.h"
 
@@ -60,6 +60,42 @@ struct hdt_gwjob_rank {
     uint32_t serial; /* of the last order */
 };
 
+/* A plan without those who are away (shrink.c). */
+struct hdt_gwjob_shrink {
+    bool is_asked;                   /* it is being looked for */
+    uint32_t epoch;                  /* the job's then */
+    int64_t again_us;                /* not before */
+    char why_not[HDT_ERROR_MSG_CAP]; /* there was none; "": not tried in this recovery */
+};
+
+/* Why a job goes on with another plan, for those who read of it. */
+struct hdt_gwreplan {
+    const char *cause; /* "loss", "speed" */
+    double from_step_s, to_step_s, gain;
+    char reason[768], moves[256];
+};
+
+/* A faster plan (replan.c). */
+#define HDT_REPLAN_BATCH 10
+struct hdt_gwjob_replan {
+    double step_s[HDT_REPLAN_BATCH], *busy_s; /* of the batch; sums by rank */
+    int n_steps, n_warm;
+    double measured_s, *rank_busy_s; /* of the last batch: median, means */
+    double predicted_s;              /* as corrected; 0: the plan's */
+    json_t *cluster;                 /* as corrected; NULL: the plan's */
+    bool joined, knows_idle;         /* a worker did; n_idle is known */
+    size_t n_idle;
+    bool is_asked; /* it is being judged */
+    uint32_t epoch;
+    int64_t pause, next_step, next_us; /* before the next judgement */
+    bool is_wanted;                    /* the ranks stop for `plan` */
+    struct hdt_plan plan;
+    json_t *plan_cluster;
+    struct hdt_gwreplan said;
+    double before_s;                         /* measured before the last change; 0: judged */
+    double checkpoint_s, start_s, restart_s; /* what they took last; 0: not known */
+};
+
 struct hdt_gwjob_wait;
 struct hdt_journal;
 
@@ -99,6 +135,8 @@ struct hdt_gwjob {
     int64_t first_step;             /* steps done before the job's first; -1: not known yet */
     int64_t lost_step, lost_us;     /* where the epoch before ended, and when */
     int64_t not_before_us, said_us; /* the next one begins; followers were told last */
+    struct hdt_gwjob_shrink shrink;
+    struct hdt_gwjob_replan replan;
     /* last report */
     int64_t step, start_step;
     int64_t tokens, tokens_step; /* trained by this job, up to which step */
@@ -197,6 +235,15 @@ void hdt_gwjob_orders_give(struct hdt_gateway *gw, struct hdt_gwjob *job);
 /* A site, or a worker of it, is back: give its workers' orders again. */
 void hdt_gwjob_orders_again(struct hdt_gateway *gw, struct hdt_gwjob *job, const char *site);
 void hdt_gwjob_waits_free(struct hdt_gwjob *job);
+/* Answers to orders that were given so far count no more: the ranks are others. */
+void hdt_gwjob_orders_forget(struct hdt_gwjob *job);
+
+/* ---- job_plan.c ---- */
+
+/* The job goes on with this plan (stolen), made with that cluster, in its next epoch: writes the
+ * record and a line of metrics, tells followers. No worker holds the job. */
+void hdt_gwjob_take_plan(struct hdt_gateway *gw, struct hdt_gwjob *job, struct hdt_plan *plan,
+                         json_t *cluster, const struct hdt_gwreplan *replan);
 
 /* End the job for this reason: workers drop it, followers are told. Once; later calls are ignored.
  */

@@ -6,6 +6,7 @@
 #include "config.h"
 
 #include "gateway/member.h"
+#include "gateway/planner.h"
 #include "gateway/recovery.h"
 #include "src/base/buf.h"
 #include "src/base/clock.h"
@@ -186,6 +187,7 @@ void hdt_coordinator_tick(struct hdt_gateway *gw)
 {
     struct hdt_gwjob *job;
 
+    hdt_planner_tick(gw);
     LL_FOREACH(gw->jobs, job)
     {
         if (!hdt_gwjob_is_over(job)) {

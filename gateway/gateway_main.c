@@ -5,6 +5,7 @@
 #include "gateway/audit.h"
 #include "gateway/control.h"
 #include "gateway/member.h"
+#include "gateway/planner.h"
 #include "gateway/store.h"
 #include "src/base/buf.h"
 #include "src/base/clock.h"
@@ -493,6 +494,7 @@ static void gateway_close(struct hdt_gateway *gw)
     hdt_member_free(gw);
     hdt_dataplane_close(gw->dp);
     hdt_survey_free(gw);
+    hdt_planner_close(gw);
     hdt_coordinator_free(gw);
     hdt_route_free(gw);
     hdt_federation_free(gw);

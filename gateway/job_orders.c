@@ -11,6 +11,7 @@
 #include "config.h"
 
 #include "gateway/recovery.h"
+#include "gateway/replan.h"
 #include "src/base/buf.h"
 #include "src/base/clock.h"
 #include "src/base/log.h"
@@ -85,6 +86,16 @@ void hdt_gwjob_waits_free(struct hdt_gwjob *job)
     }
 }
 
+void hdt_gwjob_orders_forget(struct hdt_gwjob *job)
+{
+    struct hdt_gwjob_wait *wait;
+
+    DL_FOREACH(job->waits, wait)
+    {
+        wait->epoch = 0; /* of no epoch */
+    }
+}
+
 /* Whom it asked; false: that epoch or the job is over. *is_last: nothing was asked there since. */
 static bool wait_end(struct hdt_gwjob_wait *wait, struct hdt_gwjob **job, size_t *rank,
                      bool *is_last)
@@ -142,10 +153,30 @@ static bool is_answer(const struct hdt_error *why)
 
 /* ---- assign ---- */
 
+/* The checkpoint that the job was to go on from was damaged or removed: its worker took this one.
+ */
+static void checkpoint_fell_back(struct hdt_gateway *gw, struct hdt_gwjob *job, const char *path)
+{
+    const int64_t step = hdt_gwjob_resume_step(job);
+    struct hdt_error why = {0};
+
+    hdt_error_set(&why, HDT_ECRC, "'%.400s' cannot be used any more: the job goes on from '%.400s'",
+                  hdt_gwjob_resume(job), path);
+    hdt_error_hint(&why, "the log of the worker that wrote it says what is wrong with it");
+    hdt_log_failure(HDT_LOG_WARN, &why);
+    free(job->checkpoint);
+    job->checkpoint = hdt_strdup(path);
+    job->checkpoint_step = job->start_step;
+    hdt_gwjob_event(gw, job, "ckpt.failed",
+                    json_pack("{s:I, s:I, s:o}", "epoch", (json_int_t)job->epoch, "step",
+                              (json_int_t)step, "error", hdt_msg_error_body(&why)));
+}
+
 static void assign_answered(struct hdt_gateway *gw, void *user, const json_t *reply,
                             const struct hdt_error *why)
 {
     struct hdt_gwjob *job;
+    const char *older;
     bool is_last;
     size_t rank;
 
@@ -161,6 +192,10 @@ static void assign_answered(struct hdt_gateway *gw, void *user, const json_t *re
     }
     job->by_rank[rank].is_ready = true;
     job->start_step = json_integer_value(json_object_get(hdt_msg_body(reply), "start_step"));
+    older = json_string_value(json_object_get(hdt_msg_body(reply), "resume"));
+    if (older && (int64_t)rank == job->plan.checkpoint_rank) {
+        checkpoint_fell_back(gw, job, older);
+    }
     for (rank = 0; rank < job->plan.n_ranks; rank++) {
         if (!job->by_rank[rank].is_ready) {
             return;
@@ -180,6 +215,7 @@ static void order_assign(struct hdt_gateway *gw, struct hdt_gwjob *job, size_t r
                                            (json_int_t)job->number, "plan", job->plan_json, "conf",
                                            job->conf_json, "model", job->model_json, "resume",
                                            hdt_gwjob_resume(job), "coordinator", gw->conf.site));
+    json_object_set_new(body, "resume_step", json_integer(hdt_gwjob_resume_step(job)));
     json_object_set_new(body, "submitted", json_string(job->submitted));
     json_object_set_new(body, "knob_ms", json_integer(job->deadlines.progress_us / HDT_US_PER_MS));
     order_give(gw, job, rank, &order, body);
@@ -209,15 +245,16 @@ static void start_answered(struct hdt_gateway *gw, void *user, const json_t *rep
 
 static void order_start(struct hdt_gateway *gw, struct hdt_gwjob *job, size_t rank)
 {
+    const char *mode = job->state == HDT_GWJOB_STOPPING ? "checkpoint" : hdt_replan_stop_mode(job);
     const struct order order = {"start", (int)(gw->deadlines.answer_us / HDT_US_PER_MS),
                                 start_answered};
     char address[HDT_ADDRESS_CAP];
     json_t *body;
 
     order_give(gw, job, rank, &order, order_body(job, rank, job->epoch));
-    if (job->state == HDT_GWJOB_STOPPING) {
+    if (mode) {
         body = order_body(job, rank, job->epoch);
-        json_object_set_new(body, "mode", json_string("checkpoint"));
+        json_object_set_new(body, "mode", json_string(mode));
         hdt_gwjob_rank_address(job, rank, address);
         hdt_route_post(gw, address, "stop", body);
     }

@@ -7,6 +7,7 @@
 #include "gateway/member.h"
 #include "gateway/recovery.h"
 #include "gateway/rank_state.h"
+#include "gateway/replan.h"
 #include "gateway/store.h"
 #include "src/base/buf.h"
 #include "src/base/clock.h"
@@ -155,6 +156,7 @@ void hdt_gwjob_free(struct hdt_gwjob *job)
     free(job->rank_is_done);
     free(job->alive);
     hdt_rank_waits_free(job);
+    hdt_replan_free(job);
     free(job);
 }
 

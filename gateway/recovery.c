@@ -13,6 +13,8 @@
 #include "config.h"
 
 #include "gateway/recovery.h"
+#include "gateway/replan.h"
+#include "gateway/shrink.h"
 #include "src/base/buf.h"
 #include "src/base/clock.h"
 #include "src/base/log.h"
@@ -150,7 +152,6 @@ static int64_t backoff_us(int n_attempts)
 static void epoch_next(struct hdt_gwjob *job)
 {
     job->epoch++;
-    job->n_attempts++;
     job->root_done = false;
     job->n_ranks_done = 0;
     job->weights_digest[0] = '\0';
@@ -172,16 +173,39 @@ void hdt_recovery_begin(struct hdt_gateway *gw, struct hdt_gwjob *job, const str
     job->error = *why;
     job->lost_step = job->step;
     job->lost_us = hdt_clock_now_us();
+    hdt_replan_reset(job);
     epoch_next(job);
+    job->n_attempts++;
+    memset(job->shrink.why_not, 0, sizeof(job->shrink.why_not));
+    job->shrink.again_us = 0;
     job->not_before_us = job->lost_us + backoff_us(job->n_attempts);
+    hdt_gwjob_set_state(gw, job, HDT_GWJOB_RECOVERING);
+    hdt_recovery_go(gw, job);
+}
+
+void hdt_recovery_move(struct hdt_gateway *gw, struct hdt_gwjob *job)
+{
+    struct hdt_gwjob_replan *replan = &job->replan;
+
+    hdt_gwjob_tell_ranks(gw, job, "release", NULL);
+    hdt_gwjob_tell_sites(gw, job, "job.close");
+    memset(&job->error, 0, sizeof(job->error));
+    job->lost_step = job->step;
+    job->lost_us = hdt_clock_now_us();
+    job->not_before_us = job->lost_us;
+    memset(job->shrink.why_not, 0, sizeof(job->shrink.why_not));
+    epoch_next(job);
+    if (replan->is_wanted) {
+        hdt_gwjob_take_plan(gw, job, &replan->plan, replan->plan_cluster, &replan->said);
+    }
+    hdt_replan_reset(job);
     hdt_gwjob_set_state(gw, job, HDT_GWJOB_RECOVERING);
     hdt_recovery_go(gw, job);
 }
 
 /* ---- the way back ---- */
 
-/* Is this rank's worker there, free, and of no other job? */
-static bool rank_is_there(struct hdt_gateway *gw, const struct hdt_gwjob *job, size_t rank)
+bool hdt_recovery_rank_is_there(struct hdt_gateway *gw, const struct hdt_gwjob *job, size_t rank)
 {
     const struct hdt_plan_rank *r = &job->plan.ranks[rank];
     const struct hdt_gwworker *worker = hdt_federation_worker(gw, r->site, r->worker);
@@ -198,7 +222,7 @@ void hdt_recovery_go(struct hdt_gateway *gw, struct hdt_gwjob *job)
         return;
     }
     for (size_t rank = 0; rank < job->plan.n_ranks; rank++) {
-        if (!rank_is_there(gw, job, rank)) {
+        if (!hdt_recovery_rank_is_there(gw, job, rank)) {
             return;
         }
     }
@@ -206,10 +230,22 @@ void hdt_recovery_go(struct hdt_gateway *gw, struct hdt_gwjob *job)
     hdt_gwjob_assign(gw, job);
 }
 
-static int64_t seconds_left(const struct hdt_gwjob *job)
+static int64_t give_up_us(const struct hdt_gwjob *job)
 {
-    int64_t left_us =
-        job->lost_us + job->conf.recovery.give_up * HDT_US_PER_MS - hdt_clock_now_us();
+    return job->lost_us + job->conf.recovery.give_up * HDT_US_PER_MS;
+}
+
+/* Until then it is waited: without those who are away afterwards, or not at all. */
+static int64_t until_us(const struct hdt_gwjob *job)
+{
+    const int64_t shrink_us = hdt_shrink_due_us(job), last_us = give_up_us(job);
+
+    return shrink_us > 0 && shrink_us < last_us ? shrink_us : last_us;
+}
+
+static int64_t seconds_until(int64_t moment_us)
+{
+    int64_t left_us = moment_us - hdt_clock_now_us();
 
     return left_us > 0 ? (left_us + HDT_US_PER_S - 1) / HDT_US_PER_S : 0;
 }
@@ -220,7 +256,7 @@ static json_t *waits_for(struct hdt_gateway *gw, const struct hdt_gwjob *job)
     json_t *names = json_array();
 
     for (size_t rank = 0; rank < job->plan.n_ranks; rank++) {
-        if (!rank_is_there(gw, job, rank)) {
+        if (!hdt_recovery_rank_is_there(gw, job, rank)) {
             hdt_gwjob_rank_address(job, rank, address);
             json_array_append_new(names, json_string(address));
         }
@@ -230,11 +266,18 @@ static json_t *waits_for(struct hdt_gateway *gw, const struct hdt_gwjob *job)
 
 void hdt_recovery_describe(struct hdt_gateway *gw, const struct hdt_gwjob *job, json_t *body)
 {
-    json_object_update_new(
-        body, json_pack("{s:o, s:o, s:I, s:s, s:I}", "error", hdt_msg_error_body(&job->error),
-                        "waits_for", waits_for(gw, job), "resume_step",
-                        (json_int_t)hdt_gwjob_resume_step(job), "resume", hdt_gwjob_resume(job),
-                        "until_s", (json_int_t)seconds_left(job)));
+    json_object_update_new(body, json_pack("{s:o, s:I, s:s, s:I}", "waits_for", waits_for(gw, job),
+                                           "resume_step", (json_int_t)hdt_gwjob_resume_step(job),
+                                           "resume", hdt_gwjob_resume(job), "until_s",
+                                           (json_int_t)seconds_until(until_us(job))));
+    if (job->error.status != HDT_OK) {
+        json_object_set_new(body, "error", hdt_msg_error_body(&job->error));
+    } else {
+        json_object_set_new(body, "reason", json_string("replan"));
+    }
+    if (job->shrink.why_not[0]) {
+        json_object_set_new(body, "why_not_without", json_string(job->shrink.why_not));
+    }
 }
 
 void hdt_recovery_tick(struct hdt_gateway *gw, struct hdt_gwjob *job)
@@ -245,9 +288,12 @@ void hdt_recovery_tick(struct hdt_gateway *gw, struct hdt_gwjob *job)
     if (job->state != HDT_GWJOB_RECOVERING) {
         return;
     }
-    if (seconds_left(job) == 0) {
+    if (seconds_until(give_up_us(job)) == 0) {
         fail_for_good(gw, job, &job->error, "recovery.give_up is over");
-    } else if (now_us - job->said_us >= SAY_EVERY_US) {
+        return;
+    }
+    hdt_shrink_tick(gw, job);
+    if (job->state == HDT_GWJOB_RECOVERING && now_us - job->said_us >= SAY_EVERY_US) {
         hdt_gwjob_say_state(gw, job);
     }
 }
@@ -257,6 +303,9 @@ void hdt_recovery_done(struct hdt_gateway *gw, struct hdt_gwjob *job)
     json_t *line;
     double lost_s = (double)(hdt_clock_now_us() - job->lost_us) / 1e6;
 
+    if (job->error.status == HDT_OK) {
+        job->replan.restart_s = lost_s;
+    }
     if (job->lost_step > job->start_step) {
         lost_s += (double)(job->lost_step - job->start_step) * job->step_s;
     }
@@ -264,8 +313,8 @@ void hdt_recovery_done(struct hdt_gateway *gw, struct hdt_gwjob *job)
                  job->epoch, (long)job->start_step, lost_s);
     line = json_pack("{s:s, s:I, s:I, s:s, s:f, s:f}", "event", "restart", "epoch",
                      (json_int_t)job->epoch, "from_step", (json_int_t)job->start_step, "reason",
-                     job->error.msg, "seconds_lost", lost_s, "time",
-                     (double)hdt_clock_wall_us() / 1e6);
+                     job->error.status != HDT_OK ? job->error.msg : "replan", "seconds_lost",
+                     lost_s, "time", (double)hdt_clock_wall_us() / 1e6);
     hdt_gwjob_metrics_add(job, json_incref(line));
     hdt_gwjob_event(gw, job, "restart", line);
 }

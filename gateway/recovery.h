@@ -22,6 +22,12 @@ void hdt_recovery_rank_refused(struct hdt_gateway *gw, struct hdt_gwjob *job,
 /* End the epoch; the job goes on in the next, or ends, as its settings say. */
 void hdt_recovery_begin(struct hdt_gateway *gw, struct hdt_gwjob *job, const struct hdt_error *why);
 
+/* All ranks have ended before the last step, with a checkpoint: on to the next epoch, with the plan
+ * that replan.c has found, if any. No attempt, no step lost. */
+void hdt_recovery_move(struct hdt_gateway *gw, struct hdt_gwjob *job);
+
+/* Recovering: is this rank's worker there, free of the epoch before, and of no other job? */
+bool hdt_recovery_rank_is_there(struct hdt_gateway *gw, const struct hdt_gwjob *job, size_t rank);
 /* Recovering: begin the next epoch if all that it needs is there. */
 void hdt_recovery_go(struct hdt_gateway *gw, struct hdt_gwjob *job);
 /* Deadlines of a job that recovers; every tick. */

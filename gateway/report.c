@@ -6,6 +6,7 @@
 
 #include "gateway/journal.h"
 #include "gateway/recovery.h"
+#include "gateway/replan.h"
 #include "src/base/buf.h"
 #include "src/base/clock.h"
 #include "src/base/log.h"
@@ -162,6 +163,7 @@ static enum hdt_status report_step(struct hdt_gateway *gw, struct hdt_gwjob *job
     json_incref(ranks);
     json_decref(job->ranks);
     job->ranks = ranks;
+    hdt_replan_step(gw, job, step_s, ranks);
     return HDT_OK;
 }
 
@@ -193,6 +195,7 @@ void hdt_gwjob_take_checkpoint(struct hdt_gateway *gw, struct hdt_gwjob *job, co
     free(job->checkpoint);
     job->checkpoint = hdt_strdup(path);
     job->checkpoint_step = step;
+    job->replan.checkpoint_s = fmax(0, body_real(body, "seconds"));
     HDT_RECORD(HDT_REC_CHECKPOINT, .n = {job->job, step}, .text = {"reported complete"});
     hdt_gwjob_save(gw, job);
     hdt_log_info("job %ld: checkpoint of step %ld complete: %s", (long)job->number,

@@ -155,7 +155,9 @@ enum hdt_status hdt_session_open(struct hdt_conn *conn, uint64_t id, uint64_t pe
     memset(peer->last_rtts_us, 0, sizeof(peer->last_rtts_us));
     session_note_tls(peer, conn);
     memcpy(peer->total.address, conn->address, sizeof(peer->total.address));
-    socket_user_timeout(hdt_stream_fd(conn->stream), session->deadlines.session_dead_us);
+    if (conn->stream != NULL) {
+        socket_user_timeout(hdt_stream_fd(conn->stream), session->deadlines.session_dead_us);
+    }
     hdt_session_dial_streams(session, session->began_us);
     hdt_flow_ends_resync(peer);
     hdt_dpevent_peer_up(conn->dp, peer->site, hello);
@@ -214,7 +216,9 @@ enum hdt_status hdt_session_attach(struct hdt_session *session, struct hdt_conn 
     hdt_doorman_verdict(conn, NULL);
     conn->hungry = true;
     conn->last_pong_us = hdt_clock_now_us();
-    socket_user_timeout(hdt_stream_fd(conn->stream), session->deadlines.session_dead_us);
+    if (conn->stream != NULL) {
+        socket_user_timeout(hdt_stream_fd(conn->stream), session->deadlines.session_dead_us);
+    }
     session->conns[index] = conn;
     session->backoff_us[index] = 0;
     HDT_RECORD(HDT_REC_STREAM, .n = {index}, .text = {"up", session->peer->site});

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What there is to plan with. For an operator's "cluster" request this gateway measures its links,
+ * What there is to plan with. For an operator's "cluster" request, and for a job that is to be
+ * planned anew, this gateway measures its links,
  * asks every other site to measure its own, asks every free worker to profile its device for the
  * job's shapes, and answers when all have answered or failed. Sites measure one after another,
  * so that probes do not disturb one another, and before the workers, which a gateway on the same
@@ -36,11 +37,16 @@ struct links_task {
     struct links_task *next_task;
 };
 
-/* A "cluster" request being worked on. */
+/* A survey in work: a "cluster" request, or one of the coordinator. */
 struct survey {
-    json_t *request;
-    json_t *profiles; /* "SITE/WORKER" -> profile */
-    json_t *problems; /* texts: workers and sites that did not answer */
+    json_t *request; /* whom to answer; NULL: `done` is called */
+    json_t *body;    /* job, model, remeasure */
+    hdt_survey_made *done;
+    void *user;
+    bool quiet;
+    const struct hdt_gwjob *but; /* workers that only this job uses are free; NULL: none */
+    json_t *profiles;            /* "SITE/WORKER" -> profile */
+    json_t *problems;            /* texts: workers and sites that did not answer */
     char (*sites)[HDT_NAME_CAP];
     size_t n_sites, next_site;
     size_t n_waiting; /* profiles */
@@ -253,9 +259,17 @@ static void cluster_add_links(struct hdt_cluster *cluster, const char *site, con
     }
 }
 
-static void cluster_collect(struct hdt_gateway *gw, const json_t *profiles,
+/* Does it compute for a job, but for the one that the survey is made for? */
+static bool worker_is_busy(struct hdt_gateway *gw, const struct survey *survey,
+                           const struct hdt_gwworker *worker)
+{
+    return hdt_coordinator_worker_serves(gw, worker->info.site, worker->info.name, survey->but);
+}
+
+static void cluster_collect(struct hdt_gateway *gw, const struct survey *survey,
                             struct hdt_cluster *cluster)
 {
+    const json_t *profiles = survey->profiles;
     struct hdt_gwworker *worker;
     struct hdt_gwsite *site;
     struct hdt_error err = {0};
@@ -280,7 +294,7 @@ static void cluster_collect(struct hdt_gateway *gw, const json_t *profiles,
             continue;
         }
         snprintf(address, sizeof(address), "%s/%s", info.site, info.name);
-        info.busy = hdt_coordinator_worker_is_busy(gw, info.site, info.name);
+        info.busy = worker_is_busy(gw, survey, worker);
         if (json_object_get(profiles, address) &&
             hdt_profile_from_json(json_object_get(profiles, address), &info.profile, &err) !=
                 HDT_OK) {
@@ -293,27 +307,39 @@ static void cluster_collect(struct hdt_gateway *gw, const json_t *profiles,
 static void survey_free(struct survey *survey)
 {
     json_decref(survey->request);
+    json_decref(survey->body);
     json_decref(survey->profiles);
     json_decref(survey->problems);
     free(survey->sites);
     free(survey);
 }
 
-static void survey_maybe_answer(struct hdt_gateway *gw, struct survey *survey)
+static void survey_answer(struct hdt_gateway *gw, const struct survey *survey,
+                          struct hdt_cluster *cluster)
 {
-    struct hdt_cluster cluster = {0};
     struct hdt_error err = {0};
     json_t *body;
+
+    body = json_pack("{s:o, s:O, s:s}", "cluster", hdt_cluster_to_json(cluster), "problems",
+                     survey->problems, "site", gw->conf.site);
+    hdt_route_send(gw, hdt_msg_reply(survey->request, "cluster.is", body), &err);
+    hdt_cluster_release(cluster);
+}
+
+static void survey_maybe_end(struct hdt_gateway *gw, struct survey *survey)
+{
+    struct hdt_cluster cluster = {0};
 
     if (survey->n_waiting > 0 || !survey->links_done) {
         return;
     }
-    cluster_collect(gw, survey->profiles, &cluster);
-    body = json_pack("{s:o, s:O, s:s}", "cluster", hdt_cluster_to_json(&cluster), "problems",
-                     survey->problems, "site", gw->conf.site);
-    hdt_route_send(gw, hdt_msg_reply(survey->request, "cluster.is", body), &err);
-    hdt_cluster_release(&cluster);
+    cluster_collect(gw, survey, &cluster);
     gw->survey.own = NULL;
+    if (survey->request) {
+        survey_answer(gw, survey, &cluster);
+    } else {
+        survey->done(gw, survey->user, &cluster);
+    }
     survey_free(survey);
 }
 
@@ -345,24 +371,22 @@ static void survey_profiles(struct hdt_gateway *gw, struct survey *survey);
 static void survey_next_site(struct hdt_gateway *gw)
 {
     struct survey *survey = gw->survey.own;
-    const json_t *body;
 
     if (!survey) {
         return;
     }
     if (survey->next_site < survey->n_sites) {
-        body = hdt_msg_body(survey->request);
-        hdt_route_request(
-            gw, survey->sites[survey->next_site++], "links.measure",
-            json_pack("{s:b}", "fresh_ok", !json_is_true(json_object_get(body, "remeasure"))),
-            (int)(gw->deadlines.links_us / HDT_US_PER_MS), links_answered, survey);
+        hdt_route_request(gw, survey->sites[survey->next_site++], "links.measure",
+                          json_pack("{s:b}", "fresh_ok",
+                                    !json_is_true(json_object_get(survey->body, "remeasure"))),
+                          (int)(gw->deadlines.links_us / HDT_US_PER_MS), links_answered, survey);
         return;
     }
     survey->links_done = true;
     survey->n_waiting = 1; /* held until all are asked: answers may come at once */
     survey_profiles(gw, survey);
     survey->n_waiting--;
-    survey_maybe_answer(gw, survey);
+    survey_maybe_end(gw, survey);
 }
 
 struct profile_wait {
@@ -385,13 +409,13 @@ static void profile_answered(struct hdt_gateway *gw, void *user, const json_t *r
     }
     free(wait);
     survey->n_waiting--;
-    survey_maybe_answer(gw, survey);
+    survey_maybe_end(gw, survey);
 }
 
 static void survey_profiles(struct hdt_gateway *gw, struct survey *survey)
 {
-    const json_t *body = hdt_msg_body(survey->request);
-    json_t *job = json_object_get(body, "job"), *model = json_object_get(body, "model");
+    json_t *job = json_object_get(survey->body, "job");
+    json_t *model = json_object_get(survey->body, "model");
     struct hdt_gwworker *worker;
 
     if (!job || !model) {
@@ -402,7 +426,7 @@ static void survey_profiles(struct hdt_gateway *gw, struct survey *survey)
         struct profile_wait *wait;
 
         if (!worker->up || !hdt_federation_site_is_up(gw, worker->info.site) ||
-            hdt_coordinator_worker_is_busy(gw, worker->info.site, worker->info.name)) {
+            worker_is_busy(gw, survey, worker)) {
             continue;
         }
         wait = hdt_calloc(1, sizeof(*wait));
@@ -416,24 +440,56 @@ static void survey_profiles(struct hdt_gateway *gw, struct survey *survey)
     }
 }
 
-void hdt_survey_cluster(struct hdt_gateway *gw, const json_t *msg)
+static enum hdt_status survey_begin(struct hdt_gateway *gw, const struct survey *what,
+                                    struct hdt_error *err)
 {
     struct survey *survey;
-    struct hdt_error err = {0}, ignored = {0};
 
     if (gw->survey.own) {
-        hdt_error_set(&err, HDT_EEXIST, "another plan is being measured at this gateway");
-        hdt_error_hint(&err, "try again in a few seconds");
-        hdt_route_send(gw, hdt_msg_reply_error(msg, &err), &ignored);
-        return;
+        hdt_error_set(err, HDT_EEXIST, "another plan is being measured at this gateway");
+        hdt_error_hint(err, "try again in a few seconds");
+        return HDT_EEXIST;
     }
     survey = hdt_calloc(1, sizeof(*survey));
-    survey->request = json_incref((json_t *)msg);
+    *survey = *what;
+    json_incref(survey->request);
+    json_incref(survey->body);
     survey->profiles = json_object();
     survey->problems = json_array();
     survey->sites = sites_up(gw, &survey->n_sites);
     gw->survey.own = survey;
-    links_measure(gw, NULL, !json_is_true(json_object_get(hdt_msg_body(msg), "remeasure")));
+    if (survey->quiet) {
+        survey->next_site = survey->n_sites;
+        survey_next_site(gw);
+        return HDT_OK;
+    }
+    links_measure(gw, NULL, !json_is_true(json_object_get(survey->body, "remeasure")));
+    return HDT_OK;
+}
+
+void hdt_survey_cluster(struct hdt_gateway *gw, const json_t *msg)
+{
+    const struct survey what = {.request = (json_t *)msg, .body = (json_t *)hdt_msg_body(msg)};
+    struct hdt_error err = {0}, ignored = {0};
+
+    if (survey_begin(gw, &what, &err) != HDT_OK) {
+        hdt_route_send(gw, hdt_msg_reply_error(msg, &err), &ignored);
+    }
+}
+
+enum hdt_status hdt_survey_make(struct hdt_gateway *gw, const struct hdt_survey_request *request,
+                                struct hdt_error *err)
+{
+    const struct survey what = {
+        .body = json_pack("{s:O, s:O}", "job", request->job, "model", request->model),
+        .done = request->done,
+        .user = request->user,
+        .quiet = request->quiet,
+        .but = request->but};
+    enum hdt_status status = survey_begin(gw, &what, err);
+
+    json_decref(what.body);
+    return status;
 }
 
 void hdt_survey_free(struct hdt_gateway *gw)

@@ -214,7 +214,9 @@ static enum hdt_status on_stop(struct hdt_agent *agent, json_t *msg, struct hdt_
     HDT_TRY(hdt_msg_unpack(msg, err, "{s:s}", "mode", &mode));
     hdt_log_info("job %lld: asked to stop (%s)", hdt_runner_number(agent->runner), mode);
     hdt_runner_stop(agent->runner,
-                    strcmp(mode, "checkpoint") == 0 ? HDT_RUNNER_CHECKPOINT : HDT_RUNNER_ABORT,
+                    strcmp(mode, "checkpoint") == 0 ? HDT_RUNNER_CHECKPOINT
+                    : strcmp(mode, "boundary") == 0 ? HDT_RUNNER_BOUNDARY
+                                                    : HDT_RUNNER_ABORT,
                     NULL);
     return HDT_OK;
 }

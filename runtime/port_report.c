@@ -69,7 +69,7 @@ static void reports_begin(struct hdt_port *port, json_int_t job, json_int_t epoc
 /* Without these a job does not end, or nobody learns where its checkpoint is. */
 static bool is_vital(const char *type)
 {
-    return strcmp(type, "step") != 0 && strcmp(type, "eval") != 0;
+    return strcmp(type, "step") != 0 && strcmp(type, "eval") != 0 && strcmp(type, "saving") != 0;
 }
 
 void hdt_port_report(struct hdt_port *port, json_t *msg)

@@ -221,6 +221,9 @@ static void send_ready(const struct hdt_runner *r, const json_t *assign)
                              (json_int_t)rank_params(r), "memory_bytes",
                              (json_int_t)r->memory_bytes, "start_step", (json_int_t)r->start_step);
 
+    if (hdt_state_older(r->state)[0]) {
+        json_object_set_new(body, "resume", json_string(hdt_state_older(r->state)));
+    }
     hdt_port_send(r->conf.port, hdt_msg_reply(assign, "ready", body));
 }
 

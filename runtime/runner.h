@@ -31,7 +31,12 @@ struct hdt_runner_conf {
     uint64_t memory_bytes; /* that a job may use */
 };
 
-enum hdt_runner_stop { HDT_RUNNER_RUN, HDT_RUNNER_CHECKPOINT, HDT_RUNNER_ABORT };
+enum hdt_runner_stop {
+    HDT_RUNNER_RUN,
+    HDT_RUNNER_BOUNDARY,   /* at the next checkpoint that is due by checkpoint.every */
+    HDT_RUNNER_CHECKPOINT, /* after the step in work, with a checkpoint */
+    HDT_RUNNER_ABORT
+};
 
 /* Take an "assign" message (kept by reference): check it and begin to build in the background; the
  * answer, "ready" or "error", goes to its sender. What conf points to outlives the runner.

@@ -66,17 +66,18 @@ static void derive_deadlines(struct hdt_runner *r, int64_t knob_ms)
 enum hdt_status hdt_runner_parse(struct hdt_runner *r, struct hdt_error *err)
 {
     const char *resume = "", *coordinator = "", *submitted = "";
+    json_int_t job, epoch, number, knob_ms, resume_step = -1;
     json_t *conf, *model, *plan;
-    json_int_t job, epoch, number, knob_ms;
     int rank;
 
     r->assign_body = (json_t *)(uintptr_t)hdt_msg_body(r->assign);
     number = -1;
     knob_ms = 0;
-    HDT_TRY(hdt_msg_unpack(r->assign, err, "{s:I,s:I,s:i,s:o,s:o,s:o,s?:s,s:s,s?:I,s?:s,s?:I}",
+    HDT_TRY(hdt_msg_unpack(r->assign, err, "{s:I,s:I,s:i,s:o,s:o,s:o,s?:s,s?:I,s:s,s?:I,s?:s,s?:I}",
                            "job", &job, "epoch", &epoch, "rank", &rank, "plan", &plan, "conf",
-                           &conf, "model", &model, "resume", &resume, "coordinator", &coordinator,
-                           "number", &number, "submitted", &submitted, "knob_ms", &knob_ms));
+                           &conf, "model", &model, "resume", &resume, "resume_step", &resume_step,
+                           "coordinator", &coordinator, "number", &number, "submitted", &submitted,
+                           "knob_ms", &knob_ms));
     if (job < 0 || job > UINT32_MAX || epoch < 0 || epoch > UINT32_MAX) {
         return hdt_error_set(err, HDT_EPROTO,
                              "cannot take job %lld, epoch %lld: not numbers of one", (long long)job,
@@ -91,6 +92,7 @@ enum hdt_status hdt_runner_parse(struct hdt_runner *r, struct hdt_error *err)
     HDT_TRY(parse_job(r, conf, model, plan, err));
     derive_deadlines(r, knob_ms);
     r->coordinator = hdt_strdup(coordinator);
+    r->resume_step = resume_step;
     r->resume = path_join(r->conf.data_dir, resume);
     r->dir = path_join(r->conf.data_dir, r->job.checkpoint.dir);
     return HDT_OK;
@@ -308,6 +310,7 @@ static enum hdt_status build_state(struct hdt_runner *r, struct hdt_error *err)
                                   .keep = r->job.checkpoint.keep,
                                   .owner = owner_of(r),
                                   .job = r->job_json,
+                                  .newest_step = r->epoch > 1 ? r->resume_step : -1,
                                   .background = r->job.checkpoint.every > 0,
                                   .alive = r->alive,
                                   .saved = hdt_runner_report_ckpt,

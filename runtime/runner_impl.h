@@ -37,9 +37,10 @@ struct hdt_runner {
     char submitted[20]; /* instance of the gateway that took the job */
     long long number;   /* as people know the job: the coordinator's count */
     int rank;
-    char *coordinator; /* site that reports go to */
-    char *dir;         /* of checkpoints */
-    char *resume;      /* "": from the start */
+    char *coordinator;   /* site that reports go to */
+    char *dir;           /* of checkpoints */
+    char *resume;        /* "": from the start */
+    int64_t resume_step; /* steps done there, as the coordinator knows; -1: it does not */
 
     /* Set while building, then only read. */
     struct hdt_job job;

@@ -294,7 +294,8 @@ static uint8_t root_decide(struct hdt_runner *r)
     uint8_t flags = 0;
 
     pthread_mutex_lock(&r->lock);
-    if (r->stop == HDT_RUNNER_CHECKPOINT) {
+    if (r->stop == HDT_RUNNER_CHECKPOINT ||
+        (r->stop == HDT_RUNNER_BOUNDARY && every > 0 && (r->step + 1) % every == 0)) {
         flags |= HDT_SYNC_STOP;
     }
     pthread_mutex_unlock(&r->lock);

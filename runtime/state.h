@@ -55,6 +55,8 @@ struct hdt_state_conf {
     struct hdt_stage **stages; /* by plan index; NULL where another rank's */
     const char *dir;           /* of checkpoints; on the checkpoint rank */
     int64_t keep;
+    int64_t newest_step; /* a checkpoint to load that was damaged or removed is replaced by this
+                            job's newest sound one in `dir`, at or below this step; -1: by none */
     struct hdt_ckpt_owner owner;
     const json_t *job;
     bool background;         /* make room for a snapshot */
@@ -107,6 +109,8 @@ enum hdt_status hdt_state_save_error(struct hdt_state *state, struct hdt_error *
  * the checkpoint rank knows. */
 enum hdt_status hdt_state_load(struct hdt_state *state, const char *path,
                                struct hdt_ckpt_meta *meta, struct hdt_error *err);
+/* The checkpoint that was loaded in place of the one that could not be; "": that one was. */
+const char *hdt_state_older(const struct hdt_state *state);
 
 #ifdef __cplusplus
 }

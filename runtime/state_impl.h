@@ -20,6 +20,7 @@ struct hdt_state {
     uint64_t *digests; /* of the snapshot's pairs, in the walk's order */
     uint8_t *slab;     /* STATE_SLAB_BYTES */
     XXH3_state_t *xxh3;
+    char older[4096]; /* hdt_state_older */
     struct hdt_ckpt_meta meta;
     int64_t keepalive_us;
     atomic_ullong n_moved; /* slabs and other pieces of work of saves */

@@ -6,6 +6,7 @@
 
 #include "src/base/buf.h"
 #include "src/base/clock.h"
+#include "src/base/log.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -177,17 +178,42 @@ static enum hdt_status load_flush(struct hdt_state *state, struct hdt_error *err
     return HDT_OK;
 }
 
-static enum hdt_status load_read(struct hdt_state *state, const char *path, struct hdt_error *err)
+/* The checkpoint at `path`, or an older one of the job when that one was damaged or removed.
+ * Opening checks every byte, and nothing has gone to another rank before. */
+static enum hdt_status load_open(struct hdt_state *state, const char *path,
+                                 struct hdt_ckpt_reader **reader, struct hdt_error *err)
 {
     const struct hdt_ckpt_open how = {
         .model = state->conf.model, .progress = keepalive, .arg = state};
+    const struct hdt_ckpt_query query = {
+        .max_step = state->conf.newest_step, .owner = &state->conf.owner, .every_byte = true};
+    enum hdt_status status = hdt_ckpt_reader_open(path, &how, reader, err);
+    struct hdt_ckpt_found found;
+    struct hdt_error none = {0};
+
+    if (status == HDT_OK || status == HDT_ECANCELED || state->conf.newest_step < 0) {
+        return status;
+    }
+    if (hdt_ckpt_newest(state->conf.dir, &query, &found, &none) != HDT_OK) {
+        err->status = HDT_ENOENT; /* a repetition brings none */
+        hdt_error_prefix(err, "no checkpoint of this job can be used");
+        return HDT_ENOENT;
+    }
+    hdt_log_failure(HDT_LOG_WARN, err);
+    hdt_log_warn("'%s' cannot be used: going on from '%s'", path, found.path);
+    snprintf(state->older, sizeof(state->older), "%s", found.path);
+    return hdt_ckpt_reader_open(found.path, &how, reader, err);
+}
+
+static enum hdt_status load_read(struct hdt_state *state, const char *path, struct hdt_error *err)
+{
     struct hdt_ckpt_reader *reader;
     enum hdt_status status;
     struct state_peer *peers;
     size_t n_peers;
 
     state->keepalive_us = hdt_clock_now_us();
-    HDT_TRY(hdt_ckpt_reader_open(path, &how, &reader, err));
+    HDT_TRY(load_open(state, path, &reader, err));
     state->meta = *hdt_ckpt_reader_meta(reader);
     state->meta.job = NULL;
     n_peers = hdt_state_peers(state, HDT_FLOW_STATE_IN, &peers);
@@ -280,6 +306,11 @@ static enum hdt_status load_receive(struct hdt_state *state, int flow, struct hd
                              "says");
     }
     return HDT_OK;
+}
+
+const char *hdt_state_older(const struct hdt_state *state)
+{
+    return state->older;
 }
 
 enum hdt_status hdt_state_load(struct hdt_state *state, const char *path,

@@ -62,6 +62,7 @@ struct hdt_follow {
     int64_t heard_us, said_us;       /* last event; last word about waiting */
     int64_t asked_us;                /* when the gateway was last asked whether it lives */
     int64_t recovering_us, until_us; /* since; what is waited for, until; 0: none */
+    bool knows_why_not;              /* that the job cannot go on without those who are away */
     char waits_for[256];
     bool on_tty;
     int line_len;

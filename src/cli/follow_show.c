@@ -190,6 +190,17 @@ static void restart_describe(const struct hdt_follow *f, const json_t *body)
     putchar('\n');
 }
 
+/* No plan does without those who are away: said once, since the wait is then a long one. */
+static void why_not_show(struct hdt_follow *f, const json_t *body)
+{
+    const char *why = text_of(body, "why_not_without");
+
+    if (why[0] && !f->knows_why_not) {
+        f->knows_why_not = true;
+        hdt_follow_show(f, "  it cannot go on without %s: %s", f->waits_for, why);
+    }
+}
+
 /* Said when it begins; then when somebody else is waited for. */
 static void recovering_show(struct hdt_follow *f, const json_t *body, bool is_new)
 {
@@ -210,7 +221,9 @@ static void recovering_show(struct hdt_follow *f, const json_t *body, bool is_ne
                         : strcmp(reason, "replan") == 0 ? "it moves to the new plan"
                                                         : reason);
         restart_describe(f, body);
+        f->knows_why_not = false;
     } else if (strcmp(before, f->waits_for) == 0) {
+        why_not_show(f, body);
         return;
     }
     hdt_follow_show(f, "  %s", wait);
@@ -248,6 +261,10 @@ void hdt_follow_show_restart(struct hdt_follow *f, const json_t *body)
 
 void hdt_follow_show_replan(struct hdt_follow *f, const json_t *body)
 {
+    if (strcmp(text_of(body, "cause"), "loss") == 0) {
+        hdt_follow_show(f, "job %lld: %s", (long long)f->number, text_of(body, "reason"));
+        return;
+    }
     hdt_follow_show(f, "step %lld: a faster plan, %.3f -> %.3f s a step: %s", int_of(body, "step"),
                     real_of(body, "from_step_s"), real_of(body, "to_step_s"),
                     text_of(body, "reason"));

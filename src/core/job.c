@@ -94,18 +94,36 @@ static const struct hdt_conf_row plan_rows[] = {
                      "embedding, each block, and the head. Empty: the planner cuts."),
     HDT_CONF_END};
 
-static const char *const on_loss_names[] = {"wait", "fail", NULL};
+static const char *const on_loss_names[] = {"wait", "shrink", "fail", NULL};
 
 static const struct hdt_conf_row recovery_rows[] = {
     HDT_CONF_ENUM(
-        struct hdt_job_recovery, on_loss, "wait", on_loss_names,
-        "When a worker or its site is lost: wait until it is back and go on from the last "
-        "checkpoint, or fail."),
+        struct hdt_job_recovery, on_loss, "shrink", on_loss_names,
+        "When a worker or its site is lost, the job goes on from the last checkpoint: as soon as "
+        "it is back (wait), or when it is not back after recovery.wait, without it (shrink), or "
+        "it fails. Shrink is the default since a slower run is worth more than one that stands, "
+        "and its bits are the same."),
+    HDT_CONF_DURATION(struct hdt_job_recovery, wait, "2m", 0, 8.64e10,
+                      "How long a lost worker is waited for before the job is planned without it."),
     HDT_CONF_DURATION(struct hdt_job_recovery, give_up, "24h", 1e3, 8.64e10,
                       "The job fails when its workers are not back after so long."),
     HDT_CONF_INT(struct hdt_job_recovery, attempts, "5", 0, 1000,
                  "Restarts in a row that bring neither a new step nor a new checkpoint; then the "
                  "job fails."),
+    HDT_CONF_END};
+
+static const struct hdt_conf_row replan_rows[] = {
+    {.name = "auto",
+     .type = HDT_CONF_T_BOOL,
+     .offset = offsetof(struct hdt_job_replan, automatic),
+     .def = "true",
+     .help = "Take a faster plan at a checkpoint when one is found and pays: steps take longer or "
+             "shorter than predicted, or a worker joined. The bits are the same."},
+    HDT_CONF_FLOAT(struct hdt_job_replan, drift, "0.15", 0.01, 100,
+                   "Difference of ten measured steps from the prediction, as a share of it, from "
+                   "which on another plan is looked for."),
+    HDT_CONF_FLOAT(struct hdt_job_replan, gain, "0.05", 0, 1,
+                   "Least share of the step time that another plan must save."),
     HDT_CONF_END};
 
 static const struct hdt_conf_row job_rows[] = {
@@ -128,6 +146,7 @@ static const struct hdt_conf_row job_rows[] = {
     HDT_CONF_SECTION(struct hdt_job, plan, plan_rows, "Limits for the planner."),
     HDT_CONF_SECTION(struct hdt_job, recovery, recovery_rows,
                      "What happens when a worker is lost in a run."),
+    HDT_CONF_SECTION(struct hdt_job, replan, replan_rows, "Another plan in a run."),
     HDT_CONF_DURATION(struct hdt_job, progress_timeout, "0s", 0, HDT_DEADLINES_KNOB_MAX_MS,
                       "The job fails when nothing moved for so long; 0: as long as the gateways "
                       "say (progress_timeout in gateway.yaml). Long steps, large models and slow "

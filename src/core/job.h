@@ -78,12 +78,21 @@ struct hdt_job_plan {
 };
 
 /* What happens when a worker of the job is lost. */
-enum hdt_on_loss { HDT_ON_LOSS_WAIT, HDT_ON_LOSS_FAIL };
+enum hdt_on_loss { HDT_ON_LOSS_WAIT, HDT_ON_LOSS_SHRINK, HDT_ON_LOSS_FAIL };
 
 struct hdt_job_recovery {
-    int on_loss;      /* enum hdt_on_loss [wait] */
+    int on_loss;      /* enum hdt_on_loss [shrink] */
+    int64_t wait;     /* DURATION ms [2m], 0..1000d: so long for a lost worker, then without it */
     int64_t give_up;  /* DURATION ms [24h], 1s..1000d: so long without its workers: the job fails */
     int64_t attempts; /* [5] restarts in a row that bring no new step or checkpoint */
+};
+
+/* Another plan in a run, when it pays. */
+struct hdt_job_replan {
+    bool automatic; /* `auto` [true] */
+    double
+        drift; /* [0.15] |measured / predicted - 1| of the step time from which on one is sought */
+    double gain; /* [0.05] least 1 - new / present */
 };
 
 struct hdt_job {
@@ -100,6 +109,7 @@ struct hdt_job {
     struct hdt_job_eval eval;
     struct hdt_job_plan plan;
     struct hdt_job_recovery recovery;
+    struct hdt_job_replan replan;
     int64_t progress_timeout; /* DURATION ms [0s], 0..24h: nothing moved for so long: the job fails;
                                  0: the coordinating gateway's. Workers never see 0 */
 };

@@ -16,7 +16,7 @@ steps=${HDT_BENCH_STEPS:-30}
 
 # case_run NAME LINK SPEED-B [JOB-LINE...]: one row of measurements into $tmp/NAME.
 case_run() {
-    local name=$1 link=$2 slow=$3 cpu t0 share
+    local name=$1 link=$2 slow=$3 cpu t0 share job
 
     shift 3
     # shellcheck disable=SC2086 # words of the link
@@ -25,11 +25,12 @@ case_run() {
     worker b w0
     expect_federation a 2 2
     slow_down b "$slow"
-    rig_job "$work/job.yaml" "$steps" "$@"
-    hdt plan --gateway "$(gateway_of a)" --remeasure "$work/job.yaml" >"$work/plan.log" 2>&1
+    job=$work/$name-$round.yaml # its checkpoint lies beside it
+    rig_job "$job" "$steps" "$@"
+    hdt plan --gateway "$(gateway_of a)" --remeasure "$job" >"$work/plan.log" 2>&1
     cpu=$(cpu_s "$(cat "$work/lab/wanem.pid")")
     t0=$(date +%s.%N)
-    hdt submit --gateway "$(gateway_of a)" --json "$work/run.json" "$work/job.yaml" \
+    hdt submit --gateway "$(gateway_of a)" --json "$work/run.json" "$job" \
         >"$work/run.log" 2>&1 || rig_fail "$name: $(tail -n 2 "$work/run.log")"
     share=$(awk -v a="$cpu" -v b="$(cpu_s "$(cat "$work/lab/wanem.pid")")" -v t0="$t0" \
         -v t1="$(date +%s.%N)" 'BEGIN { print (b - a) / (t1 - t0) / 2 }')

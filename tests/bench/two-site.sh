@@ -16,12 +16,14 @@ steps=${HDT_BENCH_STEPS:-14}
 
 # side NAME LINK...: tokens/s of one run into $tmp/NAME.
 side() {
-    local name=$1
+    local name=$1 job=$work/$1-$round.yaml
 
     shift
+    # The cut is the same for both, so that only the link differs.
+    rig_job "$job" "$steps" "plan.cut: [a/w0=4, b/w0=4]" "batch.n_micro_batches: 32"
     "$lab" ctl link a b "$@" >/dev/null
-    hdt plan --gateway "$(gateway_of a)" --remeasure "$work/$name.yaml" >"$work/plan.log" 2>&1
-    hdt submit --gateway "$(gateway_of a)" --json "$work/run.json" "$work/$name.yaml" \
+    hdt plan --gateway "$(gateway_of a)" --remeasure "$job" >"$work/plan.log" 2>&1
+    hdt submit --gateway "$(gateway_of a)" --json "$work/run.json" "$job" \
         >"$work/run.log" 2>&1 || rig_fail "$name: $(tail -n 2 "$work/run.log")"
     field "$work/run.json" tokens_per_s >>"$tmp/$name"
     echo >>"$tmp/$name"
@@ -37,9 +39,6 @@ bench_run() {
     worker a w0
     worker b w0
     expect_federation a 2 2
-    # The cut is the same for both, so that only the link differs.
-    rig_job "$work/wan.yaml" "$steps" "plan.cut: [a/w0=4, b/w0=4]" "batch.n_micro_batches: 32"
-    cp "$work/wan.yaml" "$work/none.yaml"
     for ((round = 0; round < rounds; round++)); do
         side wan rate 200mbit rtt 40ms
         side none rate max rtt 0ms

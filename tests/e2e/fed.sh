@@ -74,7 +74,7 @@ cert_between() {
         >"$made/log" 2>&1 || fail "openssl: $(tail -n 3 "$made/log")"
 }
 
-# Settings of site NAME. Others by variables of the caller: listen, lan, crl, http, ca, knob.
+# Settings of site NAME. Others by variables of the caller: listen, rate, lan, crl, http, ca, knob.
 gateway_conf() { # NAME [PEER=ADDRESS...]
     local name=$1 peer
 
@@ -88,6 +88,7 @@ gateway_conf() { # NAME [PEER=ADDRESS...]
         printf 'tls:\n  ca: tls/ca.pem\n  cert: tls/cert.pem\n  key: tls/key.pem\n'
         [ -z "${crl:-}" ] || printf '  crl: %s\n' "$crl"
         printf 'wan:\n  listen: "%s"\n' "${listen-127.0.0.1:0}"
+        [ -z "${rate:-}" ] || printf '  rate: %s\n' "$rate"
         printf 'lan:\n  socket: %s\n  listen: "%s"\n' "$work/$name/sock" "${lan:-}"
         printf 'http:\n  listen: "%s"\n' "${http-127.0.0.1:0}"
         printf 'data:\n  memory: 192MiB\n'

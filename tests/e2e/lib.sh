@@ -82,9 +82,9 @@ quickstart() { # NAME OPTION...
 
 can_have_wan() { HDT_WANEM=$build/hdt-wanem "$src/scripts/wan-lab" check >/dev/null 2>&1; }
 
-# wait_until SECONDS COMMAND...: true as soon as the command is.
+# wait_until SECONDS COMMAND...: true as soon as the command is. Beside other tests the patience is more.
 wait_until() {
-    local end=$((SECONDS + $1))
+    local end=$((SECONDS + $1 * ${HDT_TEST_PATIENCE:-1}))
 
     shift
     until "$@"; do

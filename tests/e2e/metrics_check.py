@@ -12,7 +12,8 @@ import sys
 
 UNITS = {"bytes": "bytes", "seconds": "seconds", "bytes_per_second": "bytes a second",
          "tokens_per_second": "tokens a second"}
-TYPES = {"integer": int, "number": (int, float, type(None)), "array": list, "string": str}
+TYPES = {"integer": int, "number": (int, float, type(None)), "array": list, "string": str,
+         "object": dict}
 SCRAPER_LABELS = {"job", "instance"}
 problems = []
 
@@ -116,12 +117,14 @@ def page(doc_path, page_path):
 def lines(doc_path, path):
     rows = tables(doc_path)
     kinds = {"A line of a step": "loss", "A line of an evaluation": "val_loss",
-             "After a loss, when the job trains again, a line of a restart": "event"}
+             "After a loss, when the job trains again, a line of a restart": "restart",
+             "When the job goes on with another plan, a line of it": "replan",
+             "When a checkpoint cannot be written, and the job goes on, a line of that": "ckpt.failed"}
     fields = {kind: {row[0]: row[1] for row in rows[title]} for title, kind in kinds.items()}
     seen = {kind: 0 for kind in fields}
     for text in open(path, encoding="utf-8"):
         line = json.loads(text)
-        kind = next((key for key in ("event", "val_loss") if key in line), "loss")
+        kind = line.get("event", "val_loss" if "val_loss" in line else "loss")
         seen[kind] += 1
         for name in sorted(line.keys() ^ fields[kind].keys()):
             wrong(f"{name}: {'not documented' if name in line else 'missing'} in {text.strip()}")
@@ -132,7 +135,7 @@ def lines(doc_path, path):
             if rank.keys() != {"rank", "busy_s", "wait_s"}:
                 wrong(f"ranks: {rank}")
     for kind, n in seen.items():
-        if n == 0 and kind != "event":
+        if n == 0 and kind in ("loss", "val_loss"):
             wrong(f"no line with {kind} in {path}")
 
 

@@ -61,6 +61,7 @@ same "the same weights" "$(field cut.json weights_digest)" "$(field whole.json w
 section "a worker is killed"
 for victim in b/w0 a/w0; do
     log=killed-${victim%/*}
+    rm -rf long.yaml-ckpt # another job's
     hdt submit --gateway "$(gateway_of a)" long.yaml >"$log.log" 2>&1 &
     pid=$!
     wait_until 20 at_step "$log" 3 || fail "no step 3"
@@ -130,6 +131,7 @@ term() { # TEXT PID
     kill -TERM "$2"
     ends "$1" "$2" 2
 }
+rm -rf long.yaml-ckpt # another job's
 check "detach" submit a long --detach
 number=$(sed -n 's/^job \([0-9]*\) .*submitted.*/\1/p' long.log)
 check "running" wait_until 10 running

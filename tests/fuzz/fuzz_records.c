@@ -184,6 +184,9 @@ static void opening_run(struct hdt_engine *engine, struct hdt_task *task)
 
     plain = hdt_wan_events;
     plain.up = peer_up;
+    HDT_ASSERT(hdt_stream_open(engine, conn->fd, &conf, &plain, conn, &conn->stream, &err) ==
+               HDT_OK);
+    conn->fd = -1; /* its events come later, from the loop */
     hdt_dp_lock(dp);
     conn->peer = hdt_peer_get(dp, "site-b");
     session->refs = 1;
@@ -202,9 +205,6 @@ static void opening_run(struct hdt_engine *engine, struct hdt_task *task)
     }
     hdt_flow_ends_resync(conn->peer);
     hdt_dp_unlock(dp);
-    HDT_ASSERT(hdt_stream_open(engine, conn->fd, &conf, &plain, conn, &conn->stream, &err) ==
-               HDT_OK);
-    conn->fd = -1;
     atomic_store(&opening->is_done, true);
 }
 
@@ -307,14 +307,14 @@ static void flows_open(struct bench *bench, uint64_t client)
 static void bench_open(struct bench *bench)
 {
     struct hdt_dataplane_conf conf = {.site = "site-a",
-                                            .federation = "fed",
-                                            .instance = 1,
-                                            .version = "fuzz",
-                                            .n_io_threads = 1,
-                                            .n_codec_threads = 1,
-                                            .n_streams = 1,
-                                            .chunk_bytes = CHUNK,
-                                            .memory_bytes = 64 << 20};
+                                      .federation = "fed",
+                                      .instance = 1,
+                                      .version = "fuzz",
+                                      .n_io_threads = 1,
+                                      .n_codec_threads = 1,
+                                      .n_streams = 1,
+                                      .chunk_bytes = CHUNK,
+                                      .memory_bytes = 64 << 20};
     struct hdt_error err = {0};
     struct hdt_conn *conn;
 

@@ -3,6 +3,7 @@
 
 #include "tests/support/control_rig.h"
 #include "gateway/member.h"
+#include "gateway/planner.h"
 #include "gateway/store.h"
 #include "src/base/buf.h"
 #include "src/base/log.h"
@@ -57,6 +58,7 @@ void hdt_ctl_gateway_close(void)
 {
     hdt_member_free(&hdt_ctl_gw);
     hdt_survey_free(&hdt_ctl_gw);
+    hdt_planner_close(&hdt_ctl_gw);
     hdt_coordinator_free(&hdt_ctl_gw);
     hdt_route_free(&hdt_ctl_gw);
     hdt_federation_free(&hdt_ctl_gw);

@@ -345,6 +345,24 @@ Test(port, the_coordinator_may_ask_for_reports_again)
     expect_steps(1, 1);
 }
 
+/* The step comes next of its epoch; what was on its way of older ones may come before. */
+static void expect_step_of(json_int_t epoch, int step)
+{
+    json_int_t got = 0;
+
+    while (got < epoch) {
+        json_t *msg = hdt_fake_gateway_take(gateway, "step", 20000);
+
+        cr_assert(msg, "step %d did not come", step);
+        got = json_integer_value(json_object_get(hdt_msg_body(msg), "epoch"));
+        cr_assert_leq(got, epoch);
+        if (got == epoch) {
+            cr_assert_eq(json_integer_value(json_object_get(hdt_msg_body(msg), "step")), step);
+        }
+        json_decref(msg);
+    }
+}
+
 Test(port, a_new_epoch_ends_the_reports_of_the_old_one)
 {
     port_start(0, 20000);
@@ -354,14 +372,14 @@ Test(port, a_new_epoch_ends_the_reports_of_the_old_one)
     }
     report(40, 2);
     hdt_fake_gateway_lose(gateway, 0);
-    expect_steps(40, 40);
+    expect_step_of(2, 40);
     hdt_fake_gateway_lose(gateway, 1 << 20);
     report(41, 2);
     hdt_port_reports_end(ports[0], 1234567, 2);
     hdt_fake_gateway_lose(gateway, 0);
     hdt_port_break(ports[0]);
     report(7, 3);
-    expect_steps(7, 7);
+    expect_step_of(3, 7);
     expect_no_more();
 }
 

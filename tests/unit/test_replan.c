@@ -1,0 +1,225 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A job that runs slower than its plan said moves to another one: over a data plane without
+ * sockets, with the real planner. */
+#include "config.h"
+
+#include "gateway/planner.h"
+#include "gateway/replan.h"
+#include "src/base/buf.h"
+#include "src/core/msg.h"
+#include "tests/support/loss_rig.h"
+
+#include <criterion/criterion.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+
+TestSuite(replan, .init = hdt_ctl_setup, .fini = hdt_ctl_teardown);
+
+#define N_STEPS 1000
+
+static void add_worker(struct hdt_cluster *cluster, const char *site)
+{
+    struct hdt_cluster_worker w = {
+        .device = "test", .backend = "cpu", .memory_bytes = UINT64_C(8) << 30, .n_threads = 1};
+
+    snprintf(w.site, sizeof(w.site), "%s", site);
+    snprintf(w.name, sizeof(w.name), "w0");
+    w.profile = (struct hdt_profile){.valid = true,
+                                     .micro_batch = 8,
+                                     .seq_len = 16,
+                                     .embed_fwd_s = 1e-4,
+                                     .embed_bwd_s = 1e-4,
+                                     .block_fwd_s = 0.01,
+                                     .block_bwd_s = 0.02,
+                                     .head_fwd_s = 1e-3,
+                                     .head_bwd_s = 1e-3,
+                                     .step_s_per_param = 1e-9,
+                                     .op_overhead_s = 1e-5,
+                                     .cast_bytes_per_s = 1e9};
+    hdt_cluster_add_site(cluster, site);
+    hdt_cluster_add_worker(cluster, &w);
+}
+
+/* Two workers, equally fast, and a link that is no hindrance. */
+static void two_workers(struct hdt_cluster *cluster)
+{
+    struct hdt_cluster_link link = {
+        .from = "a", .to = "b", .up = true, .rate_bytes_per_s = 1e8, .rtt_s = 1e-3};
+
+    memset(cluster, 0, sizeof(*cluster));
+    add_worker(cluster, "a");
+    add_worker(cluster, "b");
+    hdt_cluster_add_link(cluster, &link);
+    snprintf(link.from, sizeof(link.from), "b");
+    snprintf(link.to, sizeof(link.to), "a");
+    hdt_cluster_add_link(cluster, &link);
+}
+
+/* The job runs under the best plan for two equal workers. */
+static struct hdt_gwjob *running_as_planned(int every)
+{
+    struct hdt_gwjob *job = hdt_loss_running();
+    const struct hdt_gwreplan said = {.cause = "test"};
+    struct hdt_model_config model;
+    struct hdt_search_result result;
+    struct hdt_error err = {0};
+    struct hdt_cluster cluster;
+    const struct hdt_cost_inputs in = {&job->conf, &model, &cluster};
+    json_t *json;
+
+    two_workers(&cluster);
+    cr_assert_eq(hdt_model_from_json(job->model_json, "model", &model, &err), HDT_OK);
+    free(job->conf.data.site);
+    job->conf.data.site = hdt_strdup("a");
+    job->conf.steps = N_STEPS;
+    job->conf.checkpoint.every = every;
+    cr_assert_eq(hdt_search_plan(&in, &result, &err), HDT_OK, "%s", err.msg);
+    cr_assert_eq(result.plan.n_ranks, 2, "both are used");
+    json = hdt_cluster_to_json(&cluster);
+    hdt_gwjob_take_plan(&hdt_ctl_gw, job, &result.plan, json, &said);
+    json_decref(json);
+    hdt_search_result_release(&result);
+    hdt_cluster_release(&cluster);
+    fake_dataplane_reset();
+    return job;
+}
+
+/* Steps that take so long, of which each rank is busy for so long. */
+static void run_steps(struct hdt_gwjob *job, int n, double step_s, double a_s, double b_s)
+{
+    for (int i = 0; i < n; i++) {
+        const char *first = job->plan.ranks[0].site;
+        double busy0_s = strcmp(first, "a") == 0 ? a_s : b_s;
+        double busy1_s = strcmp(first, "a") == 0 ? b_s : a_s;
+        json_t *body =
+            json_pack("{s:I, s:f, s:f, s:i, s:[{s:i, s:f}, {s:i, s:f}]}", "step",
+                      (json_int_t)job->step + 1, "loss", 2.5, "step_s", step_s, "tokens", 1024,
+                      "ranks", "rank", 0, "busy_s", busy0_s, "rank", 1, "busy_s", busy1_s);
+        json_t *msg = hdt_loss_report("step", job, body);
+
+        if (job->plan.root_rank == 0 && strcmp(first, "a") == 0) {
+            hdt_ctl_from_client(HDT_CTL_WORKER, msg);
+        } else {
+            hdt_ctl_from_peer("b", "b/w0", msg);
+        }
+    }
+}
+
+static void planner_answers(void)
+{
+    struct pollfd fd = {.fd = hdt_planner_fd(&hdt_ctl_gw), .events = POLLIN};
+
+    cr_assert_geq(fd.fd, 0, "the plan is judged");
+    cr_assert_eq(poll(&fd, 1, 60000), 1);
+    hdt_planner_dispatch(&hdt_ctl_gw);
+}
+
+static const char *stop_mode_told(const char *to)
+{
+    json_t *msg = fake_dataplane_take(to, "stop");
+
+    return json_string_value(json_object_get(hdt_msg_body(msg), "mode"));
+}
+
+/* b/w0 computes six times slower than planned. */
+static struct hdt_gwjob *drifted(int every)
+{
+    struct hdt_gwjob *job = running_as_planned(every);
+
+    run_steps(job, 12, 6 * job->plan.step_s, 0.26, 6 * 0.26);
+    planner_answers();
+    return job;
+}
+
+static void all_end(struct hdt_gwjob *job, int64_t step)
+{
+    const uint32_t epoch = job->epoch;
+
+    hdt_loss_report_checkpoint(job, (int)step, "/ckpt/step-x");
+    hdt_ctl_from_client(HDT_CTL_WORKER,
+                        hdt_loss_report("done", job,
+                                        json_pack("{s:I, s:s}", "steps", (json_int_t)step,
+                                                  "weights_digest", "00ff")));
+    for (int rank = 0; rank < 2 && job->epoch == epoch; rank++) {
+        json_t *msg = hdt_loss_report("rank.done", job, json_pack("{s:i}", "rank", rank));
+
+        if (strcmp(job->plan.ranks[rank].site, "a") == 0) {
+            hdt_ctl_from_client(HDT_CTL_WORKER, msg);
+        } else {
+            hdt_ctl_from_peer("b", "b/w0", msg);
+        }
+    }
+}
+
+Test(replan, a_run_as_planned_is_left_alone)
+{
+    struct hdt_gwjob *job = running_as_planned(10);
+
+    run_steps(job, 50, job->plan.step_s, 0.26, 0.26);
+    cr_expect_eq(hdt_planner_fd(&hdt_ctl_gw), -1, "no plan was looked for");
+}
+
+Test(replan, a_slow_worker_gets_less_at_the_next_checkpoint)
+{
+    struct hdt_gwjob *job = drifted(50);
+    const char *mode = stop_mode_told("b");
+
+    cr_assert_not_null(mode);
+    cr_expect_str_eq(mode, "boundary");
+    cr_expect_eq(job->state, HDT_GWJOB_RUNNING, "it trains until then");
+    all_end(job, 50);
+    cr_expect_eq(job->epoch, 2);
+    cr_expect_eq(job->state, HDT_GWJOB_RECOVERING);
+    cr_expect_eq(job->n_attempts, 0, "that is no attempt");
+    cr_expect_eq(hdt_gwjob_resume_step(job), 50, "and loses no step");
+    for (size_t i = 0; i < job->plan.n_stages; i++) {
+        const struct hdt_plan_stage *s = &job->plan.stages[i];
+
+        if (strcmp(job->plan.ranks[s->rank].site, "b") == 0) {
+            cr_expect_lt(s->unit_end - s->unit_begin, 2, "b/w0 has less than before");
+        }
+    }
+}
+
+Test(replan, without_periodic_checkpoints_the_run_makes_one)
+{
+    const char *mode;
+
+    drifted(0);
+    mode = stop_mode_told("b");
+    cr_assert_not_null(mode);
+    cr_expect_str_eq(mode, "checkpoint");
+}
+
+Test(replan, a_user_who_stops_the_job_is_obeyed)
+{
+    struct hdt_gwjob *job = drifted(50);
+
+    hdt_loss_stop_job();
+    all_end(job, 14);
+    cr_expect_eq(job->epoch, 1);
+    cr_expect_neq(job->state, HDT_GWJOB_RECOVERING);
+}
+
+Test(replan, a_gateway_that_was_restarted_meanwhile_goes_on_with_the_job)
+{
+    struct hdt_gwjob *job = running_as_planned(50);
+
+    /* The root was told to stop by the gateway before this one, which took the plan with it. */
+    all_end(job, 50);
+    cr_expect_eq(job->epoch, 2);
+    cr_expect_eq(job->state, HDT_GWJOB_RECOVERING);
+    cr_expect_eq(job->plan.n_ranks, 2);
+}
+
+Test(replan, a_loss_meanwhile_comes_first)
+{
+    struct hdt_gwjob *job = drifted(50);
+
+    hdt_loss_other_worker_is(false, "7");
+    hdt_loss_pass(4000000);
+    cr_expect_eq(job->state, HDT_GWJOB_RECOVERING);
+    cr_expect_null(hdt_replan_stop_mode(job));
+    cr_expect_eq(job->plan.n_ranks, 2, "it goes on as it was");
+}

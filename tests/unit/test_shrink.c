@@ -1,0 +1,184 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A job that goes on without a worker: over a data plane without sockets, with the real planner. */
+#include "config.h"
+
+#include "gateway/planner.h"
+#include "gateway/recovery.h"
+#include "src/core/msg.h"
+#include "tests/support/loss_rig.h"
+
+#include <criterion/criterion.h>
+#include <poll.h>
+#include <string.h>
+
+TestSuite(shrink, .init = hdt_ctl_setup, .fini = hdt_ctl_teardown);
+
+/* ---- without a worker that does not come back ---- */
+
+static json_t *profile(double block_s)
+{
+    const struct hdt_profile p = {.valid = true,
+                                  .micro_batch = 8,
+                                  .seq_len = 16,
+                                  .embed_fwd_s = 1e-4,
+                                  .embed_bwd_s = 1e-4,
+                                  .block_fwd_s = block_s,
+                                  .block_bwd_s = 2 * block_s,
+                                  .head_fwd_s = 1e-3,
+                                  .head_bwd_s = 1e-3,
+                                  .step_s_per_param = 1e-9,
+                                  .op_overhead_s = 1e-5,
+                                  .cast_bytes_per_s = 1e9};
+
+    return json_pack("{s:o}", "profile", hdt_profile_to_json(&p));
+}
+
+/* Let the gateway measure: our link to b, b's to us, and a/w0. */
+static void answer_survey(void)
+{
+    json_t *measure, *links;
+
+    hdt_survey_probed(&hdt_ctl_gw, "b", 1e7, 0.01);
+    measure = fake_dataplane_take("b", "links.measure");
+    cr_assert_not_null(measure);
+    links = json_pack("{s:[{s:s, s:s, s:b, s:f, s:f, s:f, s:f}]}", "links", "from", "b", "to", "a",
+                      "up", 1, "rate_bytes_per_s", 1e7, "rtt_s", 0.01, "lossless_bytes_per_s", 1e8,
+                      "lossless_ratio", 1.1);
+    hdt_ctl_from_peer("b", "b", hdt_msg_reply(measure, "links.are", links));
+    json_decref(measure);
+    cr_assert(hdt_loss_answer("1", "profile", "profile.is", profile(0.01)),
+              "a/w0 is free: it is measured");
+}
+
+/* The search has its own thread. */
+static void planner_answers(void)
+{
+    struct pollfd fd = {.fd = hdt_planner_fd(&hdt_ctl_gw), .events = POLLIN};
+
+    cr_assert_geq(fd.fd, 0, "a plan is looked for");
+    cr_assert_eq(poll(&fd, 1, 60000), 1);
+    hdt_planner_dispatch(&hdt_ctl_gw);
+}
+
+/* b/w0 is lost and stays away for longer than the job waits; a/w0 is free. */
+static struct hdt_gwjob *waited_in_vain(void)
+{
+    struct hdt_gwjob *job = hdt_loss_running();
+
+    hdt_loss_report_checkpoint(job, 1, "/ckpt/step-00000001");
+    hdt_loss_other_worker_is(false, "7");
+    hdt_loss_pass(4000000);
+    cr_assert_eq(job->state, HDT_GWJOB_RECOVERING);
+    cr_assert(hdt_loss_answer_released("1"));
+    hdt_loss_pass(100000000);
+    cr_expect_null(fake_dataplane_take("1", "profile"), "it may still come back");
+    hdt_loss_pass(20000000);
+    return job;
+}
+
+static json_t *event_named(const char *name)
+{
+    json_t *event;
+
+    while ((event = fake_dataplane_take("2", "job.event"))) {
+        const char *text = json_string_value(json_object_get(hdt_msg_body(event), "event"));
+
+        if (text && strcmp(text, name) == 0) {
+            return event;
+        }
+        json_decref(event);
+    }
+    return NULL;
+}
+
+Test(shrink, a_job_goes_on_without_a_worker_that_does_not_come_back)
+{
+    struct hdt_gwjob *job = waited_in_vain();
+    json_t *msg;
+    const char *reason;
+
+    answer_survey();
+    planner_answers();
+    cr_assert_eq(job->plan.n_ranks, 1);
+    cr_expect_str_eq(job->plan.ranks[0].site, "a");
+    cr_expect_eq(job->plan.stages[job->plan.n_stages - 1].unit_end, 4, "all of the model");
+    msg = event_named("replan");
+    cr_assert_not_null(msg);
+    reason = json_string_value(json_object_get(hdt_msg_body(msg), "reason"));
+    cr_expect_not_null(strstr(reason, "b/w0 did not come back in 12"), "%s", reason);
+    cr_expect_not_null(strstr(reason, "2 blocks on a/w0"), "%s", reason);
+    json_decref(msg);
+    cr_expect(hdt_loss_answer_released("1"),
+              "those of the new plan are asked whether they are free");
+    msg = fake_dataplane_take("1", "assign");
+    cr_assert_not_null(msg);
+    cr_expect_eq(json_integer_value(json_object_get(hdt_msg_body(msg), "epoch")), 2);
+    cr_expect_eq(json_integer_value(json_object_get(hdt_msg_body(msg), "resume_step")), 1);
+    cr_expect_str_eq(json_string_value(json_object_get(hdt_msg_body(msg), "resume")),
+                     "/ckpt/step-00000001");
+    hdt_ctl_from_client(HDT_CTL_WORKER,
+                        hdt_msg_reply(msg, "ready", json_pack("{s:i}", "start_step", 1)));
+    json_decref(msg);
+    cr_expect_eq(job->state, HDT_GWJOB_RUNNING);
+    /* What was lost is nothing to the job any more. */
+    fake_dataplane_reset();
+    hdt_loss_other_worker_is(true, "8");
+    hdt_loss_tick();
+    cr_expect_eq(job->epoch, 2);
+    cr_expect_eq(job->state, HDT_GWJOB_RUNNING);
+    cr_expect_not(hdt_coordinator_worker_is_busy(&hdt_ctl_gw, "b", "w0"));
+}
+
+Test(shrink, the_plan_without_a_worker_outlives_the_gateway)
+{
+    struct hdt_gwjob *job = waited_in_vain();
+
+    answer_survey();
+    planner_answers();
+    cr_assert_eq(job->plan.n_ranks, 1);
+    hdt_ctl_gateway_restart();
+    cr_assert_not_null(hdt_ctl_gw.jobs);
+    cr_expect_eq(hdt_ctl_gw.jobs->plan.n_ranks, 1);
+    cr_expect_eq(hdt_ctl_gw.jobs->epoch, 2);
+}
+
+Test(shrink, a_worker_that_comes_back_while_a_plan_is_looked_for_is_taken)
+{
+    struct hdt_gwjob *job = waited_in_vain();
+
+    answer_survey();
+    hdt_loss_other_worker_is(true, "8");
+    hdt_loss_tick();
+    cr_assert(hdt_loss_answer_released("b"));
+    cr_expect_eq(job->state, HDT_GWJOB_PREPARING);
+    planner_answers();
+    cr_expect_eq(job->plan.n_ranks, 2);
+    cr_expect_eq(job->state, HDT_GWJOB_PREPARING);
+}
+
+Test(shrink, a_job_that_cannot_do_without_a_worker_says_so_once_and_waits)
+{
+    struct hdt_gwjob *job = hdt_loss_running();
+    json_t *plan = json_object_get(job->conf_json, "plan"), *msg;
+
+    json_object_set_new(plan, "cut", json_pack("[s, s]", "a/w0=2", "b/w0=2"));
+    hdt_loss_other_worker_is(false, "7");
+    hdt_loss_pass(4000000);
+    cr_assert(hdt_loss_answer_released("1"));
+    hdt_loss_pass(121000000);
+    answer_survey();
+    fake_dataplane_reset();
+    planner_answers();
+    cr_expect_eq(job->plan.n_ranks, 2);
+    msg = event_named("state");
+    cr_assert_not_null(msg);
+    cr_expect_not_null(
+        strstr(json_string_value(json_object_get(hdt_msg_body(msg), "why_not_without")), "b/w0"));
+    cr_expect_gt(json_integer_value(json_object_get(hdt_msg_body(msg), "until_s")), 3600,
+                 "it is waited for until recovery.give_up");
+    json_decref(msg);
+    hdt_loss_other_worker_is(true, "8");
+    hdt_loss_tick();
+    cr_assert(hdt_loss_answer_released("b"));
+    cr_expect_eq(job->state, HDT_GWJOB_PREPARING);
+}
