@@ -145,6 +145,8 @@ struct hdt_gwjob {
     char weights_digest[20];
     char *checkpoint;
     int64_t checkpoint_step; /* 0: made before this gateway started */
+    char *bad_checkpoint;    /* one that could not be used; NULL: none */
+    int64_t best_checkpoint_step;
     json_t *ranks, *traces;
     struct hdt_gwjob_wan *wan;
     size_t n_wan;
