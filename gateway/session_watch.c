@@ -234,6 +234,7 @@ static void session_measure_goodput(struct hdt_peer *peer, int64_t now_us)
         memcpy(sorted, peer->samples, sizeof(sorted));
         qsort(sorted, n, sizeof(sorted[0]), session_compare_doubles);
         peer->goodput_bytes_per_s = sorted[n / 2];
+        peer->loaded_us = now_us;
     }
     peer->window_us = now_us;
     peer->window_bytes = 0;
