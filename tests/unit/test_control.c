@@ -58,6 +58,27 @@ Test(control, messages_pass_between_clients_and_peers_with_their_true_sender)
     json_decref(msg);
 }
 
+Test(control, answers_that_nobody_waits_for_are_not_refused)
+{
+    static const char *const types[] = {"ready", "started", "released"};
+    json_t *late;
+
+    for (size_t i = 0; i < sizeof(types) / sizeof(types[0]); i++) {
+        hdt_ctl_from_client(HDT_CTL_WORKER, hdt_ctl_job_msg(types[i], 1));
+        hdt_ctl_from_peer("b", "b/w0", hdt_ctl_job_msg(types[i], 1));
+    }
+    late = hdt_msg_new("logs.are", "a/@12", NULL); /* whose client has left */
+    json_object_set_new(late, "re", json_integer(7));
+    hdt_ctl_from_peer("b", "b/w0", late);
+    cr_expect_eq(hdt_ctl_gw.n_refused_messages, 0);
+    cr_expect_null(fake_dataplane_take("1", "error"));
+    cr_expect_null(fake_dataplane_take("b", "error"));
+    hdt_ctl_from_client(HDT_CTL_OPERATOR, hdt_ctl_job_msg("released", 1));
+    hdt_ctl_from_peer("b", "b/w0", hdt_msg_new("logs.are", "a/nobody", NULL));
+    hdt_ctl_from_client(HDT_CTL_WORKER, hdt_msg_new("no.such.type", "a", NULL));
+    cr_expect_eq(hdt_ctl_gw.n_refused_messages, 3);
+}
+
 /* ---- jobs ---- */
 
 Test(control, a_run_keeps_what_it_was_planned_with)
