@@ -62,11 +62,14 @@ static enum hdt_status replay_line(struct hdt_gateway *gw, const struct hdt_gwjo
 /* How the job stands, at the end of what it did. */
 static enum hdt_status replay_state(struct hdt_gateway *gw, struct hdt_gwjob *job, const char *to)
 {
+    char from[HDT_ADDRESS_CAP];
+
     if (job->checkpoint && job->checkpoint[0]) {
+        hdt_gwjob_rank_address(job, (size_t)job->plan.checkpoint_rank, from);
         HDT_TRY(replay_event(gw, job, to, "checkpoint",
-                             json_pack("{s:I, s:I, s:s, s:f}", "epoch", (json_int_t)job->epoch,
+                             json_pack("{s:I, s:I, s:s, s:s, s:f}", "epoch", (json_int_t)job->epoch,
                                        "step", (json_int_t)job->checkpoint_step, "path",
-                                       job->checkpoint, "seconds", 0.0)));
+                                       job->checkpoint, "from", from, "seconds", 0.0)));
     }
     if (job->state == HDT_GWJOB_DONE || job->state == HDT_GWJOB_STOPPED) {
         HDT_TRY(replay_event(gw, job, to, "done", hdt_gwjob_done_body(gw, job)));

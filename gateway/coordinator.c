@@ -100,6 +100,9 @@ json_t *hdt_gwjob_state_body(struct hdt_gateway *gw, const struct hdt_gwjob *job
                (job->state == HDT_GWJOB_FAILED || job->state == HDT_GWJOB_STOPPED)) {
         json_object_set_new(body, "error", hdt_msg_error_body(&job->error));
     }
+    if (job->user_stopped && job->stopped_by[0]) {
+        json_object_set_new(body, "stopped_by", json_string(job->stopped_by));
+    }
     return body;
 }
 
@@ -158,6 +161,7 @@ json_t *hdt_gwjob_done_body(struct hdt_gateway *gw, const struct hdt_gwjob *job)
                   "checkpoint", job->checkpoint ? job->checkpoint : "", "steps",
                   (json_int_t)job->step, "wan_bytes_raw", (json_int_t)raw, "wan_bytes_sent",
                   (json_int_t)sent, "run_dir", job->run_dir, "tls", tls, "traces", job->traces);
+    json_object_set(body, "traces_from", job->traces_from);
     if (job->has_val_loss) {
         json_object_set_new(body, "val_loss", json_real(job->val_loss));
     }

@@ -121,7 +121,8 @@ struct hdt_gwjob {
     struct hdt_gwjob_wait *waits; /* those that are orders to workers */
     struct hdt_gwjob_rank *by_rank;
     bool root_done, user_stopped;
-    bool *rank_is_done; /* by rank */
+    char stopped_by[HDT_ADDRESS_CAP]; /* "": nobody, or it is not known */
+    bool *rank_is_done;               /* by rank */
     size_t n_ranks_done;
     int64_t last_report_us;        /* of any rank, signs of life among them */
     struct hdt_gwjob_alive *alive; /* by rank */
@@ -146,7 +147,8 @@ struct hdt_gwjob {
     int64_t checkpoint_step; /* 0: made before this gateway started */
     char *bad_checkpoint;    /* one that could not be used; NULL: none */
     int64_t best_checkpoint_step;
-    json_t *ranks, *traces;
+    json_t *ranks;
+    json_t *traces, *traces_from; /* paths, and the worker on whose machine each is */
     struct hdt_gwjob_wan *wan;
     size_t n_wan;
     int64_t wan_rate_us, wan_rate_sent; /* where the last rate was taken */

@@ -116,14 +116,16 @@ static bool sources_have_line(struct hdt_sources *sources, int64_t now_us)
 static void source_say(struct hdt_sources *sources, const struct hdt_source *source,
                        enum hdt_refused cause, const struct hdt_error *why, uint64_t n)
 {
+    char more[HDT_LOG_LEFT_OUT_CAP];
+
     sources->n_lines++;
     if (source->key.door == HDT_LISTENER_WAN) {
         hdt_dpevent_peer_refused(sources->dp, "", source->log[cause].address, why, n);
         return;
     }
-    hdt_log_warn("dropped a client (%s) before its hello: %s%s%s%s (%llu more like this left out)",
-                 source->log[cause].address, why->msg, why->hint[0] != '\0' ? " (hint: " : "",
-                 why->hint, why->hint[0] != '\0' ? ")" : "", (unsigned long long)(n - 1));
+    hdt_log_warn("dropped a client (%s) before its hello: %s%s%s%s%s", source->log[cause].address,
+                 why->msg, why->hint[0] != '\0' ? " (hint: " : "", why->hint,
+                 why->hint[0] != '\0' ? ")" : "", hdt_log_left_out(n - 1, more));
 }
 
 void hdt_source_refused(struct hdt_sources *sources, struct hdt_source *source,

@@ -163,6 +163,15 @@ static void stopped_error(const struct hdt_gwjob *job, const char *by, struct hd
     }
 }
 
+/* The first who asked is named. */
+static void stop_note(struct hdt_gwjob *job, const json_t *msg)
+{
+    if (!job->user_stopped) {
+        snprintf(job->stopped_by, sizeof(job->stopped_by), "%s", hdt_msg_from(msg));
+    }
+    job->user_stopped = true;
+}
+
 void hdt_coordinator_stop(struct hdt_gateway *gw, const json_t *msg)
 {
     json_int_t number = json_integer_value(json_object_get(hdt_msg_body(msg), "job"));
@@ -184,15 +193,17 @@ void hdt_coordinator_stop(struct hdt_gateway *gw, const json_t *msg)
     if (hdt_gwjob_is_over(job)) {
         hdt_gwjob_say_state(gw, job);
     } else if (job->state == HDT_GWJOB_PREPARING || job->state == HDT_GWJOB_RECOVERING) {
-        job->user_stopped = true;
+        stop_note(job, msg);
         stopped_error(job, hdt_msg_from(msg), &err);
         hdt_gwjob_fail(gw, job, &err);
     } else if (job->state == HDT_GWJOB_FINISHING) {
-        job->user_stopped = job->step < job->conf.steps; /* it would go on with another plan */
-        hdt_gwjob_save(gw, job);
+        if (job->step < job->conf.steps) { /* it would go on with another plan */
+            stop_note(job, msg);
+            hdt_gwjob_save(gw, job);
+        }
     } else if (job->state == HDT_GWJOB_RUNNING) {
         hdt_log_info("job %ld: stop asked by %s", (long)job->number, hdt_msg_from(msg));
-        job->user_stopped = true;
+        stop_note(job, msg);
         hdt_gwjob_tell_ranks(gw, job, "stop", "checkpoint");
         hdt_gwjob_set_state(gw, job, HDT_GWJOB_STOPPING);
     }

@@ -81,6 +81,8 @@ static void record_add_progress(json_t *record, struct hdt_gwjob *job)
                                      job->bad_checkpoint ? job->bad_checkpoint : "",
                                      "best_checkpoint_step", (json_int_t)job->best_checkpoint_step,
                                      "start_step", (json_int_t)job->start_step));
+    json_object_set_new(record, "stopped_by", json_string(job->stopped_by));
+    json_object_set(record, "traces_from", job->traces_from);
     if (job->cluster_json) {
         json_object_set(record, "cluster", job->cluster_json);
     }
@@ -156,6 +158,7 @@ void hdt_gwjob_free(struct hdt_gwjob *job)
     json_decref(job->cluster_json);
     json_decref(job->ranks);
     json_decref(job->traces);
+    json_decref(job->traces_from);
     hdt_journal_close(job->metrics);
     free(job->intake.taken);
     free(job->resume);
@@ -195,6 +198,7 @@ enum hdt_status hdt_gwjob_parse(json_t *body, const char *conf_key, struct hdt_g
     enum hdt_status status;
 
     job->traces = json_array();
+    job->traces_from = json_array();
     job->ranks = json_array();
     if (json_unpack(body, "{s:o, s:o, s:o, s?:o, s?:s}", conf_key, &conf, "model", &model_json,
                     "plan", &plan, "cluster", &cluster, "resume", &resume) != 0) {
@@ -244,6 +248,7 @@ static void job_load_progress(struct hdt_gwjob *job, const json_t *record)
     const char *checkpoint = json_string_value(json_object_get(record, "checkpoint"));
     const char *bad = json_string_value(json_object_get(record, "bad_checkpoint"));
     const json_t *error = json_object_get(record, "error");
+    const char *by = json_string_value(json_object_get(record, "stopped_by"));
     json_t *traces = json_object_get(record, "traces");
     const char *why = json_string_value(json_object_get(error, "msg"));
     const json_t *item;
@@ -260,11 +265,15 @@ static void job_load_progress(struct hdt_gwjob *job, const json_t *record)
     job->tokens_step = json_integer_value(json_object_get(record, "tokens_step"));
     job->checkpoint_step = json_integer_value(json_object_get(record, "checkpoint_step"));
     job->user_stopped = json_is_true(json_object_get(record, "user_stopped"));
+    snprintf(job->stopped_by, sizeof(job->stopped_by), "%s", by ? by : "");
     job->root_done = json_is_true(json_object_get(record, "root_done"));
     snprintf(job->weights_digest, sizeof(job->weights_digest), "%s", digest ? digest : "");
     job->checkpoint = checkpoint && checkpoint[0] ? hdt_strdup(checkpoint) : NULL;
     if (json_is_array(traces)) {
         json_array_extend(job->traces, traces);
+    }
+    if (json_is_array(json_object_get(record, "traces_from"))) {
+        json_array_extend(job->traces_from, json_object_get(record, "traces_from"));
     }
     job->n_attempts = (int)json_integer_value(json_object_get(record, "attempts"));
     job->best_step = json_integer_value(json_object_get(record, "best_step"));

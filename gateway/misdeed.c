@@ -27,26 +27,27 @@
 void hdt_peer_bad_chunk(struct hdt_peer *peer, const struct hdt_frame *chunk,
                         enum hdt_bad_chunk cause, const char *what)
 {
+    char more[HDT_LOG_LEFT_OUT_CAP];
     uint64_t n_more;
 
     peer->total.bad_chunks++;
     peer->total.bad_by_cause[cause]++;
     if (hdt_log_limit_pass(&peer->bad_log[cause], MISDEED_LOG_S, &n_more)) {
-        hdt_log_warn("dropped a chunk of site %s: %s (job %u, epoch %u, flow %u, frame %llu; %llu "
-                     "more like this left out)",
+        hdt_log_warn("dropped a chunk of site %s: %s (job %u, epoch %u, flow %u, frame %llu)%s",
                      peer->site, what, chunk->job, chunk->epoch, chunk->flow,
-                     (unsigned long long)chunk->seq, (unsigned long long)n_more);
+                     (unsigned long long)chunk->seq, hdt_log_left_out(n_more, more));
     }
 }
 
 void hdt_peer_misdeed(struct hdt_peer *peer, enum hdt_misdeed misdeed, const char *what)
 {
+    char more[HDT_LOG_LEFT_OUT_CAP];
     uint64_t n_more;
 
     peer->total.misdeeds[misdeed]++;
     if (hdt_log_limit_pass(&peer->misdeed_log[misdeed], MISDEED_LOG_S, &n_more)) {
-        hdt_log_warn("site %s does not keep to the protocol: %s (%llu more like this left out)",
-                     peer->site, what, (unsigned long long)n_more);
+        hdt_log_warn("site %s does not keep to the protocol: %s%s", peer->site, what,
+                     hdt_log_left_out(n_more, more));
     }
 }
 

@@ -73,7 +73,7 @@ void hdt_refusals_note(struct hdt_gateway *gw, const char *site, const char *add
                        const struct hdt_error *why, uint64_t n)
 {
     const int64_t now_us = hdt_clock_now_us();
-    char who[HDT_ADDRESS_CAP];
+    char who[HDT_ADDRESS_CAP], more[HDT_LOG_LEFT_OUT_CAP];
     struct hdt_gwrefusal *r;
 
     address = address && address[0] ? address : "?";
@@ -83,10 +83,9 @@ void hdt_refusals_note(struct hdt_gateway *gw, const char *site, const char *add
     if (!site[0] || r->n == 0 || now_us >= r->logged_us + LOG_AGAIN_US ||
         !is_same_cause(r->why.msg, why->msg)) {
         r->logged_us = now_us;
-        hdt_log_warn("no session with %s at %s: %s%s%s%s (%llu more like this left out)",
-                     site[0] ? site : "a stranger", address, why->msg,
-                     why->hint[0] ? " (hint: " : "", why->hint, why->hint[0] ? ")" : "",
-                     (unsigned long long)(r->n_unsaid - 1));
+        hdt_log_warn("no session with %s at %s: %s%s%s%s%s", site[0] ? site : "a stranger", address,
+                     why->msg, why->hint[0] ? " (hint: " : "", why->hint, why->hint[0] ? ")" : "",
+                     hdt_log_left_out(r->n_unsaid - 1, more));
         r->n_unsaid = 0;
     }
     r->has_site = site[0] != '\0';

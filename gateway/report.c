@@ -208,6 +208,7 @@ void hdt_gwjob_take_checkpoint(struct hdt_gateway *gw, struct hdt_gwjob *job, co
 {
     const char *path = json_string_value(json_object_get(body, "path"));
     int64_t step = body_count(body, "step");
+    char from[HDT_ADDRESS_CAP];
 
     if (!path ||
         (job->checkpoint && (step < job->checkpoint_step || strcmp(path, job->checkpoint) == 0))) {
@@ -228,10 +229,11 @@ void hdt_gwjob_take_checkpoint(struct hdt_gateway *gw, struct hdt_gwjob *job, co
     hdt_gwjob_save(gw, job);
     hdt_log_info("job %ld: checkpoint of step %ld complete: %s", (long)job->number,
                  (long)body_int(body, "step"), job->checkpoint);
+    hdt_gwjob_rank_address(job, (size_t)job->plan.checkpoint_rank, from);
     hdt_gwjob_event(gw, job, "checkpoint",
-                    json_pack("{s:I, s:I, s:s, s:f}", "epoch", (json_int_t)job->epoch, "step",
-                              (json_int_t)body_int(body, "step"), "path", job->checkpoint,
-                              "seconds", body_real(body, "seconds")));
+                    json_pack("{s:I, s:I, s:s, s:s, s:f}", "epoch", (json_int_t)job->epoch, "step",
+                              (json_int_t)body_int(body, "step"), "path", job->checkpoint, "from",
+                              from, "seconds", body_real(body, "seconds")));
 }
 
 /* It was written anew. */
@@ -293,9 +295,12 @@ static void report_rank_done(struct hdt_gateway *gw, struct hdt_gwjob *job, cons
 {
     json_t *trace = json_object_get(body, "trace");
     int64_t rank = body_int(body, "rank");
+    char from[HDT_ADDRESS_CAP];
 
     if (!job->rank_is_done[rank] && json_is_string(trace)) {
         json_array_append(job->traces, trace);
+        hdt_gwjob_rank_address(job, (size_t)rank, from);
+        json_array_append_new(job->traces_from, json_string(from));
     }
     hdt_gwjob_rank_done(gw, job, (size_t)rank);
 }

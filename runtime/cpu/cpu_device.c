@@ -116,8 +116,8 @@ static void cpu_device_info(struct hdt_device *device, struct hdt_device_info *i
         .memory_bytes = pages > 0 ? (uint64_t)pages * (uint64_t)page_bytes : 0,
         .n_threads = hdt_pool_n_threads(device->pool),
     };
-    snprintf(info->name, sizeof(info->name), "%s (%d threads, %s, %s)", name, info->n_threads,
-             device->kernels->isa, blas);
+    snprintf(info->name, sizeof(info->name), "%s (%d thread%s, %s, %s)", name, info->n_threads,
+             info->n_threads == 1 ? "" : "s", device->kernels->isa, blas);
 }
 
 static enum hdt_status cpu_alloc(struct hdt_device *device, size_t bytes, void **mem,

@@ -286,6 +286,16 @@ bool hdt_log_limit_pass(struct hdt_log_limit *limit, int interval_s, uint64_t *n
     return pass;
 }
 
+const char *hdt_log_left_out(uint64_t n, char out[HDT_LOG_LEFT_OUT_CAP])
+{
+    out[0] = '\0';
+    if (n > 0) {
+        snprintf(out, HDT_LOG_LEFT_OUT_CAP, " (%llu more like this left out)",
+                 (unsigned long long)n);
+    }
+    return out;
+}
+
 void hdt_log_tail(unsigned n_lines, struct hdt_buf *out)
 {
     uint64_t first = 0;

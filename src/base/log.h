@@ -75,6 +75,10 @@ bool hdt_log_limit_pass(struct hdt_log_limit *limit, int interval_s, uint64_t *n
 /* Append the last `n_lines` lines kept in memory (at most 4096), oldest first, to `out`. */
 void hdt_log_tail(unsigned n_lines, struct hdt_buf *out);
 
+/* " (3 more like this left out)"; "" of none. */
+#define HDT_LOG_LEFT_OUT_CAP 48
+const char *hdt_log_left_out(uint64_t n, char out[HDT_LOG_LEFT_OUT_CAP]);
+
 #define HDT_LOG_AT(level, ...)                                                                     \
  do {                                                                                              \
   if ((level) <= HDT_LOG_DEBUG || (level) <= hdt_log_level()) {                                    \
@@ -92,8 +96,9 @@ void hdt_log_tail(unsigned n_lines, struct hdt_buf *out);
  do {                                                                                              \
   static struct hdt_log_limit hdt_limit_;                                                          \
   uint64_t hdt_n_;                                                                                 \
+  char hdt_text_[HDT_LOG_LEFT_OUT_CAP];                                                            \
   if (hdt_log_limit_pass(&hdt_limit_, (interval_s), &hdt_n_)) {                                    \
-   hdt_log_warn(fmt " (%llu more like this left out)", ##__VA_ARGS__, (unsigned long long)hdt_n_); \
+   hdt_log_warn(fmt "%s", ##__VA_ARGS__, hdt_log_left_out(hdt_n_, hdt_text_));                     \
   }                                                                                                \
  } while (0)
 

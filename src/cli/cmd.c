@@ -46,7 +46,7 @@ static void table_print(const struct hdt_cmd *const *table, const char *name, co
     }
     fprintf(out,
             "\n'%s COMMAND --help' says more. Exit codes: 0 done, 1 failed, 2 wrong command line,\n"
-            "3 not found or not running, 4 timed out.\n",
+            "3 not found or not running, 4 timed out, 5 done but for what could not be reached.\n",
             name);
 }
 
@@ -62,7 +62,10 @@ static int unknown_refuse(const struct hdt_cmd *const *table, const char *name, 
         }
     }
     hdt_error_set(&err, HDT_EINVAL, "unknown command '%.64s'", word);
-    if (near.best) {
+    if (word[0] == '-') {
+        hdt_error_set(&err, HDT_EINVAL, "unknown option '%.64s' before a command", word);
+        hdt_error_hint(&err, "options follow the command: %s COMMAND %.64s ...", name, word);
+    } else if (near.best) {
         hdt_error_hint(&err, "did you mean '%s %s'?", name, near.best);
     } else {
         hdt_error_hint(&err, "'%s --help' lists the commands", name);

@@ -218,7 +218,8 @@ static void bundle_print(const struct bundle_args *args, const struct hdt_ca_ent
         return;
     }
     printf("bundle of %s, serial %s, valid until %s: %s\n"
-           "next: copy it to that machine over ssh, there: hdt ca install FILE\n",
+           "next: copy it to that machine over ssh, there: hdt ca install FILE\n"
+           "it holds the private key: delete it here and there after that\n",
            hdt_identity_describe(&entry->identity, who), entry->serial,
            hdt_ca_date_format(entry->dates.until_s, until), path);
 }

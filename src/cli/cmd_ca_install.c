@@ -14,6 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum install_option { OPT_TO = 256, OPT_CHECK, OPT_FORCE };
 
@@ -207,6 +208,13 @@ static enum hdt_status install_write(const struct hdt_bundle *bundle,
         printf("settings in %s\n", paths->settings);
     } else if (paths->has_settings) {
         printf("settings kept as they are: %s\n", paths->settings);
+    }
+    printf("'%s' holds the private key and is not needed any more: delete it\n", args->file);
+    if (geteuid() == 0 && !hdt_bundle_has_group()) {
+        fflush(stdout);
+        fputs("hdt: warning: there is no group '" HDT_SERVICE_GROUP "' yet, so that its services "
+              "cannot read the key: run systemd-sysusers, then install again\n",
+              stderr);
     }
     fputs(next_step(bundle->identity.role), stdout);
     return HDT_OK;

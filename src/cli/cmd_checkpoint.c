@@ -108,8 +108,9 @@ static const struct argp list_argp = {
     .options = options,
     .parser = option_parse,
     .args_doc = "DIR",
-    .doc = "Say which checkpoints a folder holds: step, time, job, size, and whether all files are "
-           "there with the sizes that the manifest says. 'hdt checkpoint verify' reads every byte.",
+    .doc =
+        "Say which checkpoints a folder holds, or of one checkpoint's folder what it is: step, time, job, size, and whether all files are "
+        "there with the sizes that the manifest says. 'hdt checkpoint verify' reads every byte.",
 };
 
 static int list_run(int argc, char **argv)
@@ -123,7 +124,12 @@ static int list_run(int argc, char **argv)
     if (hdt_ckpt_list(args.path[0], &found, &n, &err) != HDT_OK) {
         return hdt_cmd_fail(&err);
     }
-    if (args.json) {
+    if (n == 0 && hdt_ckpt_look(args.path[0], &found[0])) { /* there is room for one */
+        n = 1;
+    }
+    if (n == 0 && !args.json) {
+        printf("there is no checkpoint in '%s'\n", args.path[0]);
+    } else if (args.json) {
         array = json_array();
         for (size_t i = 0; i < n; i++) {
             json_array_append_new(array, found_json(&found[i]));

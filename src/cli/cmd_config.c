@@ -103,6 +103,37 @@ static int example_run(int argc, char **argv)
     return HDT_EXIT_OK;
 }
 
+/* Values of the example that nobody has replaced yet; paths have the file's folder before them. */
+static enum hdt_status placeholders_refuse(json_t *json, const char *name, const char *file,
+                                           struct hdt_error *err)
+{
+    static const char placeholder[] = "CHANGE-ME";
+    const char *text = json_string_value(json), *key;
+    size_t len = text ? strlen(text) : 0, i;
+    enum hdt_status status = HDT_OK;
+    json_t *item;
+
+    if (len >= sizeof(placeholder) - 1 &&
+        strcmp(text + len - (sizeof(placeholder) - 1), placeholder) == 0) {
+        hdt_error_set(err, HDT_EINVAL, "'%s' is still %s", name, placeholder);
+        hdt_error_where(err, "%s", file);
+        hdt_error_hint(err, "write your own value; 'hdt config explain' says what it is");
+        return HDT_EINVAL;
+    }
+    json_object_foreach(json, key, item)
+    {
+        char *inner = hdt_asprintf("%s%s%s", name, name[0] ? "." : "", key);
+
+        status = status == HDT_OK ? placeholders_refuse(item, inner, file, err) : status;
+        free(inner);
+    }
+    json_array_foreach(json, i, item)
+    {
+        status = status == HDT_OK ? placeholders_refuse(item, name, file, err) : status;
+    }
+    return status;
+}
+
 static const struct argp_option check_options[] = {
     {"json", OPT_JSON, NULL, 0, "Print the settings as they are in effect, as JSON", 0},
     {0},
@@ -131,18 +162,20 @@ static int check_run(int argc, char **argv)
     }
     conf = hdt_calloc(1, schema->size);
     if (hdt_conf_load(schema, args.words[1], conf, NULL, &err) != HDT_OK) {
+        free(conf);
+        return hdt_cmd_fail(&err);
+    }
+    json = hdt_conf_to_json(schema, conf);
+    if (placeholders_refuse(json, "", args.words[1], &err) != HDT_OK) {
         rc = hdt_cmd_fail(&err);
     } else if (args.json) {
-        json = hdt_conf_to_json(schema, conf);
         json_dumpf(json, stdout, JSON_INDENT(2));
         putchar('\n');
-        json_decref(json);
     } else {
         printf("%s: good %s settings\n", args.words[1], schema->name);
     }
-    if (rc == HDT_EXIT_OK) {
-        hdt_conf_release(schema, conf);
-    }
+    json_decref(json);
+    hdt_conf_release(schema, conf);
     free(conf);
     return rc;
 }

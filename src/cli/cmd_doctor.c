@@ -227,6 +227,19 @@ static void checks_print(const json_t *checks)
     }
 }
 
+static void closing_print(const json_t *checks, int n_failed)
+{
+    int n_warnings = 0;
+    json_t *check;
+    size_t i;
+
+    json_array_foreach(checks, i, check)
+    {
+        n_warnings += strcmp(text_of(check, "state"), "warn") == 0;
+    }
+    printf("\n%d failed, %d warning%s\n", n_failed, n_warnings, n_warnings == 1 ? "" : "s");
+}
+
 static int doctor_run(int argc, char **argv)
 {
     struct doctor_args args = {0};
@@ -243,6 +256,7 @@ static int doctor_run(int argc, char **argv)
     n_failed = hdt_doctor_n_failed(checks);
     if (!args.json) {
         checks_print(checks);
+        closing_print(checks, n_failed);
     } else {
         json = json_pack("{s:b, s:O}", "ok", n_failed == 0, "checks", checks);
         json_dumpf(json, stdout, JSON_INDENT(2));

@@ -68,7 +68,7 @@ static enum hdt_status stop_ask(struct hdt_gwclient *client, const struct stop_a
 static int stop_run(int argc, char **argv)
 {
     struct stop_args args = {0};
-    struct hdt_follow f = {.conf = &args.client};
+    struct hdt_follow f = {.conf = &args.client, .stop_asked = true};
     struct hdt_gwclient *client;
     struct hdt_error err = {0};
     enum hdt_status status;

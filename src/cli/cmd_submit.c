@@ -83,7 +83,7 @@ static const struct argp argp = {
     .parser = option_parse,
     .args_doc = "JOB.YAML",
     .doc = "Plan a training job, start it and follow it to its end. Ctrl-C stops the job after the "
-           "step in work, with a checkpoint; a second Ctrl-C leaves it running.",
+           "step in work, with a checkpoint; a second Ctrl-C does not wait for that.",
     .children = children,
 };
 
@@ -160,18 +160,18 @@ static json_t *result_json(const struct hdt_planned *p, const struct hdt_follow 
     const struct hdt_plan *plan = &p->result.plan;
     double tokens =
         (double)plan->micro_batch * (double)plan->n_micro_batches * (double)plan->seq_len;
-    double median_s = hdt_follow_median_step(f);
+    double median_s = hdt_follow_median_step(f, NULL);
     json_t *losses = json_array(), *json;
 
     for (size_t i = 0; i < f->n_trained; i++) {
         json_array_append_new(losses, real_or_null(f->trained[i].loss));
     }
-    json = json_pack("{s:I, s:I, s:s, s:o, s:o, s:o, s:o, s:o, s:f, s:o}", "sites",
-                     n_sites_of(plan), "steps", (json_int_t)f->n_trained, "state", f->state, "wan",
-                     wan_json(p), "loss", losses, "val_loss", real_or_null(f->val_loss),
-                     "weights_digest", done_get(f, "weights_digest"), "tokens_per_s",
-                     real_or_null(median_s > 0 ? tokens / median_s : NAN), "predicted_step_s",
-                     plan->step_s, "measured_step_s", real_or_null(median_s > 0 ? median_s : NAN));
+    json = json_pack(
+        "{s:I, s:I, s:s, s:o, s:o, s:o, s:o, s:o, s:f, s:o}", "sites", n_sites_of(plan), "steps",
+        (json_int_t)f->n_trained, "state", f->state, "wan", wan_json(p), "loss", losses, "val_loss",
+        real_or_null(f->val_loss), "weights_digest", done_get(f, "weights_digest"), "tokens_per_s",
+        real_or_null(median_s > 0 ? tokens / median_s : NAN), "predicted_step_s",
+        f->predicted_step_s, "measured_step_s", real_or_null(median_s > 0 ? median_s : NAN));
     json_object_update_new(json, json_pack("{s:I, s:I, s:f}", "restarts", n_restarts(f),
                                            "steps_again", f->n_again, "seconds_lost", f->lost_s));
     json_object_set_new(json, "tls", done_get(f, "tls"));
@@ -217,28 +217,43 @@ static enum hdt_status result_write(const struct hdt_planned *p, const struct hd
     return HDT_OK;
 }
 
-static void traces_print(const json_t *traces)
+/* "site-b/w0: /path": which machine it is on. */
+static void file_print(const char *what, const char *from, const char *path)
+{
+    printf("%-11s %s%s%s\n", what, from ? from : "", from && from[0] ? ": " : "", path);
+}
+
+static void traces_print(const json_t *traces, const json_t *from)
 {
     size_t i;
     json_t *item;
 
     json_array_foreach(traces, i, item)
     {
-        printf("trace       %s\n", json_string_value(item));
+        file_print("trace", json_string_value(json_array_get(from, i)), json_string_value(item));
     }
 }
 
-static void summary_print(const struct hdt_planned *p, const struct hdt_follow *f)
+/* Measured and predicted belong together: both of the plan that the run ended with. */
+static void step_time_print(const struct hdt_follow *f)
 {
-    double median_s = hdt_follow_median_step(f), predicted_s = p->result.plan.step_s;
+    size_t n;
+    const double median_s = hdt_follow_median_step(f, &n);
+
+    printf("step time   %.3f s measured (median of %zu%s), %.3f s predicted (%+.0f %%)\n", median_s,
+           n, n < f->n_trained ? " since the last restart" : "", f->predicted_step_s,
+           100 * (median_s / f->predicted_step_s - 1));
+}
+
+static void summary_print(const struct hdt_follow *f)
+{
     const char *run_dir = json_string_value(json_object_get(f->done, "run_dir"));
     double sent = json_number_value(json_object_get(f->done, "wan_bytes_sent"));
     double raw = json_number_value(json_object_get(f->done, "wan_bytes_raw"));
     char lost[HDT_HUMAN_CAP];
 
     if (f->n_trained > 0) {
-        printf("step time   %.3f s measured (median of %zu), %.3f s predicted (%+.0f %%)\n",
-               median_s, f->n_trained, predicted_s, 100 * (median_s / predicted_s - 1));
+        step_time_print(f);
         printf("loss        %.4f -> %.4f\n", f->trained[0].loss, f->trained[f->n_trained - 1].loss);
     }
     if (n_restarts(f) > 0) {
@@ -253,12 +268,12 @@ static void summary_print(const struct hdt_planned *p, const struct hdt_follow *
                1e-6 * raw, raw / sent);
     }
     if (f->checkpoint[0]) {
-        printf("checkpoint  %s\n", f->checkpoint);
+        file_print("checkpoint", f->checkpoint_from, f->checkpoint);
     }
     if (run_dir) {
         printf("metrics     %s/metrics.jsonl\n", run_dir);
     }
-    traces_print(json_object_get(f->done, "traces"));
+    traces_print(json_object_get(f->done, "traces"), json_object_get(f->done, "traces_from"));
     printf("logs        hdt logs, hdt logs SITE/WORKER\n");
 }
 
@@ -294,12 +309,12 @@ static int end_report(const struct hdt_planned *p, const struct submit_args *arg
     struct hdt_error err = {0};
 
     if (f->left) {
-        return HDT_EXIT_FAILED;
+        return HDT_EXIT_OK; /* the job runs, or stops by itself */
     }
     if (args->json && result_write(p, f, args->json, &err) != HDT_OK) {
         return hdt_cmd_fail(&err);
     }
-    summary_print(p, f);
+    summary_print(f);
     if (strcmp(f->state, "failed") == 0 ||
         (strcmp(f->state, "stopped") == 0 && f->error.msg[0])) { /* without a last checkpoint */
         fflush(stdout);
@@ -307,7 +322,8 @@ static int end_report(const struct hdt_planned *p, const struct submit_args *arg
         return HDT_EXIT_FAILED;
     }
     if (strcmp(f->state, "stopped") == 0 && !f->stop_asked) {
-        fprintf(stderr, "hdt: job %lld was stopped before its last step\n", (long long)f->number);
+        fprintf(stderr, "hdt: job %lld was stopped by %s before its last step\n",
+                (long long)f->number, f->stopped_by[0] ? f->stopped_by : "somebody else");
         return HDT_EXIT_FAILED;
     }
     return HDT_EXIT_OK;

@@ -2,11 +2,13 @@
 #include "config.h"
 
 #include "src/cli/doctor_local.h"
+#include "src/base/buf.h"
 #include "src/core/gateway_conf.h"
 #include "src/net/tls.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -27,16 +29,18 @@ static void check_files(json_t *checks, const struct hdt_tls_conf *conf)
     hdt_doctor_certificate(checks, conf->cert_path);
 }
 
-static void check_gateway_conf(json_t *checks, const char *path)
+/* Its state_dir, for the caller to free; NULL: it cannot be read. */
+static char *check_gateway_conf(json_t *checks, const char *path)
 {
     struct hdt_gateway_conf conf;
     struct hdt_error err = {0};
     struct hdt_tls_conf tls;
+    char *state_dir;
 
     if (hdt_conf_load(&hdt_gateway_conf_schema, path, &conf, NULL, &err) != HDT_OK) {
         hdt_doctor_add(checks, "gateway.yaml", "fail", err.hint, "%s%s%s", err.where,
                        err.where[0] ? ": " : "", err.msg);
-        return;
+        return NULL;
     }
     hdt_doctor_add(checks, "gateway.yaml", "ok", "", "'%s' is valid", path);
     tls = (struct hdt_tls_conf){.ca_path = conf.tls.ca,
@@ -47,10 +51,13 @@ static void check_gateway_conf(json_t *checks, const char *path)
                                 .federation = conf.federation,
                                 .site = conf.site};
     check_files(checks, &tls);
+    state_dir = hdt_strdup(conf.state_dir);
     hdt_conf_release(&hdt_gateway_conf_schema, &conf);
+    return state_dir;
 }
 
-static void check_certificates(json_t *checks, const struct hdt_doctor_files *files)
+/* state_dir as the settings have it, for the caller to free; NULL: there are none. */
+static char *check_settings(json_t *checks, const struct hdt_doctor_files *files)
 {
     static const char installed[] = HDT_SYSCONFDIR "/gateway.yaml";
     struct hdt_tls_conf tls = {
@@ -62,10 +69,9 @@ static void check_certificates(json_t *checks, const struct hdt_doctor_files *fi
         hdt_doctor_certificate(checks, files->cert);
     }
     if (files->config) {
-        check_gateway_conf(checks, files->config);
-    } else if (access(installed, R_OK) == 0) {
-        check_gateway_conf(checks, installed);
+        return check_gateway_conf(checks, files->config);
     }
+    return access(installed, R_OK) == 0 ? check_gateway_conf(checks, installed) : NULL;
 }
 
 static void check_tun(json_t *checks)
@@ -84,10 +90,14 @@ static void check_tun(json_t *checks)
 
 void hdt_doctor_local(json_t *checks, const struct hdt_doctor_files *files)
 {
-    /* state_dir as it is by default. */
-    const struct hdt_doctor_machine machine = {.root = "", .dirs = {{"state_dir", "/var/lib/hdt"}}};
+    char *state_dir = check_settings(checks, files);
+    const struct hdt_doctor_machine machine = {
+        .root = "",
+        .dirs = {{"state_dir", state_dir       ? state_dir
+                               : files->config ? NULL
+                                               : "/var/lib/hdt"}}};
 
-    check_certificates(checks, files);
     hdt_doctor_machine(checks, &machine);
+    free(state_dir);
     check_tun(checks);
 }

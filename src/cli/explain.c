@@ -12,7 +12,8 @@
 #include <string.h>
 
 /* Workers whose speeds differ by less get what they get for other reasons. */
-#define SPEED_SHARE 0.05
+#define SECOND_SHARE 0.01 /* of a step: less makes no difference */
+#define SPEED_SHARE  0.05
 /* Rates between which a codec's break-even is looked for. */
 #define RATE_MIN     1e3
 #define RATE_MAX     1e12
@@ -140,7 +141,10 @@ static void explain_worker(const struct hdt_planned *p, const struct hdt_cluster
                            const struct hdt_cluster_worker *fastest, json_t *lines)
 {
     double ratio = block_s(w) / block_s(fastest);
-    const char *so = p->job.plan.cut.n > 0 ? "plan.cut gives it" : "so it gets";
+    const bool is_less = blocks_of(p, w) < blocks_of(p, fastest);
+    const char *so = p->job.plan.cut.n > 0 ? "plan.cut gives it"
+                     : is_less             ? "so it gets"
+                                           : "and has";
 
     if (!hdt_plan_has_worker(plan_of(p), w->site, w->name)) {
         say(lines, "%s/%s is left out: %s (%.2f ms a block, the fastest has %.2f)", w->site,
@@ -324,7 +328,9 @@ static void explain_second(const struct hdt_planned *p, json_t *lines)
         }
     }
     hdt_drift_moves(&r->plan, &r->second_plan, moves, sizeof(moves));
-    if (worst && most_s > slower_s / 4) {
+    if (slower_s < SECOND_SHARE * r->cost.step_s) {
+        say(lines, "the runner-up is as fast: %s", moves);
+    } else if (worst && most_s > slower_s / 4) {
         say(lines,
             "the runner-up takes %.1f ms more: %s; %s/%s would be busy for %.1f ms, not %.1f",
             1e3 * slower_s, moves, worst->site, worst->worker,

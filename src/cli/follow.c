@@ -33,6 +33,14 @@ static json_int_t int_of(const json_t *body, const char *key)
 
 /* ---- events ---- */
 
+/* Of an event: as it says, else the one that the job is known to be in. */
+static json_int_t epoch_of(const struct hdt_follow *f, const json_t *body)
+{
+    const json_int_t epoch = int_of(body, "epoch");
+
+    return epoch > 0 ? epoch : f->epoch > 0 ? f->epoch : 1;
+}
+
 /* Steps come again after a restart: the record has them as they were trained last. */
 static void step_take(struct hdt_follow *f, const json_t *body)
 {
@@ -47,8 +55,10 @@ static void step_take(struct hdt_follow *f, const json_t *body)
         f->trained_cap = f->trained_cap ? 2 * f->trained_cap : 256;
         f->trained = hdt_realloc(f->trained, f->trained_cap * sizeof(f->trained[0]));
     }
-    f->trained[f->n_trained++] = (struct hdt_follow_step){
-        .step = step, .loss = real_of(body, "loss"), .step_s = real_of(body, "step_s")};
+    f->trained[f->n_trained++] = (struct hdt_follow_step){.step = step,
+                                                          .epoch = epoch_of(f, body),
+                                                          .loss = real_of(body, "loss"),
+                                                          .step_s = real_of(body, "step_s")};
     if (predicted_s > 0) {
         f->predicted_step_s = predicted_s; /* of the plan as it is now */
     }
@@ -64,10 +74,14 @@ static bool state_is_over(const char *state)
 static void state_take(struct hdt_follow *f, const json_t *body)
 {
     const char *state = json_string_value(json_object_get(body, "state"));
+    const char *by = json_string_value(json_object_get(body, "stopped_by"));
     const json_t *error = json_object_get(body, "error");
 
     if (!state) {
         return;
+    }
+    if (by) {
+        snprintf(f->stopped_by, sizeof(f->stopped_by), "%s", by);
     }
     hdt_follow_show_state(f, body);
     snprintf(f->state, sizeof(f->state), "%s", state);
@@ -89,6 +103,7 @@ static void eval_take(struct hdt_follow *f, const json_t *body)
 static void checkpoint_take(struct hdt_follow *f, const json_t *body)
 {
     const char *path = json_string_value(json_object_get(body, "path"));
+    const char *from = json_string_value(json_object_get(body, "from"));
     const json_int_t step = int_of(body, "step");
 
     if (!path || (step == f->checkpoint_step && strcmp(path, f->checkpoint) == 0)) {
@@ -96,6 +111,7 @@ static void checkpoint_take(struct hdt_follow *f, const json_t *body)
     }
     f->checkpoint_step = step;
     snprintf(f->checkpoint, sizeof(f->checkpoint), "%s", path);
+    snprintf(f->checkpoint_from, sizeof(f->checkpoint_from), "%s", from ? from : "");
     hdt_follow_show(f, "step %lld: checkpoint %s (%.1f s)", (long long)step, path,
                     real_of(body, "seconds"));
 }
@@ -137,9 +153,8 @@ static void done_take(struct hdt_follow *f, const json_t *body)
 static bool event_is_new(struct hdt_follow *f, const json_t *body, struct hdt_follow_mark *last)
 {
     const json_int_t step = int_of(body, "step");
-    json_int_t epoch = int_of(body, "epoch");
+    const json_int_t epoch = epoch_of(f, body);
 
-    epoch = epoch > 0 ? epoch : f->epoch > 0 ? f->epoch : 1;
     if (epoch < last->epoch || (epoch == last->epoch && step <= last->step)) {
         return false;
     }
@@ -183,7 +198,15 @@ static bool follow_is_over(const struct hdt_follow *f)
 
 static void follow_leave(struct hdt_follow *f)
 {
-    hdt_follow_show(f, "leaving; the job goes on. To end it: hdt stop %lld", (long long)f->number);
+    if (f->stop_asked) {
+        hdt_follow_show(f, "leaving; job %lld stops by itself: hdt status", (long long)f->number);
+    } else {
+        hdt_follow_show(
+            f,
+            "leaving; job %lld goes on. To watch it: hdt status --watch; to end it: hdt "
+            "stop %lld",
+            (long long)f->number, (long long)f->number);
+    }
     f->left = true;
 }
 
@@ -194,8 +217,8 @@ static enum hdt_status interrupt_take(struct hdt_follow *f, struct hdt_error *er
         return HDT_OK;
     }
     f->stop_asked = true;
-    hdt_follow_show(f, "stopping after the step in work, with a checkpoint; Ctrl-C again leaves "
-                       "the job running");
+    hdt_follow_show(f, "stopping after the step in work, with a checkpoint; Ctrl-C again: do not "
+                       "wait for it");
     return hdt_gwclient_send(f->client, "stop", json_pack("{s:I}", "job", f->job), err);
 }
 
@@ -250,8 +273,8 @@ static enum hdt_status follow_again(struct hdt_follow *f, struct hdt_error *err)
     enum hdt_status status;
     int64_t now_us;
 
-    hdt_follow_show(f,
-                    "gateway lost, connecting again (the job goes on without it; Ctrl-C leaves)");
+    hdt_follow_show(f, "gateway lost, connecting again (the job goes on without it; Ctrl-C leaves; "
+                       "to watch it: hdt status --watch)");
     f->said_us = begin_us;
     for (;;) {
         status = follow_connect(f, err);
@@ -259,6 +282,9 @@ static enum hdt_status follow_again(struct hdt_follow *f, struct hdt_error *err)
         if (status != HDT_OK && hdt_interrupts_count() != n_interrupts) {
             follow_leave(f); /* no gateway to stop it by */
             return HDT_OK;
+        }
+        if (status == HDT_OK) {
+            hdt_follow_show(f, "connected again");
         }
         if (status != HDT_AGAIN) {
             break;
@@ -401,19 +427,27 @@ static int double_compare(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-double hdt_follow_median_step(const struct hdt_follow *f)
+double hdt_follow_median_step(const struct hdt_follow *f, size_t *n)
 {
+    size_t first = f->n_trained, n_last;
     double *sorted, median;
 
-    if (f->n_trained == 0) {
+    while (first > 0 && f->trained[first - 1].epoch == f->trained[f->n_trained - 1].epoch) {
+        first--;
+    }
+    n_last = f->n_trained - first;
+    if (n) {
+        *n = n_last;
+    }
+    if (n_last == 0) {
         return 0;
     }
-    sorted = hdt_malloc(f->n_trained * sizeof(*sorted));
-    for (size_t i = 0; i < f->n_trained; i++) {
-        sorted[i] = f->trained[i].step_s;
+    sorted = hdt_malloc(n_last * sizeof(*sorted));
+    for (size_t i = 0; i < n_last; i++) {
+        sorted[i] = f->trained[first + i].step_s;
     }
-    qsort(sorted, f->n_trained, sizeof(*sorted), double_compare);
-    median = (sorted[(f->n_trained - 1) / 2] + sorted[f->n_trained / 2]) / 2;
+    qsort(sorted, n_last, sizeof(*sorted), double_compare);
+    median = (sorted[(n_last - 1) / 2] + sorted[n_last / 2]) / 2;
     free(sorted);
     return median;
 }

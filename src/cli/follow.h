@@ -19,7 +19,7 @@ extern "C" {
 #endif
 
 struct hdt_follow_step {
-    json_int_t step;
+    json_int_t step, epoch;
     double loss, step_s; /* NaN: it was no number */
 };
 
@@ -39,7 +39,7 @@ struct hdt_follow {
     int64_t silence_ms;      /* so long without any event, or without a gateway, is given up; 0: as
                                 the deadlines or --timeout say */
     double predicted_step_s; /* 0: not known; replaced by what steps say */
-    bool stops_on_interrupt; /* first Ctrl-C asks the job to stop; the second leaves */
+    bool stops_on_interrupt; /* first Ctrl-C asks the job to stop; the second does not wait */
     struct hdt_follow_mark last_step; /* what happened up to there is not asked for */
 
     /* What came. */
@@ -51,10 +51,12 @@ struct hdt_follow {
     double val_loss;    /* NaN: none */
     char state[32];
     bool stop_asked; /* by our Ctrl-C */
-    bool left;       /* by a second one: the job goes on */
+    bool left;       /* nobody waits for its end */
     json_t *done;    /* body of the "done" event; NULL: none came */
     char checkpoint[512];
-    struct hdt_error error; /* of a failed job */
+    char checkpoint_from[160]; /* worker on whose machine it is; "": not known */
+    char stopped_by[160];      /* who asked first; "": nobody, or it is not known */
+    struct hdt_error error;    /* of a failed job */
 
     /* Private. */
     struct hdt_follow_mark last_eval, last_failed_checkpoint;
@@ -63,6 +65,7 @@ struct hdt_follow {
     int64_t asked_us;                /* when the gateway was last asked whether it lives */
     int64_t recovering_us, until_us; /* since; what is waited for, until; 0: none */
     bool knows_why_not;              /* that the job cannot go on without those who are away */
+    bool moves;                      /* to a new plan, rather than recovering from a loss */
     char waits_for[256], until_free[256];
     bool on_tty;
     int line_len;
@@ -75,8 +78,9 @@ struct hdt_follow {
 enum hdt_status hdt_follow_run(struct hdt_follow *follow, struct hdt_error *err);
 void hdt_follow_release(struct hdt_follow *follow);
 
-/* Median of the step times; 0 when there is none. */
-double hdt_follow_median_step(const struct hdt_follow *follow);
+/* Median of the step times since the job last began or was restarted, of *n steps (n may be NULL);
+ * 0 when there is none. */
+double hdt_follow_median_step(const struct hdt_follow *follow, size_t *n);
 
 #ifdef __cplusplus
 }

@@ -18,6 +18,7 @@
 #define BAR_WIDTH          20
 #define BAR_WIDTH_MIN      6
 #define RANK_WAIT_EVERY_US (30 * HDT_US_PER_S)
+#define MOVE_QUIET_US      (5 * HDT_US_PER_S)
 #define SAY_EVERY_US       (60 * HDT_US_PER_S) /* where there is no live line */
 
 /* ---- lines ---- */
@@ -223,19 +224,24 @@ static void recovering_show(struct hdt_follow *f, const json_t *body, bool is_ne
     wait_describe(f, now_us, wait, sizeof(wait));
     if (is_new) {
         f->recovering_us = now_us;
-        hdt_follow_show(f, "job %lld: recovering: %s", (long long)f->number,
-                        json_is_object(error)           ? text_of(error, "msg")
-                        : strcmp(reason, "replan") == 0 ? "it moves to the new plan"
-                                                        : reason);
+        f->moves = !json_is_object(error) && strcmp(reason, "replan") == 0;
+        if (f->moves) {
+            hdt_follow_show(f, "job %lld: moving to the new plan", (long long)f->number);
+        } else {
+            hdt_follow_show(f, "job %lld: recovering: %s", (long long)f->number,
+                            json_is_object(error) ? text_of(error, "msg") : reason);
+        }
         restart_describe(f, body);
         f->knows_why_not = false;
     } else if (strcmp(before, f->waits_for) == 0 && strcmp(held_before, f->until_free) == 0) {
         why_not_show(f, body);
         return;
     }
-    hdt_follow_show(f, "  %s", wait);
-    why_not_show(f, body);
     f->said_us = now_us;
+    if (!is_new || !f->moves) { /* a move waits for a moment: said when it lasts */
+        hdt_follow_show(f, "  %s", wait);
+    }
+    why_not_show(f, body);
 }
 
 void hdt_follow_show_state(struct hdt_follow *f, const json_t *body)
@@ -273,8 +279,7 @@ void hdt_follow_show_replan(struct hdt_follow *f, const json_t *body)
         hdt_follow_show(f, "job %lld: %s", (long long)f->number, text_of(body, "reason"));
         return;
     }
-    hdt_follow_show(f, "step %lld: a faster plan, %.3f -> %.3f s a step: %s", int_of(body, "step"),
-                    real_of(body, "from_step_s"), real_of(body, "to_step_s"),
+    hdt_follow_show(f, "step %lld: a faster plan: %s", int_of(body, "step"),
                     text_of(body, "reason"));
 }
 
@@ -300,8 +305,11 @@ void hdt_follow_show_waiting(struct hdt_follow *f, int64_t now_us)
         return;
     }
     if (strcmp(f->state, "recovering") == 0) {
+        if (f->moves && now_us - f->recovering_us < MOVE_QUIET_US) {
+            return;
+        }
         wait_describe(f, now_us, wait, sizeof(wait));
-        hdt_follow_show_live(f, "recovering for %s: %s",
+        hdt_follow_show_live(f, "%s for %s: %s", f->moves ? "moving" : "recovering",
                              hdt_human_duration((double)(now_us - f->recovering_us) / 1e6, since),
                              wait);
     } else if (now_us - f->heard_us >= SAY_EVERY_US) {

@@ -2,6 +2,7 @@
 #include "config.h"
 
 #include "src/cli/planned.h"
+#include "src/cli/places.h"
 #include "src/base/buf.h"
 #include "src/base/clock.h"
 #include "src/core/msg.h"
@@ -100,6 +101,31 @@ static void problems_print(const json_t *problems)
     }
 }
 
+/* Who is known and not there: a plan without them is to say so. Not worth a failure. */
+static void away_note(struct hdt_planned *p, struct hdt_gwclient *client)
+{
+    struct hdt_error ignored = {0};
+    struct hdt_places places;
+    json_t *status;
+
+    if (hdt_places_status(client, &status, &ignored) != HDT_OK) {
+        return;
+    }
+    hdt_places_read(status, &places);
+    p->away = json_array();
+    for (size_t i = 0; i < places.n; i++) {
+        const struct hdt_place *place = &places.items[i];
+
+        if (place->worker[0] && !place->up) {
+            json_array_append_new(p->away,
+                                  json_sprintf("%s is not connected: %s", place->address,
+                                               place->why_not[0] ? place->why_not : "no word"));
+        }
+    }
+    hdt_places_release(&places);
+    json_decref(status);
+}
+
 enum hdt_status hdt_planned_check_timeout(const struct hdt_planned *p,
                                           const struct hdt_gwclient *client, struct hdt_error *err)
 {
@@ -128,6 +154,9 @@ enum hdt_status hdt_planned_survey(struct hdt_planned *p, struct hdt_gwclient *c
     problems_print(json_object_get(body, "problems"));
     status = cluster_take(p, json_object_get(body, "cluster"), hdt_gwclient_site(client), err);
     json_decref(body);
+    if (status == HDT_OK) {
+        away_note(p, client);
+    }
     return status;
 }
 
@@ -161,6 +190,7 @@ void hdt_planned_release(struct hdt_planned *p)
     hdt_search_result_release(&p->result);
     hdt_cluster_release(&p->cluster);
     json_decref(p->cluster_json);
+    json_decref(p->away);
     hdt_conf_doc_free(p->doc);
     hdt_conf_release(&hdt_job_schema, &p->job);
     memset(p, 0, sizeof(*p));

@@ -19,6 +19,7 @@ struct hdt_planned {
     struct hdt_model_config model;
     struct hdt_cluster cluster;
     json_t *cluster_json;
+    json_t *away; /* texts: workers that are known and cannot take part; NULL: not asked */
     struct hdt_search_result result;
 };
 

@@ -134,6 +134,32 @@ static void edges_print(const struct hdt_planned *p, FILE *out)
     }
 }
 
+/* Everybody who has no part, and why. */
+static void left_out_print(const struct hdt_planned *p, FILE *out)
+{
+    json_t *text;
+    size_t i;
+
+    for (i = 0; i < p->cluster.n_workers; i++) {
+        const struct hdt_cluster_worker *w = &p->cluster.workers[i];
+
+        if (!hdt_plan_has_worker(&p->result.plan, w->site, w->name)) {
+            fprintf(out, "left out   %s/%s: %s\n", w->site, w->name,
+                    w->busy            ? "it runs another job"
+                    : w->profile.valid ? "no faster with it, or plan.* forbids it"
+                                       : "it was not measured");
+        }
+    }
+    json_array_foreach(p->away, i, text)
+    {
+        fprintf(out, "left out   %s\n", json_string_value(text));
+    }
+    if (p->result.n_left_out > 0) {
+        fprintf(out, "           the search looks at the 8 fastest workers, not at %zu more\n",
+                p->result.n_left_out);
+    }
+}
+
 void hdt_planned_print(const struct hdt_planned *p, FILE *out)
 {
     const struct hdt_search_result *r = &p->result;
@@ -150,10 +176,7 @@ void hdt_planned_print(const struct hdt_planned *p, FILE *out)
     if (r->second[0]) {
         fprintf(out, "runner-up  %s\n", r->second);
     }
-    if (r->n_left_out > 0) {
-        fprintf(out, "left out   %zu slower workers: the search looks at the 8 fastest\n",
-                r->n_left_out);
-    }
+    left_out_print(p, out);
 }
 
 static json_t *edges_json(const struct hdt_planned *p)

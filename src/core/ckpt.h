@@ -127,6 +127,9 @@ struct hdt_ckpt_found {
 enum hdt_status hdt_ckpt_list(const char *dir, struct hdt_ckpt_found **found, size_t *n,
                               struct hdt_error *err);
 
+/* Is the folder itself a checkpoint, by its manifest? Then *found says what it holds. */
+bool hdt_ckpt_look(const char *dir, struct hdt_ckpt_found *found);
+
 /* The newest complete checkpoint of `dir`. HDT_ENOENT: there is none. */
 struct hdt_ckpt_query {
     int64_t max_step;                   /* at or below this step; < 0: any */

@@ -153,6 +153,21 @@ enum hdt_status hdt_ckpt_list(const char *dir, struct hdt_ckpt_found **found, si
     return status;
 }
 
+bool hdt_ckpt_look(const char *dir, struct hdt_ckpt_found *found)
+{
+    struct hdt_ckpt_manifest manifest;
+    struct hdt_error ignored = {0};
+    bool is_one;
+
+    hdt_ckpt_manifest_read(dir, &manifest, &ignored);
+    is_one = manifest.root != NULL;
+    if (is_one) {
+        found_look(dir, manifest.meta.step, found);
+    }
+    hdt_ckpt_manifest_release(&manifest);
+    return is_one;
+}
+
 /* Is every byte of it right? */
 static bool found_is_sound(const struct hdt_ckpt_found *found)
 {

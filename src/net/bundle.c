@@ -17,7 +17,6 @@
 #include <unistd.h>
 
 #define SETTINGS_LABEL "HDT SETTINGS"
-#define SERVICE_GROUP  "hdt"
 
 /* The objects of a bundle while it is checked. */
 struct parts {
@@ -324,9 +323,14 @@ enum hdt_status hdt_bundle_check_folder(const struct hdt_bundle *bundle, const c
 /* The group that reads keys, for root; -1: nobody but the owner. */
 static gid_t service_group(void)
 {
-    const struct group *group = geteuid() == 0 ? getgrnam(SERVICE_GROUP) : NULL;
+    const struct group *group = geteuid() == 0 ? getgrnam(HDT_SERVICE_GROUP) : NULL;
 
     return group ? group->gr_gid : (gid_t)-1;
+}
+
+bool hdt_bundle_has_group(void)
+{
+    return getgrnam(HDT_SERVICE_GROUP) != NULL;
 }
 
 static enum hdt_status file_unpack(const char *dir, const char *name, const struct hdt_buf *bytes,
@@ -339,7 +343,7 @@ static enum hdt_status file_unpack(const char *dir, const char *name, const stru
     if (status == HDT_OK && group != (gid_t)-1 &&
         (chown(path, 0, group) != 0 || chmod(path, mode | 0040) != 0)) {
         status = hdt_error_set_errno(err, HDT_EIO, errno, "cannot give '%s' to group %s", path,
-                                     SERVICE_GROUP);
+                                     HDT_SERVICE_GROUP);
     }
     free(path);
     return status;
@@ -355,7 +359,7 @@ static enum hdt_status folder_make(const char *dir, struct hdt_error *err)
     HDT_TRY(hdt_dir_make(dir, 0700, err));
     if (group != (gid_t)-1 && (chown(dir, 0, group) != 0 || chmod(dir, 0750) != 0)) {
         return hdt_error_set_errno(err, HDT_EIO, errno, "cannot give '%s' to group %s", dir,
-                                   SERVICE_GROUP);
+                                   HDT_SERVICE_GROUP);
     }
     return HDT_OK;
 }

@@ -25,6 +25,8 @@
 extern "C" {
 #endif
 
+#define HDT_SERVICE_GROUP "hdt" /* reads the keys that root installs */
+
 #define HDT_BUNDLE_MAX (4u << 20) /* bytes of a file */
 
 struct hdt_bundle {
@@ -50,6 +52,9 @@ enum hdt_status hdt_bundle_read(const char *path, struct hdt_bundle *bundle, str
  * the folder. A newer certificate for the same owner is welcome. */
 enum hdt_status hdt_bundle_check_folder(const struct hdt_bundle *bundle, const char *dir,
                                         struct hdt_error *err);
+
+/* Is the group of the services there? */
+bool hdt_bundle_has_group(void);
 
 /* Write key.pem, cert.pem, ca.pem and crl.pem into the folder, made if missing. A revocation list
  * that is there and newer stays. As root, and where the group is, the files belong to root and may

@@ -253,7 +253,8 @@ static void check_cores(json_t *checks, const struct hdt_doctor_machine *machine
         hdt_doctor_add(
             checks, "cores", "warn",
             "threads: 0 in worker.yaml takes what is allowed, or give the container more",
-            "%d threads are to compute on %d cores%s", machine->threads, allowed, limit);
+            "%d thread%s to compute on %d core%s%s", machine->threads,
+            machine->threads == 1 ? " is" : "s are", allowed, allowed == 1 ? "" : "s", limit);
     } else {
         hdt_doctor_add(checks, "cores", "ok", "", "%d may be used%s", allowed, limit);
     }

@@ -382,8 +382,9 @@ static enum hdt_status search_explain(struct search *s, struct hdt_error *err)
     enum hdt_status status;
 
     if (s->problem.min_stages > s->n_workers) {
-        hdt_error_set(err, HDT_EINVAL, "plan.min_stages is %lld, but only %d workers are free",
-                      (long long)s->problem.min_stages, s->n_workers);
+        hdt_error_set(err, HDT_EINVAL, "plan.min_stages is %lld, but only %d worker%s free",
+                      (long long)s->problem.min_stages, s->n_workers,
+                      s->n_workers == 1 ? " is" : "s are");
         hdt_error_hint(err, "start more workers or lower plan.min_stages");
         return HDT_EINVAL;
     }

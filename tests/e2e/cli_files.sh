@@ -22,13 +22,21 @@ refused() { # CODE TEXT COMMAND...
 # ---- settings ----
 check "examples and manual pages fit the tables" "$src/scripts/update-settings" --check "$build"
 for kind in gateway worker job; do
-    check "etc/$kind.yaml loads" hdt config check "$kind" "$src/etc/$kind.yaml"
+    sed 's/CHANGE-ME/mine/' "$src/etc/$kind.yaml" >"$work/$kind-plain.yaml"
+    check "etc/$kind.yaml loads" hdt config check "$kind" "$work/$kind-plain.yaml"
     # Every default with its comment sign removed means what the file meant before.
-    sed -E 's/^( *)#([a-z_0-9]+:)/\1\2/; /^peers:/,$d' "$src/etc/$kind.yaml" >"$work/$kind.yaml"
-    cp "$src/etc/$kind.yaml" "$work/$kind-plain.yaml"
+    sed -E 's/^( *)#([a-z_0-9]+:)/\1\2/; /^peers:/,$d' "$work/$kind-plain.yaml" >"$work/$kind.yaml"
     same "defaults of $kind" "$(hdt config check --json "$kind" "$kind-plain.yaml")" \
         "$(hdt config check --json "$kind" "$kind.yaml")"
 done
+refused 1 "'model' is still CHANGE-ME" hdt config check job "$src/etc/job.yaml"
+refused 2 "options follow the command" hdt --gateway unix:/x status
+mkdir no-checkpoints
+same "an empty folder" "there is no checkpoint in 'no-checkpoints'" "$(hdt checkpoint list no-checkpoints)"
+mkdir own-state
+sed "s,^# *state_dir:.*\|^#* *state_dir:.*,state_dir: $work/own-state," "$src/etc/gateway.yaml" >own.yaml
+hdt doctor --config own.yaml --gateway unix:/nowhere >out 2>&1
+check "doctor looks at the state_dir of the settings" grep -q "at '$work/own-state'" out
 refused 2 "did you mean 'gateway'?" hdt config check gatway x
 refused 3 "'hdt config example worker' prints a file" hdt config check worker nothing.yaml
 printf 'name: w0\nthreds: 3\n' >bad.yaml

@@ -38,11 +38,11 @@ for kind in gateway worker job; do
     check "the good $kind file" hdt config check "$kind" "good-$kind.yaml"
     refused 3 "nothing.yaml" hdt config check "$kind" nothing.yaml
 done
-bad_conf gateway 's/^wan:/wan: [/' 10
-bad_conf gateway 's/^  listen: "127.*/  lisen: x/' "9:3: unknown key 'wan.lisen'"
+bad_conf gateway 's/^wan:/wan: [/' 11
+bad_conf gateway 's/^  listen: "127.*/  lisen: x/' "10:3: unknown key 'wan.lisen'"
 grep -q "did you mean 'wan.listen'" err || grep -q "did you mean 'listen'" err || fail "no nearest key: $(cat err)"
-bad_conf gateway 's/^  memory: .*/  memory: lots/' 16
-bad_conf gateway 's/^  memory: .*/  memory: 1KiB/' 16
+bad_conf gateway 's/^  memory: .*/  memory: lots/' 17
+bad_conf gateway 's/^  memory: .*/  memory: 1KiB/' 17
 bad_conf gateway 's/^site: a/site: [a]/' 1
 bad_conf gateway 's/^site: a//' ""
 bad_conf worker 's/^threads: 1/threads: 5000/' 3
@@ -60,9 +60,9 @@ bad_where() { # SED WHERE-AND-TEXT: what only the gateway itself checks
     sed -E "$1" good-gateway.yaml >bad-gateway.yaml
     refused 1 "bad-gateway.yaml:$2" hdt-gateway --check-config -c bad-gateway.yaml
 }
-bad_where 's/^  listen: "127.*/  listen: "here"/' "9:11: cannot use address 'here'"
-bad_where 's/^peers:.*//; $a peers: [{site: a}]' "17:"
-bad_where '$a peers: [{site: b, address: "x:y:z"}]' "17:"
+bad_where 's/^  listen: "127.*/  listen: "here"/' "10:11: cannot use address 'here'"
+bad_where 's/^peers:.*//; $a peers: [{site: a}]' "18:"
+bad_where '$a peers: [{site: b, address: "x:y:z"}]' "18:"
 bad_where 's/^site: a/site: "a b"/' "1:7: 'a b' is no site name"
 printf '\xff\xfe' >bad.yaml
 refused 1 "bad.yaml:1:" hdt config check job bad.yaml

@@ -296,7 +296,7 @@ Test(gwclient, a_job_is_followed_over_a_lost_connection, .timeout = 30)
     cr_expect_not(f.left);
     cr_assert_eq(f.n_trained, 3);
     cr_expect_eq(f.trained[2].loss, 1.0);
-    cr_expect_eq(hdt_follow_median_step(&f), 1.0);
+    cr_expect_eq(hdt_follow_median_step(&f, NULL), 1.0);
     cr_expect(isnan(f.val_loss));
     cr_expect_str_eq(f.checkpoint, "/c/step-3");
     cr_expect_str_eq(json_string_value(json_object_get(f.done, "weights_digest")), "00");
