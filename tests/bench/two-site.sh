@@ -4,7 +4,7 @@
 # shellcheck disable=SC2154 # srcdir, tmp and work are scripts/bench's and the rig's
 #
 # The quickstart's model with the batch that hides such a link: filling and draining the pipeline costs
-# a round trip and two transfers a step, however long the step is, so a step has 32 micro-batches, not
+# a round trip and two transfers a step, however long the step is, so a step has 64 micro-batches, not
 # 8 (`hdt plan --explain` says what more of them bring). The plan's own codec. Namespaces, gateways, workers and emulator
 # are the same for both; only the link's rate and delay change, in turn.
 
@@ -12,7 +12,7 @@
 . "$srcdir/tests/support/lab_rig.sh"
 
 rounds=${HDT_BENCH_ROUNDS:-4}
-steps=${HDT_BENCH_STEPS:-14}
+steps=${HDT_BENCH_STEPS:-9}
 
 # side NAME LINK...: tokens/s of one run into $tmp/NAME.
 side() {
@@ -20,7 +20,7 @@ side() {
 
     shift
     # The cut is the same for both, so that only the link differs.
-    rig_job "$job" "$steps" "plan.cut: [a/w0=4, b/w0=4]" "batch.n_micro_batches: 32"
+    rig_job "$job" "$steps" "plan.cut: [a/w0=4, b/w0=4]" "batch.n_micro_batches: 64"
     "$lab" ctl link a b "$@" >/dev/null
     hdt plan --gateway "$(gateway_of a)" --remeasure "$job" >"$work/plan.log" 2>&1
     hdt submit --gateway "$(gateway_of a)" --json "$work/run.json" "$job" \
