@@ -83,9 +83,8 @@ struct hdt_gwjob_replan {
     double measured_s, *rank_busy_s; /* of the last batch: median, means */
     double predicted_s;              /* as corrected; 0: the plan's */
     json_t *cluster;                 /* as corrected; NULL: the plan's */
-    bool joined, knows_idle;         /* a worker did; n_idle is known */
-    size_t n_idle;
-    bool is_asked; /* it is being judged */
+    bool joined;                     /* a worker that the cluster has not is idle */
+    bool is_asked;                   /* it is being judged */
     uint32_t epoch;
     int64_t pause, next_step, next_us; /* before the next judgement */
     bool is_wanted;                    /* the ranks stop for `plan` */
@@ -145,6 +144,8 @@ struct hdt_gwjob {
     char weights_digest[20];
     char *checkpoint;
     int64_t checkpoint_step; /* 0: made before this gateway started */
+    char *bad_checkpoint;    /* one that could not be used; NULL: none */
+    int64_t best_checkpoint_step;
     json_t *ranks, *traces;
     struct hdt_gwjob_wan *wan;
     size_t n_wan;

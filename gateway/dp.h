@@ -359,6 +359,7 @@ struct hdt_peer {
     int64_t window_us;
     double samples[5];
     unsigned n_samples;
+    int64_t loaded_us; /* the last of them was taken; 0: there is none */
     double goodput_bytes_per_s;
     struct hdt_probe_out probe_out;
     struct hdt_probe_in probe_in;

@@ -75,6 +75,7 @@ static void dpstats_fill_peer(const struct hdt_peer *peer, int64_t now_us,
     stats->min_rtt_us = peer->min_rtt_us;
     stats->clock_skew_us = peer->clock_skew_us;
     stats->goodput_bytes_per_s = peer->goodput_bytes_per_s;
+    stats->loaded_us = peer->loaded_us != 0 ? now_us - peer->loaded_us : -1;
     stats->queued_bytes = dpstats_queued_bytes(peer);
     DL_FOREACH(peer->dp->conns, conn)
     {

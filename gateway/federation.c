@@ -385,14 +385,18 @@ void hdt_federation_site_info(struct hdt_gateway *gw, const char *site, const js
 void hdt_federation_worker_up(struct hdt_gateway *gw, const struct hdt_gwclient *client,
                               const json_t *hello)
 {
+    static const struct hdt_error superseded = {.status = HDT_EPEER,
+                                                .msg = "it made a new connection"};
     const json_t *device = json_object_get(hello, "device");
     const char *device_name = json_string_value(json_object_get(device, "name"));
     struct hdt_gwworker *worker = worker_add(gw, gw->conf.site, client->name);
     json_t *described;
+    bool again;
 
     if (!worker) {
         return;
     }
+    again = worker->up; /* what went over the connection before may be lost */
     described = json_is_object(device) ? json_copy((json_t *)device) : json_object();
     json_object_set_new(described, "device", json_string(device_name ? device_name : "?"));
     if (!json_object_get(described, "n_threads")) {
@@ -406,6 +410,10 @@ void hdt_federation_worker_up(struct hdt_gateway *gw, const struct hdt_gwclient 
         gw, "worker.joined", client,
         json_pack("{s:s, s:s}", "worker", client->address, "device", worker->info.device));
     worker_set_up(gw, worker, true, NULL);
+    if (again) {
+        hdt_route_lost(gw, client->address, &superseded);
+        hdt_coordinator_site_up(gw, gw->conf.site);
+    }
     hdt_member_worker_up(gw, client->name, json_object_get(hello, "jobs"));
     hdt_federation_tell(gw);
 }

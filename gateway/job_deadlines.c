@@ -47,20 +47,15 @@ enum hdt_status hdt_gwjob_settle_deadlines(struct hdt_gateway *gw, struct hdt_gw
 {
     const char *whose;
     const int64_t knob_ms = knob_of_sites(gw, job, &whose);
-    const int64_t timeout_ms = job->conf.progress_timeout;
-    json_t *conf;
+    struct hdt_deadlines settled;
 
-    hdt_deadlines_derive(&job->deadlines, knob_ms, timeout_ms);
+    hdt_deadlines_derive(&settled, knob_ms, job->conf.progress_timeout);
     if (!job->alive) {
         job->alive = hdt_calloc(job->plan.n_ranks, sizeof(*job->alive));
     }
     HDT_TRY(hdt_job_check_timeout(&job->conf, knob_ms, whose, NULL, err));
-    HDT_TRY(hdt_deadlines_check(&job->deadlines, err));
-    job->conf.progress_timeout = job->deadlines.rank_us / HDT_US_PER_MS;
-    conf = json_copy(job->conf_json);
-    json_object_set_new(conf, "progress_timeout", json_integer(job->conf.progress_timeout));
-    json_decref(job->conf_json);
-    job->conf_json = conf;
+    HDT_TRY(hdt_deadlines_check(&settled, err));
+    job->deadlines = settled;
     return HDT_OK;
 }
 

@@ -21,6 +21,8 @@
 #include <string.h>
 #include <utlist.h>
 
+#define START_STEP_MAX ((int64_t)1 << 50)
+
 struct hdt_gwjob_wait {
     struct hdt_gwjob *job;
     uint32_t epoch; /* the job's when it was asked */
@@ -164,12 +166,22 @@ static void checkpoint_fell_back(struct hdt_gateway *gw, struct hdt_gwjob *job, 
                   hdt_gwjob_resume(job), path);
     hdt_error_hint(&why, "the log of the worker that wrote it says what is wrong with it");
     hdt_log_failure(HDT_LOG_WARN, &why);
+    free(job->bad_checkpoint); /* its worker will name it again */
+    job->bad_checkpoint = hdt_strdup(hdt_gwjob_resume(job));
     free(job->checkpoint);
     job->checkpoint = hdt_strdup(path);
     job->checkpoint_step = job->start_step;
     hdt_gwjob_event(gw, job, "ckpt.failed",
                     json_pack("{s:I, s:I, s:o}", "epoch", (json_int_t)job->epoch, "step",
                               (json_int_t)step, "error", hdt_msg_error_body(&why)));
+}
+
+/* A number of another program: bounded, so that sums with it are. */
+static int64_t start_step_of(const json_t *reply)
+{
+    const json_int_t step = json_integer_value(json_object_get(hdt_msg_body(reply), "start_step"));
+
+    return step < 0 ? 0 : step > START_STEP_MAX ? START_STEP_MAX : step;
 }
 
 static void assign_answered(struct hdt_gateway *gw, void *user, const json_t *reply,
@@ -191,7 +203,7 @@ static void assign_answered(struct hdt_gateway *gw, void *user, const json_t *re
         return;
     }
     job->by_rank[rank].is_ready = true;
-    job->start_step = json_integer_value(json_object_get(hdt_msg_body(reply), "start_step"));
+    job->start_step = start_step_of(reply);
     older = json_string_value(json_object_get(hdt_msg_body(reply), "resume"));
     if (older && (int64_t)rank == job->plan.checkpoint_rank) {
         checkpoint_fell_back(gw, job, older);
@@ -211,9 +223,13 @@ static void order_assign(struct hdt_gateway *gw, struct hdt_gwjob *job, size_t r
                                 assign_answered};
     json_t *body = order_body(job, rank, job->epoch);
 
-    json_object_update_new(body, json_pack("{s:I, s:O, s:O, s:O, s:s, s:s}", "number",
+    json_t *conf = json_copy(job->conf_json);
+
+    json_object_set_new(conf, "progress_timeout",
+                        json_integer(job->deadlines.rank_us / HDT_US_PER_MS));
+    json_object_update_new(body, json_pack("{s:I, s:O, s:o, s:O, s:s, s:s}", "number",
                                            (json_int_t)job->number, "plan", job->plan_json, "conf",
-                                           job->conf_json, "model", job->model_json, "resume",
+                                           conf, "model", job->model_json, "resume",
                                            hdt_gwjob_resume(job), "coordinator", gw->conf.site));
     json_object_set_new(body, "resume_step", json_integer(hdt_gwjob_resume_step(job)));
     json_object_set_new(body, "submitted", json_string(job->submitted));

@@ -189,6 +189,7 @@ void hdt_coordinator_stop(struct hdt_gateway *gw, const json_t *msg)
         hdt_gwjob_fail(gw, job, &err);
     } else if (job->state == HDT_GWJOB_FINISHING) {
         job->user_stopped = job->step < job->conf.steps; /* it would go on with another plan */
+        hdt_gwjob_save(gw, job);
     } else if (job->state == HDT_GWJOB_RUNNING) {
         hdt_log_info("job %ld: stop asked by %s", (long)job->number, hdt_msg_from(msg));
         job->user_stopped = true;

@@ -74,6 +74,11 @@ static void record_add_progress(json_t *record, struct hdt_gwjob *job)
                                      (json_int_t)job->first_step, "lost_step",
                                      (json_int_t)job->lost_step, "lost_time", wall_of(job->lost_us),
                                      "error", hdt_msg_error_body(&job->error)));
+    json_object_update_new(record,
+                           json_pack("{s:s, s:I, s:I}", "bad_checkpoint",
+                                     job->bad_checkpoint ? job->bad_checkpoint : "",
+                                     "best_checkpoint_step", (json_int_t)job->best_checkpoint_step,
+                                     "start_step", (json_int_t)job->start_step));
     if (job->cluster_json) {
         json_object_set(record, "cluster", job->cluster_json);
     }
@@ -150,6 +155,7 @@ void hdt_gwjob_free(struct hdt_gwjob *job)
     free(job->run_dir);
     free(job->followers);
     free(job->checkpoint);
+    free(job->bad_checkpoint);
     free(job->wan);
     hdt_gwjob_waits_free(job);
     free(job->by_rank);
@@ -229,10 +235,19 @@ static void job_load_progress(struct hdt_gwjob *job, const json_t *record)
 {
     const char *digest = json_string_value(json_object_get(record, "weights_digest"));
     const char *checkpoint = json_string_value(json_object_get(record, "checkpoint"));
+    const char *bad = json_string_value(json_object_get(record, "bad_checkpoint"));
+    const json_t *error = json_object_get(record, "error");
     json_t *traces = json_object_get(record, "traces");
+    const char *why = json_string_value(json_object_get(error, "msg"));
     const json_t *item;
     size_t i;
 
+    if (why && why[0]) {
+        hdt_msg_error_from_body(error, &job->error);
+    }
+    job->bad_checkpoint = bad && bad[0] ? hdt_strdup(bad) : NULL;
+    job->best_checkpoint_step = json_integer_value(json_object_get(record, "best_checkpoint_step"));
+    job->start_step = json_integer_value(json_object_get(record, "start_step"));
     job->step = json_integer_value(json_object_get(record, "step"));
     job->tokens = json_integer_value(json_object_get(record, "tokens"));
     job->tokens_step = json_integer_value(json_object_get(record, "tokens_step"));
@@ -311,7 +326,8 @@ static void job_load(void *user, uint32_t number, const char *state_name, const 
     }
     hdt_gwjob_intake_load(job, record);
     hdt_gwjob_wan_load(job, record);
-    if (state != HDT_GWJOB_RECOVERING) { /* that epoch has not begun */
+    /* When it recovers, its next epoch has not begun. */
+    if (state != HDT_GWJOB_RECOVERING && hdt_gwjob_has_member(job, gw->conf.site)) {
         msg = hdt_msg_new("job.plan", gw->conf.site, json_incref((json_t *)record));
         json_object_set_new(msg, "from", json_string(gw->conf.site));
         hdt_member_job_plan(gw, msg);

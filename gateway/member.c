@@ -460,12 +460,15 @@ void hdt_member_job_wan(struct hdt_gateway *gw, const json_t *msg)
 
 void hdt_member_tick(struct hdt_gateway *gw)
 {
-    struct hdt_gwmember *member;
+    struct hdt_gwmember *member, *next;
 
-    LL_FOREACH(gw->members, member)
+    LL_FOREACH_SAFE(gw->members, member, next)
     {
-        hdt_route_post(gw, member->coordinator, "job.wan", job_wan(gw, member->job));
-        if (member->why.status != HDT_OK) {
+        const uint32_t job = member->job;
+
+        /* A coordinator that is this gateway may answer at once that the job is over. */
+        hdt_route_post(gw, member->coordinator, "job.wan", job_wan(gw, job));
+        if (member_find(gw, job) == member && member->why.status != HDT_OK) {
             member_tell_failed(gw, member->coordinator, member->job, member->epoch, &member->why);
         }
     }

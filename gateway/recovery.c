@@ -280,6 +280,21 @@ void hdt_recovery_describe(struct hdt_gateway *gw, const struct hdt_gwjob *job, 
     }
 }
 
+static void recovery_give_up(struct hdt_gateway *gw, struct hdt_gwjob *job)
+{
+    struct hdt_error why = job->error;
+    json_t *names;
+
+    if (why.status == HDT_OK) { /* it moved to another plan */
+        names = waits_for(gw, job);
+        hdt_error_set(&why, HDT_ERANK, "job %ld: workers of its next plan are not there, as %s",
+                      (long)job->number,
+                      json_array_size(names) ? json_string_value(json_array_get(names, 0)) : "?");
+        json_decref(names);
+    }
+    fail_for_good(gw, job, &why, "recovery.give_up is over");
+}
+
 void hdt_recovery_tick(struct hdt_gateway *gw, struct hdt_gwjob *job)
 {
     const int64_t now_us = hdt_clock_now_us();
@@ -289,7 +304,7 @@ void hdt_recovery_tick(struct hdt_gateway *gw, struct hdt_gwjob *job)
         return;
     }
     if (seconds_until(give_up_us(job)) == 0) {
-        fail_for_good(gw, job, &job->error, "recovery.give_up is over");
+        recovery_give_up(gw, job);
         return;
     }
     hdt_shrink_tick(gw, job);

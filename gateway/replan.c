@@ -7,8 +7,8 @@
  * lost, and no attempt.
  *
  * A judgement costs the run nothing: links are not probed (a probe would take what the run needs),
- * only workers that are idle are measured. After each, the next one waits, twice as long when it
- * brought nothing: a run must not spend itself on moving.
+ * they say what their sessions show; only workers that are idle are measured. After each, the next
+ * one waits, twice as long when it brought nothing: a run must not spend itself on moving.
  */
 #include "config.h"
 
@@ -29,6 +29,7 @@
 #define PAUSE_MAX     100000
 #define PAUSE_US      (10 * HDT_US_PER_S)
 #define RESTART_MIN_S 1.0
+#define MAX_PEERS     256
 
 /* ---- measuring ---- */
 
@@ -99,20 +100,6 @@ void hdt_replan_free(struct hdt_gwjob *job)
 
 /* ---- the cluster ---- */
 
-static size_t n_idle(struct hdt_gateway *gw, const struct hdt_gwjob *job)
-{
-    struct hdt_gwworker *worker;
-    size_t n = 0;
-
-    LL_FOREACH(gw->workers, worker)
-    {
-        n += worker->up && hdt_federation_site_is_up(gw, worker->info.site) &&
-             !hdt_plan_has_worker(&job->plan, worker->info.site, worker->info.name) &&
-             !hdt_coordinator_worker_is_busy(gw, worker->info.site, worker->info.name);
-    }
-    return n;
-}
-
 /* Who is away or computes for another job does not take part. */
 static void cluster_refresh(struct hdt_gateway *gw, const struct hdt_gwjob *job,
                             struct hdt_cluster *cluster)
@@ -126,15 +113,17 @@ static void cluster_refresh(struct hdt_gateway *gw, const struct hdt_gwjob *job,
     }
 }
 
-static bool cluster_has(const struct hdt_cluster *cluster, const char *site, const char *name)
+static struct hdt_cluster_worker *cluster_worker(struct hdt_cluster *cluster, const char *site,
+                                                 const char *name)
 {
     for (size_t i = 0; i < cluster->n_workers; i++) {
-        if (strcmp(cluster->workers[i].site, site) == 0 &&
-            strcmp(cluster->workers[i].name, name) == 0) {
-            return true;
+        struct hdt_cluster_worker *w = &cluster->workers[i];
+
+        if (strcmp(w->site, site) == 0 && strcmp(w->name, name) == 0) {
+            return w;
         }
     }
-    return false;
+    return NULL;
 }
 
 /* What a survey found besides: workers that were measured, and their sites' links. */
@@ -148,9 +137,12 @@ static void cluster_join(struct hdt_cluster *cluster, const struct hdt_cluster *
     }
     for (size_t i = 0; i < found->n_workers; i++) {
         const struct hdt_cluster_worker *w = &found->workers[i];
+        struct hdt_cluster_worker *known = cluster_worker(cluster, w->site, w->name);
 
-        if (w->profile.valid && !cluster_has(cluster, w->site, w->name)) {
+        if (w->profile.valid && !known) {
             hdt_cluster_add_worker(cluster, w);
+        } else if (w->profile.valid && !known->profile.valid) {
+            *known = *w; /* it was busy when the plan was made */
         }
     }
     for (size_t i = 0; i < found->n_links; i++) {
@@ -160,6 +152,90 @@ static void cluster_join(struct hdt_cluster *cluster, const struct hdt_cluster *
             hdt_cluster_add_link(cluster, link);
         }
     }
+}
+
+/* The cluster that the present prediction stands on. */
+static bool cluster_parse(const struct hdt_gwjob *job, struct hdt_cluster *cluster)
+{
+    const json_t *json = job->replan.cluster ? job->replan.cluster : job->cluster_json;
+    struct hdt_error err = {0};
+
+    return json && hdt_cluster_from_json(json, "cluster", cluster, &err) == HDT_OK;
+}
+
+/* The same, with who takes part now. */
+static bool cluster_known(struct hdt_gateway *gw, const struct hdt_gwjob *job,
+                          struct hdt_cluster *cluster)
+{
+    if (!cluster_parse(job, cluster)) {
+        return false;
+    }
+    cluster_refresh(gw, job, cluster);
+    return true;
+}
+
+/* Was it weighed when the present prediction was made? */
+static bool worker_was_free(struct hdt_cluster *cluster, const struct hdt_gwworker *worker)
+{
+    const struct hdt_cluster_worker *w =
+        cluster_worker(cluster, worker->info.site, worker->info.name);
+
+    return w && w->profile.valid && !w->busy;
+}
+
+/* Is a worker idle that the present plan could not be made with? One that it could and does without
+ * is not news. */
+static bool worker_has_joined(struct hdt_gateway *gw, const struct hdt_gwjob *job)
+{
+    struct hdt_gwworker *worker;
+    struct hdt_cluster cluster;
+    bool has = false;
+
+    if (!cluster_parse(job, &cluster)) {
+        return false;
+    }
+    LL_FOREACH(gw->workers, worker)
+    {
+        has = has || (worker->up && hdt_federation_site_is_up(gw, worker->info.site) &&
+                      !hdt_plan_has_worker(&job->plan, worker->info.site, worker->info.name) &&
+                      !hdt_coordinator_worker_is_busy(gw, worker->info.site, worker->info.name) &&
+                      !worker_was_free(&cluster, worker));
+    }
+    hdt_cluster_release(&cluster);
+    return has;
+}
+
+/* ---- the links ---- */
+
+/* What sessions of ours show by themselves. A link that had more to send than it took says its
+ * rate, and its round trip has the queue in it; any other one says its round trip. Links between
+ * other sites are not seen from here. */
+static size_t links_seen(struct hdt_gateway *gw, double batch_s, struct hdt_drift_link **links)
+{
+    struct hdt_peer_stats *peers = hdt_calloc(MAX_PEERS, sizeof(*peers));
+    size_t n = hdt_dataplane_peer_stats(gw->dp, peers, MAX_PEERS), n_links = 0;
+
+    n = n < MAX_PEERS ? n : MAX_PEERS;
+    *links = hdt_calloc(2 * n + 1, sizeof(**links));
+    for (size_t i = 0; i < n; i++) {
+        const struct hdt_peer_stats *peer = &peers[i];
+        const bool loaded = peer->loaded_us >= 0 && (double)peer->loaded_us / 1e6 <= batch_s;
+        struct hdt_drift_link *out = &(*links)[n_links], *in = out + 1;
+
+        if (!peer->up) {
+            continue;
+        }
+        snprintf(out->from, sizeof(out->from), "%s", gw->conf.site);
+        snprintf(out->to, sizeof(out->to), "%s", peer->site);
+        out->rate_bytes_per_s = loaded ? peer->goodput_bytes_per_s : 0;
+        out->rtt_s = loaded ? 0 : (double)peer->rtt_us / 1e6;
+        snprintf(in->from, sizeof(in->from), "%s", peer->site);
+        snprintf(in->to, sizeof(in->to), "%s", gw->conf.site);
+        in->rtt_s = out->rtt_s;
+        n_links += 2;
+    }
+    free(peers);
+    return n_links;
 }
 
 /* ---- judging ---- */
@@ -269,26 +345,12 @@ static void replan_ask(struct hdt_gateway *gw, struct hdt_gwjob *job, struct hdt
         run.ranks[rank].busy_s = replan->rank_busy_s[rank];
         run.ranks[rank].n_steps = replan->rank_busy_s[rank] > 0 ? HDT_REPLAN_BATCH : 0;
     }
-    replan->joined = false;
+    run.n_links = links_seen(gw, HDT_REPLAN_BATCH * replan->measured_s, &run.links);
     if (hdt_planner_ask(gw, job, cluster, &run, replan_judged, job, &err) != HDT_OK) {
         hdt_log_warn("job %ld: its plan is not judged: %s", (long)job->number, err.msg);
         replan_end(job);
         judge_later(job, true);
     }
-}
-
-/* The cluster that the present prediction stands on. */
-static bool cluster_known(struct hdt_gateway *gw, const struct hdt_gwjob *job,
-                          struct hdt_cluster *cluster)
-{
-    const json_t *json = job->replan.cluster ? job->replan.cluster : job->cluster_json;
-    struct hdt_error err = {0};
-
-    if (!json || hdt_cluster_from_json(json, "cluster", cluster, &err) != HDT_OK) {
-        return false;
-    }
-    cluster_refresh(gw, job, cluster);
-    return true;
 }
 
 static void replan_surveyed(struct hdt_gateway *gw, void *user, struct hdt_cluster *found)
@@ -354,7 +416,6 @@ static void batch_end(struct hdt_gateway *gw, struct hdt_gwjob *job)
 {
     struct hdt_gwjob_replan *replan = &job->replan;
     double predicted_s = replan->predicted_s > 0 ? replan->predicted_s : job->plan.step_s;
-    size_t idle = n_idle(gw, job);
 
     replan->measured_s = batch_median(replan);
     free(replan->rank_busy_s);
@@ -365,9 +426,7 @@ static void batch_end(struct hdt_gateway *gw, struct hdt_gwjob *job)
     }
     batch_clear(job);
     success_judge(job);
-    replan->joined = replan->joined || (replan->knows_idle && idle > replan->n_idle);
-    replan->n_idle = idle;
-    replan->knows_idle = true;
+    replan->joined = worker_has_joined(gw, job);
     if (replan->is_asked || replan->is_wanted || !replan_is_open(job) || predicted_s <= 0 ||
         (!replan->joined && fabs(replan->measured_s / predicted_s - 1) <= job->conf.replan.drift)) {
         return;

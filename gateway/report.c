@@ -130,6 +130,29 @@ static int64_t tokens_at(const struct hdt_gwjob *job, int64_t step, int64_t step
                                         : job->tokens + n_steps * step_tokens;
 }
 
+/* What a worker says of the ranks, as far as it is what we expect: it is kept, written and sent on.
+ * New reference. */
+static json_t *ranks_of(const struct hdt_gwjob *job, const json_t *said)
+{
+    json_t *ranks = json_array();
+    const json_t *item;
+    size_t i;
+
+    json_array_foreach(said, i, item)
+    {
+        const json_int_t rank = json_integer_value(json_object_get(item, "rank"));
+
+        if (json_array_size(ranks) < job->plan.n_ranks && rank >= 0 &&
+            (uint64_t)rank < job->plan.n_ranks) {
+            json_array_append_new(ranks,
+                                  json_pack("{s:I, s:o, s:o}", "rank", rank, "busy_s",
+                                            real_or_null(body_real(item, "busy_s")), "wait_s",
+                                            real_or_null(body_real(item, "wait_s"))));
+        }
+    }
+    return ranks;
+}
+
 static enum hdt_status report_step(struct hdt_gateway *gw, struct hdt_gwjob *job,
                                    const json_t *body)
 {
@@ -138,16 +161,18 @@ static enum hdt_status report_step(struct hdt_gateway *gw, struct hdt_gwjob *job
     const double loss = body_real(body, "loss"), lr = body_real(body, "lr");
     const double grad_norm = body_real(body, "grad_norm"), step_s = body_real(body, "step_s");
     const double tokens_per_s = step_s > 0 ? (double)step_tokens / step_s : 0;
-    json_t *ranks = json_object_get(body, "ranks"), *line;
+    json_t *ranks = ranks_of(job, json_object_get(body, "ranks")), *line;
 
-    ranks = json_is_array(ranks) ? ranks : job->ranks;
     line = json_pack("{s:I, s:o, s:o, s:o, s:I, s:o, s:o, s:f, s:f, s:o, s:O}", "step",
                      (json_int_t)step, "loss", real_or_null(loss), "lr", real_or_null(lr),
                      "grad_norm", real_or_null(grad_norm), "tokens", (json_int_t)tokens,
                      "tokens_per_s", real_or_null(tokens_per_s), "step_s", real_or_null(step_s),
                      "predicted_step_s", job->plan.step_s, "wan_bits_per_s", job->wan_bits_per_s,
                      "wan_ratio", wan_ratio(job), "ranks", ranks);
-    HDT_TRY(report_line(gw, job, "step", body, line));
+    if (report_line(gw, job, "step", body, line) != HDT_OK) {
+        json_decref(ranks);
+        return HDT_EIO;
+    }
     if (step > job->best_step) {
         job->best_step = step;
         job->n_attempts = 0;
@@ -160,7 +185,6 @@ static enum hdt_status report_step(struct hdt_gateway *gw, struct hdt_gwjob *job
     job->grad_norm = grad_norm;
     job->step_s = step_s;
     job->tokens_per_s = tokens_per_s;
-    json_incref(ranks);
     json_decref(job->ranks);
     job->ranks = ranks;
     hdt_replan_step(gw, job, step_s, ranks);
@@ -189,7 +213,11 @@ void hdt_gwjob_take_checkpoint(struct hdt_gateway *gw, struct hdt_gwjob *job, co
         (job->checkpoint && (step < job->checkpoint_step || strcmp(path, job->checkpoint) == 0))) {
         return; /* said before; or of an epoch that is over, and older than what we have */
     }
-    if (step > job->checkpoint_step) {
+    if (job->bad_checkpoint && strcmp(path, job->bad_checkpoint) == 0) {
+        return; /* it was refused: to take it up again would end nowhere */
+    }
+    if (step > job->best_checkpoint_step) {
+        job->best_checkpoint_step = step;
         job->n_attempts = 0;
     }
     free(job->checkpoint);
@@ -204,6 +232,17 @@ void hdt_gwjob_take_checkpoint(struct hdt_gateway *gw, struct hdt_gwjob *job, co
                     json_pack("{s:I, s:I, s:s, s:f}", "epoch", (json_int_t)job->epoch, "step",
                               (json_int_t)body_int(body, "step"), "path", job->checkpoint,
                               "seconds", body_real(body, "seconds")));
+}
+
+/* It was written anew. */
+static void bad_checkpoint_forget(struct hdt_gwjob *job, const json_t *body)
+{
+    const char *path = json_string_value(json_object_get(body, "path"));
+
+    if (path && job->bad_checkpoint && strcmp(path, job->bad_checkpoint) == 0) {
+        free(job->bad_checkpoint);
+        job->bad_checkpoint = NULL;
+    }
 }
 
 /* The job goes on: its last checkpoint is older than it should be, and somebody must know. */
@@ -322,6 +361,7 @@ static enum hdt_status report_take(struct hdt_gateway *gw, struct hdt_gwjob *job
         return report_eval(gw, job, body);
     }
     if (strcmp(type, "ckpt") == 0) {
+        bad_checkpoint_forget(job, body);
         hdt_gwjob_take_checkpoint(gw, job, body);
     } else if (strcmp(type, "ckpt.failed") == 0) {
         report_checkpoint_failed(gw, job, body);

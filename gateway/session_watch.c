@@ -34,6 +34,8 @@
  * others took to come back, tells in seconds.
  */
 #define SESSION_GOODPUT_WINDOW_US (200 * HDT_US_PER_MS)
+#define SESSION_STALL_TIMERS      20
+#define SESSION_TIMER_MIN_US      (200 * HDT_US_PER_MS) /* Linux's TCP_RTO_MIN */
 #define SESSION_PAUSE_US          (10 * HDT_DP_TICK_US) /* between two ticks: we were stopped */
 #define SESSION_BESIDE_PART       4 /* of session_dead: a peer whose kernel answers is dialled */
 
@@ -167,6 +169,21 @@ static bool session_others_move(const struct hdt_session *session, const struct 
     return false;
 }
 
+/* A PING that was lost waits for TCP's timer, a round trip and 200 ms or more, which doubles each
+ * time that the retransmission is lost, too: 1, 3, 7, 15 times as long. At 1 % of loss two such
+ * losses come once a minute on a few streams, five in a row never. */
+static int64_t session_stall_us(const struct hdt_session *session, const struct hdt_conn *conn)
+{
+    const int64_t losses_us = SESSION_STALL_TIMERS * (session->peer->rtt_us + SESSION_TIMER_MIN_US);
+    int64_t limit_us = session->deadlines.stall_us;
+
+    limit_us = limit_us > 4 * conn->last_ping_rtt_us ? limit_us : 4 * conn->last_ping_rtt_us;
+    limit_us = limit_us > losses_us ? limit_us : losses_us;
+    return limit_us < session->deadlines.session_dead_us / 2
+               ? limit_us
+               : session->deadlines.session_dead_us / 2;
+}
+
 static void session_close_stalled(struct hdt_session *session, int64_t now_us)
 {
     struct hdt_error why;
@@ -174,14 +191,12 @@ static void session_close_stalled(struct hdt_session *session, int64_t now_us)
 
     for (i = 1; i <= session->n_streams; i++) {
         struct hdt_conn *conn = session->conns[i];
-        int64_t limit_us = session->deadlines.stall_us;
+        int64_t limit_us;
 
         if (conn == NULL || conn->state != HDT_CONN_UP || conn->ping_sent_us == 0) {
             continue;
         }
-        if (limit_us < 4 * conn->last_ping_rtt_us) {
-            limit_us = 4 * conn->last_ping_rtt_us;
-        }
+        limit_us = session_stall_us(session, conn);
         if (now_us - conn->ping_sent_us > limit_us && session_others_move(session, conn)) {
             hdt_error_set(&why, HDT_ELINK,
                           "stream %u to site '%s' stalls: no answer in %lld ms while others move",
@@ -219,6 +234,7 @@ static void session_measure_goodput(struct hdt_peer *peer, int64_t now_us)
         memcpy(sorted, peer->samples, sizeof(sorted));
         qsort(sorted, n, sizeof(sorted[0]), session_compare_doubles);
         peer->goodput_bytes_per_s = sorted[n / 2];
+        peer->loaded_us = now_us;
     }
     peer->window_us = now_us;
     peer->window_bytes = 0;

@@ -21,7 +21,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#define AGAIN_MIN_US (30 * HDT_US_PER_S)
+#define AGAIN_MIN_US  (30 * HDT_US_PER_S)
+#define AGAIN_SOON_US (2 * HDT_US_PER_S)
 
 int64_t hdt_shrink_due_us(const struct hdt_gwjob *job)
 {
@@ -215,9 +216,10 @@ void hdt_shrink_tick(struct hdt_gateway *gw, struct hdt_gwjob *job)
     job->shrink.epoch = job->epoch;
     job->shrink.again_us = hdt_clock_now_us() + (wait_us > AGAIN_MIN_US ? wait_us : AGAIN_MIN_US);
     job->n_requests++;
-    hdt_log_info("job %ld: looking for a plan without those who are away", (long)job->number);
     if (hdt_survey_make(gw, &request, &err) != HDT_OK) {
         shrink_end(job); /* somebody else's is under way */
-        job->shrink.again_us = 0;
+        job->shrink.again_us = hdt_clock_now_us() + AGAIN_SOON_US;
+        return;
     }
+    hdt_log_info("job %ld: looking for a plan without those who are away", (long)job->number);
 }

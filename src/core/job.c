@@ -2,6 +2,7 @@
 #include "config.h"
 
 #include "src/core/job.h"
+#include "src/core/cluster.h"
 #include "src/core/deadlines.h"
 #include "src/core/model.h"
 
@@ -270,6 +271,12 @@ static enum hdt_status job_check_plan(const struct hdt_job *job,
             "min_stages %lld is more than the %lld units of the model (embedding, "
             "blocks, head)",
             (long long)job->plan.min_stages, (long long)hdt_model_n_units(model));
+    }
+    for (size_t i = 0; i < job->plan.sites.n; i++) {
+        if (!hdt_name_is_valid(job->plan.sites.items[i])) {
+            return hdt_conf_error(doc, "plan.sites", err, HDT_EINVAL, "'%s' is no name of a site",
+                                  job->plan.sites.items[i]);
+        }
     }
     return job_check_cut(job, model, doc, err);
 }

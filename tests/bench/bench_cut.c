@@ -75,7 +75,8 @@ int main(int argc, char **argv)
     rig.conf.chunk_bytes = 64 << 10;
     hdt_deadlines_derive(&rig.conf.deadlines, HDT_DEADLINES_KNOB_DEFAULT_MS, 0);
     if (argc > 9 && strcmp(argv[9], "wait") == 0) {
-        rig.conf.deadlines.suspect_us = rig.conf.deadlines.session_dead_us;
+        rig.conf.deadlines.session_dead_us = 600 * HDT_US_PER_S;
+        rig.conf.deadlines.suspect_us = 600 * HDT_US_PER_S;
     }
     for (unsigned i = 0; i < 2; i++) {
         rig.sites[i].netns = argv[1 + 2 * i];

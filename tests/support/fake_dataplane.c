@@ -12,6 +12,7 @@ static struct {
     char failing[32];
     enum hdt_status failing_status;
     size_t n_flows, n_jobs_closed, n_rechecks;
+    struct hdt_peer_stats peer;
 } fake;
 
 static void sent_add(const char *to, const json_t *msg)
@@ -66,6 +67,11 @@ void fake_dataplane_fail(const char *to, enum hdt_status status)
 {
     snprintf(fake.failing, sizeof(fake.failing), "%s", to);
     fake.failing_status = status;
+}
+
+void fake_dataplane_set_peer(const struct hdt_peer_stats *peer)
+{
+    fake.peer = *peer;
 }
 
 static enum hdt_status sent_may_go(const char *to, struct hdt_error *err)
@@ -134,9 +140,11 @@ void hdt_dataplane_probe(struct hdt_dataplane *dp, const char *site, uint64_t by
 size_t hdt_dataplane_peer_stats(struct hdt_dataplane *dp, struct hdt_peer_stats *stats, size_t cap)
 {
     (void)dp;
-    (void)stats;
-    (void)cap;
-    return 0;
+    if (!fake.peer.site[0] || cap == 0) {
+        return 0;
+    }
+    *stats = fake.peer;
+    return 1;
 }
 
 bool hdt_dataplane_flow_find(struct hdt_dataplane *dp, uint32_t job, uint32_t flow, bool is_src,

@@ -40,7 +40,7 @@ listen=10.74.0.2:7420 site b a=10.74.0.1:7420
 worker a w0
 worker b w0
 expect_federation a 2 2
-job soak.yaml 100000000 "plan.min_stages: 2" "checkpoint.every: 200"
+job soak.yaml 100000000 "plan.min_stages: 2" "checkpoint.every: 25"
 hdt submit --gateway "$(gateway_of a)" soak.yaml >soak.log 2>&1 </dev/null &
 submit_pid=$!
 pids+=($!)

@@ -213,6 +213,87 @@ Test(replan, a_gateway_that_was_restarted_meanwhile_goes_on_with_the_job)
     cr_expect_eq(job->plan.n_ranks, 2);
 }
 
+/* The link from a to b as it was corrected, whatever was decided. */
+static const json_t *link_corrected(const struct hdt_gwjob *job)
+{
+    const json_t *cluster =
+        job->replan.plan_cluster ? job->replan.plan_cluster : job->replan.cluster;
+    const json_t *link;
+    size_t i;
+
+    json_array_foreach(json_object_get(cluster, "links"), i, link)
+    {
+        if (strcmp(json_string_value(json_object_get(link, "from")), "a") == 0) {
+            return link;
+        }
+    }
+    return NULL;
+}
+
+/* Workers are as busy as planned, steps take four times as long, and the session to b shows this.
+ */
+static const json_t *link_after(struct hdt_peer_stats *peer)
+{
+    struct hdt_gwjob *job = running_as_planned(50);
+
+    snprintf(peer->site, sizeof(peer->site), "b");
+    peer->up = true;
+    fake_dataplane_set_peer(peer);
+    run_steps(job, 12, 4 * job->plan.step_s, 0.26, 0.26);
+    planner_answers();
+    return link_corrected(job);
+}
+
+Test(replan, the_round_trip_of_a_link_is_known)
+{
+    const json_t *link = link_after(
+        &(struct hdt_peer_stats){.rtt_us = 70000, .goodput_bytes_per_s = 5e6, .loaded_us = -1});
+
+    cr_assert_not_null(link);
+    cr_expect_float_eq(json_number_value(json_object_get(link, "rtt_s")), 0.07, 1e-6);
+    cr_expect_float_neq(json_number_value(json_object_get(link, "rate_bytes_per_s")), 5e6, 1,
+                        "a probe of long ago says nothing of now");
+}
+
+Test(replan, the_rate_of_a_link_is_known_that_had_more_to_send_than_it_took)
+{
+    const json_t *link = link_after(
+        &(struct hdt_peer_stats){.rtt_us = 70000, .goodput_bytes_per_s = 5e6, .loaded_us = 200000});
+
+    cr_assert_not_null(link);
+    cr_expect_float_eq(json_number_value(json_object_get(link, "rate_bytes_per_s")), 5e6, 1);
+    cr_expect_float_eq(json_number_value(json_object_get(link, "rtt_s")), 1e-3, 1e-6,
+                       "its round trip is that of its queue");
+}
+
+/* Workers that site b says it has. */
+static void site_b_has(int n_workers)
+{
+    json_t *workers = json_array();
+    char name[8];
+
+    for (int i = 0; i < n_workers; i++) {
+        snprintf(name, sizeof(name), "w%d", i);
+        json_array_append_new(workers, json_pack("{s:s, s:s, s:b, s:s}", "name", name, "device",
+                                                 "test", "up", 1, "instance", "7"));
+    }
+    hdt_ctl_from_peer(
+        "b", "b",
+        hdt_msg_new("site.info", "a", json_pack("{s:o, s:[]}", "workers", workers, "sites")));
+}
+
+Test(replan, a_worker_is_measured_that_joined_after_the_plan_was_made)
+{
+    struct hdt_gwjob *job = running_as_planned(50);
+
+    run_steps(job, 3, job->plan.step_s, 0.26, 0.26);
+    site_b_has(2); /* before the first ten steps are full */
+    fake_dataplane_reset();
+    run_steps(job, 9, job->plan.step_s, 0.26, 0.26);
+    cr_assert(job->replan.is_asked, "the plan is judged");
+    cr_expect_not_null(fake_dataplane_take("b", "profile"), "the new worker is measured for it");
+}
+
 Test(replan, a_loss_meanwhile_comes_first)
 {
     struct hdt_gwjob *job = drifted(50);
