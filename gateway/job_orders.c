@@ -205,7 +205,8 @@ static void assign_answered(struct hdt_gateway *gw, void *user, const json_t *re
     job->by_rank[rank].is_ready = true;
     job->start_step = start_step_of(reply);
     older = json_string_value(json_object_get(hdt_msg_body(reply), "resume"));
-    if (older && (int64_t)rank == job->plan.checkpoint_rank) {
+    if (older && (int64_t)rank == job->plan.checkpoint_rank &&
+        strcmp(older, hdt_gwjob_resume(job)) != 0) {
         checkpoint_fell_back(gw, job, older);
     }
     for (rank = 0; rank < job->plan.n_ranks; rank++) {

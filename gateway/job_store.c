@@ -19,9 +19,11 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 #include <utlist.h>
 
-#define MAX_JOBS_OVER 32 /* that are kept for 'hdt status' */
+#define MAX_JOBS_OVER 32 /* that are kept for 'hdt status', also over a restart */
+#define STATES_OVER   "done stopped failed"
 
 json_t *hdt_gwjob_record(const struct hdt_gateway *gw, const struct hdt_gwjob *job)
 {
@@ -68,12 +70,12 @@ static void record_add_progress(json_t *record, struct hdt_gwjob *job)
                           job->user_stopped, "root_done", job->root_done, "weights_digest",
                           job->weights_digest, "ranks_done", ranks_done, "traces", job->traces,
                           "reports", hdt_gwjob_intake_json(job), "wan", hdt_gwjob_wan_json(job)));
-    json_object_update_new(record,
-                           json_pack("{s:i, s:I, s:I, s:I, s:f, s:o}", "attempts", job->n_attempts,
-                                     "best_step", (json_int_t)job->best_step, "first_step",
-                                     (json_int_t)job->first_step, "lost_step",
-                                     (json_int_t)job->lost_step, "lost_time", wall_of(job->lost_us),
-                                     "error", hdt_msg_error_body(&job->error)));
+    json_object_update_new(
+        record, json_pack("{s:i, s:I, s:I, s:I, s:f, s:f, s:o}", "attempts", job->n_attempts,
+                          "best_step", (json_int_t)job->best_step, "first_step",
+                          (json_int_t)job->first_step, "lost_step", (json_int_t)job->lost_step,
+                          "lost_time", wall_of(job->lost_us), "state_time",
+                          wall_of(job->state_since_us), "error", hdt_msg_error_body(&job->error)));
     json_object_update_new(record,
                            json_pack("{s:s, s:I, s:I}", "bad_checkpoint",
                                      job->bad_checkpoint ? job->bad_checkpoint : "",
@@ -118,6 +120,11 @@ void hdt_gwjob_write_plan(const struct hdt_gwjob *job)
     json_decref(json);
 }
 
+static char *run_dir_of(const struct hdt_gateway *gw, const struct hdt_gwjob *job)
+{
+    return hdt_asprintf("%s/jobs/%ld-%s", gw->conf.state_dir, (long)job->number, job->name);
+}
+
 enum hdt_status hdt_gwjob_open_run_dir(struct hdt_gateway *gw, struct hdt_gwjob *job,
                                        struct hdt_error *err)
 {
@@ -125,7 +132,7 @@ enum hdt_status hdt_gwjob_open_run_dir(struct hdt_gateway *gw, struct hdt_gwjob 
     enum hdt_status status;
     char *path;
 
-    job->run_dir = hdt_asprintf("%s/%ld-%s", jobs_dir, (long)job->number, job->name);
+    job->run_dir = run_dir_of(gw, job);
     path = hdt_asprintf("%s/metrics.jsonl", job->run_dir);
     if ((mkdir(jobs_dir, 0755) == 0 || errno == EEXIST) &&
         (mkdir(job->run_dir, 0755) == 0 || errno == EEXIST)) {
@@ -219,10 +226,10 @@ err_job:
     return status;
 }
 
-/* The state of that name; false: of no job of ours, or it is over. */
+/* The state of that name; false: of no job of ours. */
 static bool state_parse(const char *name, enum hdt_gwjob_state *state)
 {
-    for (int i = HDT_GWJOB_PREPARING; i < HDT_GWJOB_DONE; i++) {
+    for (int i = HDT_GWJOB_PREPARING; i <= HDT_GWJOB_FAILED; i++) {
         if (strcmp(name, hdt_gwjob_state_name((enum hdt_gwjob_state)i)) == 0) {
             *state = (enum hdt_gwjob_state)i;
             return true;
@@ -294,6 +301,54 @@ static void job_take_up(struct hdt_gateway *gw, struct hdt_gwjob *job, enum hdt_
     }
 }
 
+/* It stays for those who ask; nothing is opened or made for it. What its last line of metrics says
+ * is shown again, if that is still there. */
+static void job_load_over(struct hdt_gateway *gw, struct hdt_gwjob *job, enum hdt_gwjob_state state,
+                          const json_t *record)
+{
+    struct hdt_error ignored = {0};
+    char *path;
+
+    job->state = state;
+    job->state_since_us = moment_of(json_number_value(json_object_get(record, "state_time")));
+    job->run_dir = run_dir_of(gw, job);
+    path = hdt_asprintf("%s/metrics.jsonl", job->run_dir);
+    if (access(path, R_OK | W_OK) == 0) {
+        (void)hdt_journal_open(path, &job->metrics, &ignored);
+    }
+    hdt_gwjob_intake_load(job, record);
+    hdt_journal_close(job->metrics);
+    job->metrics = NULL;
+    if (job->step_s <= 0) {
+        job->start_step = job->step; /* its loss is not known any more */
+    }
+    free(path);
+}
+
+static void job_load_active(struct hdt_gateway *gw, struct hdt_gwjob *job,
+                            enum hdt_gwjob_state state, const json_t *record)
+{
+    struct hdt_error err = {0};
+    json_t *msg;
+
+    job->last_report_us = hdt_clock_now_us();
+    if (hdt_gwjob_settle_deadlines(gw, job, &err) != HDT_OK) {
+        hdt_log_failure(HDT_LOG_WARN, &err); /* the knob was changed meanwhile; it goes on */
+    }
+    if (hdt_gwjob_open_run_dir(gw, job, &err) != HDT_OK) {
+        hdt_log_failure(HDT_LOG_WARN, &err);
+    }
+    hdt_gwjob_intake_load(job, record);
+    /* When it recovers, its next epoch has not begun. */
+    if (state != HDT_GWJOB_RECOVERING && hdt_gwjob_has_member(job, gw->conf.site)) {
+        msg = hdt_msg_new("job.plan", gw->conf.site, json_incref((json_t *)record));
+        json_object_set_new(msg, "from", json_string(gw->conf.site));
+        hdt_member_job_plan(gw, msg);
+        json_decref(msg);
+    }
+    job_take_up(gw, job, state);
+}
+
 static void job_load(void *user, uint32_t number, const char *state_name, const json_t *record)
 {
     struct hdt_gateway *gw = user;
@@ -301,7 +356,6 @@ static void job_load(void *user, uint32_t number, const char *state_name, const 
     const char *submitted = json_string_value(json_object_get(record, "submitted"));
     struct hdt_error err = {0};
     struct hdt_gwjob *job;
-    json_t *msg;
 
     if (!state_parse(state_name, &state)) {
         return;
@@ -315,31 +369,31 @@ static void job_load(void *user, uint32_t number, const char *state_name, const 
     snprintf(job->submitted, sizeof(job->submitted), "%s",
              submitted ? submitted : ""); /* may be of a gateway before this one */
     job->number = json_integer_value(json_object_get(record, "number"));
-    job->last_report_us = hdt_clock_now_us();
     job_load_progress(job, record);
-    if (hdt_gwjob_settle_deadlines(gw, job, &err) != HDT_OK) {
-        hdt_log_failure(HDT_LOG_WARN, &err); /* the knob was changed meanwhile; it goes on */
-    }
-    LL_APPEND(gw->jobs, job);
-    if (hdt_gwjob_open_run_dir(gw, job, &err) != HDT_OK) {
-        hdt_log_failure(HDT_LOG_WARN, &err);
-    }
-    hdt_gwjob_intake_load(job, record);
     hdt_gwjob_wan_load(job, record);
-    /* When it recovers, its next epoch has not begun. */
-    if (state != HDT_GWJOB_RECOVERING && hdt_gwjob_has_member(job, gw->conf.site)) {
-        msg = hdt_msg_new("job.plan", gw->conf.site, json_incref((json_t *)record));
-        json_object_set_new(msg, "from", json_string(gw->conf.site));
-        hdt_member_job_plan(gw, msg);
-        json_decref(msg);
+    LL_APPEND(gw->jobs, job);
+    if (state >= HDT_GWJOB_DONE) {
+        job_load_over(gw, job, state, record);
+    } else {
+        job_load_active(gw, job, state, record);
     }
-    job_take_up(gw, job, state);
+}
+
+static void store_prune(struct hdt_gateway *gw, const char *states, size_t n_keep)
+{
+    struct hdt_error err = {0};
+
+    if (hdt_store_prune(gw->store, states, n_keep, &err) != HDT_OK) {
+        hdt_log_warn_limited(60, "old records of jobs stay: %s", err.msg);
+    }
 }
 
 void hdt_coordinator_start(struct hdt_gateway *gw)
 {
     struct hdt_error err = {0};
 
+    store_prune(gw, STATES_OVER, MAX_JOBS_OVER);
+    store_prune(gw, "closed", 0); /* what other sites coordinated, to the end */
     if (hdt_store_each_job(gw->store, job_load, gw, &err) != HDT_OK) {
         hdt_log_failure(HDT_LOG_ERROR, &err);
     }
@@ -348,6 +402,7 @@ void hdt_coordinator_start(struct hdt_gateway *gw)
 void hdt_gwjobs_prune(struct hdt_gateway *gw)
 {
     struct hdt_gwjob *job, *next;
+    bool has_forgotten = false;
     size_t n_over = 0;
 
     LL_FOREACH(gw->jobs, job)
@@ -360,7 +415,11 @@ void hdt_gwjobs_prune(struct hdt_gateway *gw)
             LL_DELETE(gw->jobs, job);
             hdt_gwjob_free(job);
             n_over--;
+            has_forgotten = true;
         }
+    }
+    if (has_forgotten) {
+        store_prune(gw, STATES_OVER, MAX_JOBS_OVER);
     }
 }
 

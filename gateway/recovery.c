@@ -27,6 +27,7 @@
 #define BACKOFF_MIN_US (1 * HDT_US_PER_S) /* before the second restart in a row; doubles */
 #define BACKOFF_MAX_US (30 * HDT_US_PER_S)
 #define SAY_EVERY_US   (10 * HDT_US_PER_S)
+#define FREE_SOON_US   (5 * HDT_US_PER_S) /* who drops an epoch in this time is not named */
 
 /* ---- which failures a new epoch can mend ---- */
 
@@ -94,8 +95,7 @@ void hdt_recovery_rank_lost(struct hdt_gateway *gw, struct hdt_gwjob *job, size_
         return;
     }
     hdt_error_set(&err, HDT_ERANK, "worker %s is lost: %s", address, why->msg);
-    hdt_error_hint(&err, "see its log and start it again; 'hdt submit --resume' goes on from the "
-                         "last checkpoint of a job that has ended");
+    hdt_error_hint(&err, "start hdt-worker there; the job goes on by itself");
     hdt_recovery_begin(gw, job, &err);
 }
 
@@ -176,8 +176,7 @@ void hdt_recovery_begin(struct hdt_gateway *gw, struct hdt_gwjob *job, const str
     hdt_replan_reset(job);
     epoch_next(job);
     job->n_attempts++;
-    memset(job->shrink.why_not, 0, sizeof(job->shrink.why_not));
-    job->shrink.again_us = 0;
+    hdt_shrink_judge(gw, job);
     job->not_before_us = job->lost_us + backoff_us(job->n_attempts);
     hdt_gwjob_set_state(gw, job, HDT_GWJOB_RECOVERING);
     hdt_recovery_go(gw, job);
@@ -205,14 +204,27 @@ void hdt_recovery_move(struct hdt_gateway *gw, struct hdt_gwjob *job)
 
 /* ---- the way back ---- */
 
-bool hdt_recovery_rank_is_there(struct hdt_gateway *gw, const struct hdt_gwjob *job, size_t rank)
+bool hdt_recovery_rank_is_connected(struct hdt_gateway *gw, const struct hdt_gwjob *job,
+                                    size_t rank)
 {
     const struct hdt_plan_rank *r = &job->plan.ranks[rank];
     const struct hdt_gwworker *worker = hdt_federation_worker(gw, r->site, r->worker);
 
-    return worker && worker->up && hdt_federation_site_is_up(gw, r->site) &&
-           job->by_rank[rank].is_free &&
+    return worker && worker->up && hdt_federation_site_is_up(gw, r->site);
+}
+
+/* It is connected, and no other job has it. */
+static bool rank_is_ours(struct hdt_gateway *gw, const struct hdt_gwjob *job, size_t rank)
+{
+    const struct hdt_plan_rank *r = &job->plan.ranks[rank];
+
+    return hdt_recovery_rank_is_connected(gw, job, rank) &&
            !hdt_coordinator_worker_serves(gw, r->site, r->worker, job);
+}
+
+bool hdt_recovery_rank_is_there(struct hdt_gateway *gw, const struct hdt_gwjob *job, size_t rank)
+{
+    return rank_is_ours(gw, job, rank) && job->by_rank[rank].is_free;
 }
 
 void hdt_recovery_go(struct hdt_gateway *gw, struct hdt_gwjob *job)
@@ -250,15 +262,36 @@ static int64_t seconds_until(int64_t moment_us)
     return left_us > 0 ? (left_us + HDT_US_PER_S - 1) / HDT_US_PER_S : 0;
 }
 
-static json_t *waits_for(struct hdt_gateway *gw, const struct hdt_gwjob *job)
+static void names_add(json_t *names, const struct hdt_gwjob *job, size_t rank)
 {
     char address[HDT_ADDRESS_CAP];
+
+    hdt_gwjob_rank_address(job, rank, address);
+    json_array_append_new(names, json_string(address));
+}
+
+static json_t *waits_for(struct hdt_gateway *gw, const struct hdt_gwjob *job)
+{
     json_t *names = json_array();
 
     for (size_t rank = 0; rank < job->plan.n_ranks; rank++) {
-        if (!hdt_recovery_rank_is_there(gw, job, rank)) {
-            hdt_gwjob_rank_address(job, rank, address);
-            json_array_append_new(names, json_string(address));
+        if (!rank_is_ours(gw, job, rank)) {
+            names_add(names, job, rank);
+        }
+    }
+    return names;
+}
+
+/* Who is there and still holds the epoch before; that takes a moment, and is news only when it
+ * takes longer. */
+static json_t *waits_until_free(struct hdt_gateway *gw, const struct hdt_gwjob *job)
+{
+    const bool is_late = hdt_clock_now_us() - job->lost_us >= FREE_SOON_US;
+    json_t *names = json_array();
+
+    for (size_t rank = 0; rank < job->plan.n_ranks && is_late; rank++) {
+        if (rank_is_ours(gw, job, rank) && !job->by_rank[rank].is_free) {
+            names_add(names, job, rank);
         }
     }
     return names;
@@ -266,10 +299,11 @@ static json_t *waits_for(struct hdt_gateway *gw, const struct hdt_gwjob *job)
 
 void hdt_recovery_describe(struct hdt_gateway *gw, const struct hdt_gwjob *job, json_t *body)
 {
-    json_object_update_new(body, json_pack("{s:o, s:I, s:s, s:I}", "waits_for", waits_for(gw, job),
-                                           "resume_step", (json_int_t)hdt_gwjob_resume_step(job),
-                                           "resume", hdt_gwjob_resume(job), "until_s",
-                                           (json_int_t)seconds_until(until_us(job))));
+    json_object_update_new(
+        body, json_pack("{s:o, s:o, s:I, s:s, s:I}", "waits_for", waits_for(gw, job),
+                        "waits_until_free", waits_until_free(gw, job), "resume_step",
+                        (json_int_t)hdt_gwjob_resume_step(job), "resume", hdt_gwjob_resume(job),
+                        "until_s", (json_int_t)seconds_until(until_us(job))));
     if (job->error.status != HDT_OK) {
         json_object_set_new(body, "error", hdt_msg_error_body(&job->error));
     } else {

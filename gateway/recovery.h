@@ -26,6 +26,9 @@ void hdt_recovery_begin(struct hdt_gateway *gw, struct hdt_gwjob *job, const str
  * that replan.c has found, if any. No attempt, no step lost. */
 void hdt_recovery_move(struct hdt_gateway *gw, struct hdt_gwjob *job);
 
+/* Is this rank's worker connected, and its site? */
+bool hdt_recovery_rank_is_connected(struct hdt_gateway *gw, const struct hdt_gwjob *job,
+                                    size_t rank);
 /* Recovering: is this rank's worker there, free of the epoch before, and of no other job? */
 bool hdt_recovery_rank_is_there(struct hdt_gateway *gw, const struct hdt_gwjob *job, size_t rank);
 /* Recovering: begin the next epoch if all that it needs is there. */

@@ -43,6 +43,7 @@ static void route_status(struct hdt_gateway *gw, const json_t *msg);
 static void route_logs(struct hdt_gateway *gw, const json_t *msg);
 static void route_info(struct hdt_gateway *gw, const json_t *msg);
 static void route_error(struct hdt_gateway *gw, const json_t *msg);
+static void route_unasked(struct hdt_gateway *gw, const json_t *msg);
 
 static const struct {
     const char *type;
@@ -50,6 +51,9 @@ static const struct {
     void (*handle)(struct hdt_gateway *gw, const json_t *msg);
 } handlers[] = {
     {"error", FROM_WORKER | FROM_OPERATOR | FROM_SITE, route_error},
+    {"ready", FROM_WORKER, route_unasked},
+    {"started", FROM_WORKER, route_unasked},
+    {"released", FROM_WORKER, route_unasked},
     {"flow.open", FROM_WORKER, hdt_member_flow_open},
     {"task.alive", FROM_WORKER, hdt_coordinator_report},
     {"step", FROM_WORKER, hdt_coordinator_report},
@@ -132,6 +136,14 @@ static void route_error(struct hdt_gateway *gw, const json_t *msg)
     (void)gw;
     hdt_msg_error_from_body(hdt_msg_body(msg), &err);
     hdt_log_debug("%s says: %s", hdt_msg_from(msg), err.msg);
+}
+
+/* An answer to an order that was posted: workers answer every order, and who posts one does not
+ * wait. */
+static void route_unasked(struct hdt_gateway *gw, const json_t *msg)
+{
+    (void)gw;
+    hdt_log_debug("'%s' from %s: nobody waits for it", hdt_msg_type(msg), hdt_msg_from(msg));
 }
 
 /* ---- sending ---- */
@@ -416,6 +428,15 @@ static void route_local(struct hdt_gateway *gw, json_t *msg)
     route_refuse(gw, msg, &err);
 }
 
+/* An answer to an operator's question, who may have left meanwhile: that is no fault of whose
+ * answer it is. */
+static bool is_answer_to_operator(const json_t *msg)
+{
+    const char *to = strchr(hdt_msg_to(msg), '/');
+
+    return to && to[1] == '@' && json_is_integer(json_object_get(msg, "re"));
+}
+
 static void route_forward(struct hdt_gateway *gw, json_t *msg)
 {
     struct hdt_error err = {0};
@@ -433,6 +454,9 @@ static void route_forward(struct hdt_gateway *gw, json_t *msg)
         hdt_route_post(gw, hdt_msg_from(msg), "unfollow",
                        json_pack("{s:O, s:s}", "job", json_object_get(hdt_msg_body(msg), "job"),
                                  "follower", hdt_msg_to(msg)));
+    } else if (status == HDT_ENOENT && is_answer_to_operator(msg)) {
+        hdt_log_debug("'%s' from %s comes too late: %s", hdt_msg_type(msg), hdt_msg_from(msg),
+                      err.msg);
     } else if (status != HDT_OK) {
         route_refuse(gw, msg, &err);
     }

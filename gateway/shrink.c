@@ -32,6 +32,40 @@ int64_t hdt_shrink_due_us(const struct hdt_gwjob *job)
     return job->lost_us + job->conf.recovery.wait * HDT_US_PER_MS;
 }
 
+static bool cut_names(const struct hdt_gwjob *job, const char *address)
+{
+    const size_t len = strlen(address);
+
+    for (size_t i = 0; i < job->conf.plan.cut.n; i++) {
+        const char *item = job->conf.plan.cut.items[i];
+
+        if (strncmp(item, address, len) == 0 && item[len] == '=') {
+            return true;
+        }
+    }
+    return false;
+}
+
+void hdt_shrink_judge(struct hdt_gateway *gw, struct hdt_gwjob *job)
+{
+    char address[HDT_ADDRESS_CAP];
+
+    memset(job->shrink.why_not, 0, sizeof(job->shrink.why_not));
+    job->shrink.again_us = 0;
+    for (size_t rank = 0; rank < job->plan.n_ranks && !job->shrink.why_not[0]; rank++) {
+        hdt_gwjob_rank_address(job, rank, address);
+        if (hdt_recovery_rank_is_connected(gw, job, rank)) {
+            continue;
+        }
+        if (job->conf.recovery.on_loss == HDT_ON_LOSS_WAIT) {
+            snprintf(job->shrink.why_not, sizeof(job->shrink.why_not), "recovery.on_loss is wait");
+        } else if (cut_names(job, address)) {
+            snprintf(job->shrink.why_not, sizeof(job->shrink.why_not), "plan.cut names %s",
+                     address);
+        }
+    }
+}
+
 /* ---- who is there ---- */
 
 static bool is_of_site(const struct hdt_cluster *cluster, const char *site)
@@ -119,7 +153,7 @@ static void shrink_refuse(struct hdt_gateway *gw, struct hdt_gwjob *job,
                           const struct hdt_error *why)
 {
     char names[256];
-    bool is_new = !job->shrink.why_not[0];
+    bool is_new = strcmp(job->shrink.why_not, why->msg) != 0;
 
     away_names(gw, job, names, sizeof(names));
     snprintf(job->shrink.why_not, sizeof(job->shrink.why_not), "%s", why->msg);

@@ -264,16 +264,18 @@ static enum hdt_status row_put(struct hdt_store *store, const struct waiting *ro
     return counter_write(store, COUNT_ROWS, n_rows + 1, err);
 }
 
-/* A record, and the count when it is a new one: both or none. */
-static enum hdt_status record_put(struct hdt_store *store, const struct waiting *row,
-                                  struct hdt_error *err)
+static enum hdt_status transaction_begin(struct hdt_store *store, struct hdt_error *err)
 {
-    enum hdt_status status;
-
     if (sqlite3_exec(store->db, "BEGIN IMMEDIATE", NULL, NULL, NULL) != SQLITE_OK) {
         return store_error(store, "write", err);
     }
-    status = row_put(store, row, err);
+    return HDT_OK;
+}
+
+/* Keep what was done in it, or nothing of it when something failed. */
+static enum hdt_status transaction_end(struct hdt_store *store, enum hdt_status status,
+                                       struct hdt_error *err)
+{
     if (status == HDT_OK && sqlite3_exec(store->db, "COMMIT", NULL, NULL, NULL) != SQLITE_OK) {
         status = store_error(store, "write", err);
     }
@@ -281,6 +283,52 @@ static enum hdt_status record_put(struct hdt_store *store, const struct waiting 
         sqlite3_exec(store->db, "ROLLBACK", NULL, NULL, NULL);
     }
     return status;
+}
+
+/* A record, and the count when it is a new one: both or none. */
+static enum hdt_status record_put(struct hdt_store *store, const struct waiting *row,
+                                  struct hdt_error *err)
+{
+    HDT_TRY(transaction_begin(store, err));
+    return transaction_end(store, row_put(store, row, err), err);
+}
+
+static enum hdt_status rows_delete(struct hdt_store *store, const char *states, size_t n_keep,
+                                   struct hdt_error *err)
+{
+    static const char sql[] =
+        "DELETE FROM jobs WHERE instr(' '||?1||' ', ' '||state||' ') > 0 AND job NOT IN"
+        " (SELECT job FROM jobs WHERE instr(' '||?1||' ', ' '||state||' ') > 0"
+        " ORDER BY job DESC LIMIT ?2)";
+    sqlite3_stmt *stmt = NULL;
+    enum hdt_status status = HDT_OK;
+
+    if (sqlite3_prepare_v2(store->db, sql, -1, &stmt, NULL) != SQLITE_OK ||
+        sqlite3_bind_text(stmt, 1, states, -1, SQLITE_STATIC) != SQLITE_OK ||
+        sqlite3_bind_int64(stmt, 2, (int64_t)n_keep) != SQLITE_OK ||
+        sqlite3_step(stmt) != SQLITE_DONE) {
+        status = store_error(store, "write", err);
+    }
+    sqlite3_finalize(stmt);
+    return status;
+}
+
+static enum hdt_status rows_prune(struct hdt_store *store, const char *states, size_t n_keep,
+                                  struct hdt_error *err)
+{
+    int64_t n_rows, n_gone;
+
+    HDT_TRY(rows_delete(store, states, n_keep, err));
+    n_gone = sqlite3_changes(store->db);
+    HDT_TRY(counter_read(store, COUNT_ROWS, &n_rows, err));
+    return n_gone > 0 ? counter_write(store, COUNT_ROWS, n_rows - n_gone, err) : HDT_OK;
+}
+
+enum hdt_status hdt_store_prune(struct hdt_store *store, const char *states, size_t n_keep,
+                                struct hdt_error *err)
+{
+    HDT_TRY(transaction_begin(store, err));
+    return transaction_end(store, rows_prune(store, states, n_keep, err), err);
 }
 
 /* Place of a job among those that wait; n_waiting: none. */

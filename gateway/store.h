@@ -38,6 +38,10 @@ enum hdt_status hdt_store_each_job(struct hdt_store *store,
                                                 const json_t *record),
                                    void *user, struct hdt_error *err);
 
+/* Delete the records in these states ("done failed") but the newest n_keep of them, by number. */
+enum hdt_status hdt_store_prune(struct hdt_store *store, const char *states, size_t n_keep,
+                                struct hdt_error *err);
+
 /* A number that grows by one a call and survives restarts: 1, 2, ... */
 enum hdt_status hdt_store_next(struct hdt_store *store, const char *counter, int64_t *value,
                                struct hdt_error *err);

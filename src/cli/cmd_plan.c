@@ -189,7 +189,15 @@ static enum hdt_status run_dir_ask(const struct plan_args *args, long long numbe
         }
     }
     json_decref(body);
-    return *dir ? HDT_OK : hdt_error_set(err, HDT_ENOENT, "the gateway knows no job %lld", number);
+    if (!*dir) {
+        hdt_error_set(err, HDT_ENOENT, "the gateway knows no job %lld", number);
+        hdt_error_hint(err,
+                       "'hdt status' lists jobs; of an older one give the run's folder: "
+                       "state_dir/jobs/%lld-NAME of the gateway that coordinated it",
+                       number);
+        return HDT_ENOENT;
+    }
+    return HDT_OK;
 }
 
 static enum hdt_status run_find(const struct plan_args *args, char **dir, struct hdt_error *err)

@@ -214,13 +214,44 @@ static void job_print_restarts(const json_t *job)
     }
 }
 
+/* "       waits for b/w0, b/w1"; false: for nobody. */
+static bool names_print(const char *begin, const json_t *names, const char *end)
+{
+    const json_t *name;
+    size_t i;
+
+    json_array_foreach(names, i, name)
+    {
+        printf("%s%s", i ? ", " : begin, json_string_value(name));
+    }
+    if (i > 0) {
+        printf("%s", end);
+    }
+    return i > 0;
+}
+
+/* What a job waits for that recovers. */
+static void job_print_wait(const json_t *job)
+{
+    const char *why_not = text_of(job, "why_not_without");
+    char left[HDT_HUMAN_CAP];
+    bool away, held;
+
+    away = names_print("       waits for ", json_object_get(job, "waits_for"), "");
+    held = names_print(away ? ", and until " : "       waits until ",
+                       json_object_get(job, "waits_until_free"), " has freed its memory");
+    if (away || held) {
+        printf(" (%s at most)\n", hdt_human_duration(real_of(job, "until_s"), left));
+    }
+    if (away && why_not[0]) {
+        printf("       cannot go on without: %s\n", why_not);
+    }
+}
+
 /* Why it does not run, and what it waits for. */
 static void job_print_reason(const json_t *job)
 {
-    const json_t *error = json_object_get(job, "error"), *name;
-    const json_t *names = json_object_get(job, "waits_for");
-    char left[HDT_HUMAN_CAP];
-    size_t i;
+    const json_t *error = json_object_get(job, "error");
 
     if (json_is_object(error)) {
         printf("       %s%s%s\n", text_of(error, "where"), text_of(error, "where")[0] ? ": " : "",
@@ -229,14 +260,9 @@ static void job_print_reason(const json_t *job)
             printf("       hint: %s\n", text_of(error, "hint"));
         }
     }
-    if (strcmp(text_of(job, "state"), "recovering") != 0 || json_array_size(names) == 0) {
-        return;
+    if (strcmp(text_of(job, "state"), "recovering") == 0) {
+        job_print_wait(job);
     }
-    json_array_foreach(names, i, name)
-    {
-        printf("%s%s", i ? ", " : "       waits for ", json_string_value(name));
-    }
-    printf(" (%s at most)\n", hdt_human_duration(real_of(job, "until_s"), left));
 }
 
 static void job_print(const json_t *job)

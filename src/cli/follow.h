@@ -63,7 +63,7 @@ struct hdt_follow {
     int64_t asked_us;                /* when the gateway was last asked whether it lives */
     int64_t recovering_us, until_us; /* since; what is waited for, until; 0: none */
     bool knows_why_not;              /* that the job cannot go on without those who are away */
-    char waits_for[256];
+    char waits_for[256], until_free[256];
     bool on_tty;
     int line_len;
     int64_t waiting_us; /* when a wait was last shown; 0: never */

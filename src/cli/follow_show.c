@@ -164,9 +164,14 @@ static void names_join(const json_t *names, char *out, size_t cap)
 /* "waits for b/w0 (1 min 23 s at most)". */
 static void wait_describe(const struct hdt_follow *f, int64_t now_us, char *out, size_t cap)
 {
+    const bool away = f->waits_for[0] != '\0', held = f->until_free[0] != '\0';
     char left[HDT_HUMAN_CAP];
-    int len = snprintf(out, cap, "%s%s", f->waits_for[0] ? "waits for " : "its workers are there",
-                       f->waits_for);
+    int len = snprintf(out, cap, "%s%s%s%s%s",
+                       away   ? "waits for "
+                       : held ? "waits"
+                              : "its workers are there",
+                       f->waits_for, held ? (away ? ", and until " : " until ") : "", f->until_free,
+                       held ? " has freed its memory" : "");
 
     if (f->until_us > now_us && len > 0 && (size_t)len < cap) {
         snprintf(out + len, cap - (size_t)len, " (%s at most)",
@@ -207,9 +212,11 @@ static void recovering_show(struct hdt_follow *f, const json_t *body, bool is_ne
     const json_t *error = json_object_get(body, "error");
     const char *reason = text_of(body, "reason");
     int64_t now_us = hdt_clock_now_us();
-    char wait[384], before[sizeof(f->waits_for)];
+    char wait[640], before[sizeof(f->waits_for)], held_before[sizeof(f->until_free)];
 
     memcpy(before, f->waits_for, sizeof(before));
+    memcpy(held_before, f->until_free, sizeof(held_before));
+    names_join(json_object_get(body, "waits_until_free"), f->until_free, sizeof(f->until_free));
     names_join(json_object_get(body, "waits_for"), f->waits_for, sizeof(f->waits_for));
     f->until_us =
         now_us + (int64_t)(1e6 * fmax(0, json_number_value(json_object_get(body, "until_s"))));
@@ -222,11 +229,12 @@ static void recovering_show(struct hdt_follow *f, const json_t *body, bool is_ne
                                                         : reason);
         restart_describe(f, body);
         f->knows_why_not = false;
-    } else if (strcmp(before, f->waits_for) == 0) {
+    } else if (strcmp(before, f->waits_for) == 0 && strcmp(held_before, f->until_free) == 0) {
         why_not_show(f, body);
         return;
     }
     hdt_follow_show(f, "  %s", wait);
+    why_not_show(f, body);
     f->said_us = now_us;
 }
 

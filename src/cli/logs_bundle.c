@@ -297,19 +297,65 @@ static void own_get(struct bundle *b)
     text_write(b, "", "here-version.txt", "hdt " PACKAGE_VERSION "\n");
 }
 
+/* Has a gateway anything of the job, in memory or in the folder of its run? */
+static bool list_has_job(const json_t *list)
+{
+    const json_t *file;
+    size_t i;
+
+    json_array_foreach(json_object_get(list, "files"), i, file)
+    {
+        const char *name = json_string_value(json_object_get(file, "name"));
+
+        if (name && strcmp(name, "metrics.jsonl") == 0) {
+            return true;
+        }
+    }
+    return json_object_get(json_object_get(list, "texts"), "plan.json") != NULL;
+}
+
+/* Any gateway may have coordinated it; the one that is asked comes first. */
+static enum hdt_status job_check(struct bundle *b, const struct hdt_places *places,
+                                 struct hdt_error *err)
+{
+    bool is_known = b->conf->job == 0;
+
+    for (size_t i = 0; i < places->n && !is_known; i++) {
+        struct hdt_error ignored = {0};
+        json_t *list;
+
+        if (places->items[i].up && !places->items[i].worker[0] &&
+            list_get(b, &places->items[i], false, &list, &ignored) == HDT_OK) {
+            is_known = list_has_job(list);
+            json_decref(list);
+        }
+    }
+    if (!is_known) {
+        hdt_error_set(err, HDT_ENOENT, "the gateway knows no job %lld", (long long)b->conf->job);
+        hdt_error_hint(err, "'hdt status' lists jobs");
+        return HDT_ENOENT;
+    }
+    return HDT_OK;
+}
+
 static enum hdt_status bundle_collect(struct bundle *b, struct hdt_error *err)
 {
     struct hdt_places places;
+    enum hdt_status known;
     json_t *status;
 
     HDT_TRY(hdt_places_status(b->client, &status, err));
     hdt_places_read(status, &places);
-    own_get(b);
-    for (size_t i = 0; i < places.n && hdt_interrupts_count() == 0; i++) {
+    known = job_check(b, &places, err);
+    if (known == HDT_OK) {
+        own_get(b);
+    }
+    for (size_t i = 0; known == HDT_OK && i < places.n && hdt_interrupts_count() == 0; i++) {
         place_get(b, &places.items[i]);
     }
     hdt_places_release(&places);
     json_decref(status);
+    HDT_TRY(known);
     if (hdt_interrupts_count() > 0) {
         return hdt_error_set(err, HDT_ECANCELED, "interrupted; no bundle was written");
     }

@@ -96,6 +96,10 @@ check "all is in it" bundle_has whole.tar.gz "${whole_names[@]}"
 same "readable by its owner only" 600 "$(stat -c %a whole.tar.gz)"
 check "nothing is left beside it" eval '[ -z "$(ls -d .hdt-bundle* 2>/dev/null)" ]'
 echo "   $(stat -c %s whole.tar.gz) bytes"
+hdt logs --gateway "$(gateway_of a)" --bundle none.tar.gz --job 99 >out 2>&1
+same "no such job: exit status" 3 $?
+check "it says so" grep -q 'the gateway knows no job 99' out
+check "and writes nothing" eval '[ ! -e none.tar.gz ]'
 kill -9 "${gateway_pid[c]}"
 c_is_down() { hdt status --gateway "$(gateway_of a)" | grep -q '^peer *c .*down'; }
 check "c is away" wait_until 20 c_is_down

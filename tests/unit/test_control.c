@@ -58,6 +58,27 @@ Test(control, messages_pass_between_clients_and_peers_with_their_true_sender)
     json_decref(msg);
 }
 
+Test(control, answers_that_nobody_waits_for_are_not_refused)
+{
+    static const char *const types[] = {"ready", "started", "released"};
+    json_t *late;
+
+    for (size_t i = 0; i < sizeof(types) / sizeof(types[0]); i++) {
+        hdt_ctl_from_client(HDT_CTL_WORKER, hdt_ctl_job_msg(types[i], 1));
+        hdt_ctl_from_peer("b", "b/w0", hdt_ctl_job_msg(types[i], 1));
+    }
+    late = hdt_msg_new("logs.are", "a/@12", NULL); /* whose client has left */
+    json_object_set_new(late, "re", json_integer(7));
+    hdt_ctl_from_peer("b", "b/w0", late);
+    cr_expect_eq(hdt_ctl_gw.n_refused_messages, 0);
+    cr_expect_null(fake_dataplane_take("1", "error"));
+    cr_expect_null(fake_dataplane_take("b", "error"));
+    hdt_ctl_from_client(HDT_CTL_OPERATOR, hdt_ctl_job_msg("released", 1));
+    hdt_ctl_from_peer("b", "b/w0", hdt_msg_new("logs.are", "a/nobody", NULL));
+    hdt_ctl_from_client(HDT_CTL_WORKER, hdt_msg_new("no.such.type", "a", NULL));
+    cr_expect_eq(hdt_ctl_gw.n_refused_messages, 3);
+}
+
 /* ---- jobs ---- */
 
 Test(control, a_run_keeps_what_it_was_planned_with)
@@ -92,24 +113,17 @@ Test(control, a_run_keeps_what_it_was_planned_with)
     free(path);
 }
 
-Test(control, a_job_is_prepared_started_followed_and_ended)
+static void report_step(uint32_t job)
 {
-    uint32_t job = hdt_ctl_submit();
-    json_t *wan;
-
-    cr_expect_not_null(fake_dataplane_take("b", "job.plan"));
-    hdt_ctl_answer_ready("1", "a/w0");
-    cr_expect_null(fake_dataplane_take("1", "start"));
-    hdt_ctl_answer_ready("b", "b/w0");
-    cr_expect_not_null(fake_dataplane_take("1", "start"));
-    cr_expect_not_null(fake_dataplane_take("b", "start"));
-    hdt_ctl_expect_state("running");
-
     hdt_ctl_from_client(
         HDT_CTL_WORKER,
         hdt_msg_new("step", "a",
                     json_pack("{s:I, s:i, s:i, s:f, s:f, s:i}", "job", (json_int_t)job, "epoch", 1,
                               "step", 1, "loss", 2.5, "step_s", 0.5, "tokens", 1000)));
+}
+
+static void report_end(uint32_t job)
+{
     hdt_ctl_from_client(HDT_CTL_WORKER,
                         hdt_msg_new("done", "a",
                                     json_pack("{s:I, s:i, s:i, s:s}", "job", (json_int_t)job,
@@ -118,16 +132,104 @@ Test(control, a_job_is_prepared_started_followed_and_ended)
     hdt_ctl_rank_done(job, 0); /* said twice is not done twice */
     cr_expect_null(fake_dataplane_take("b", "job.wan.get"));
     hdt_ctl_rank_done(job, 1);
-    wan = fake_dataplane_take("b", "job.wan.get");
+}
+
+static void answer_wan(uint32_t job)
+{
+    json_t *wan = fake_dataplane_take("b", "job.wan.get");
+
     cr_assert_not_null(wan);
     hdt_ctl_from_peer("b", "b",
                       hdt_msg_reply(wan, "job.wan",
                                     json_pack("{s:I, s:i, s:i}", "job", (json_int_t)job, "raw", 200,
                                               "sent", 100)));
     json_decref(wan);
+}
+
+Test(control, a_job_is_prepared_started_followed_and_ended)
+{
+    uint32_t job = hdt_ctl_submit();
+
+    cr_expect_not_null(fake_dataplane_take("b", "job.plan"));
+    hdt_ctl_answer_ready("1", "a/w0");
+    cr_expect_null(fake_dataplane_take("1", "start"));
+    hdt_ctl_answer_ready("b", "b/w0");
+    cr_expect_not_null(fake_dataplane_take("1", "start"));
+    cr_expect_not_null(fake_dataplane_take("b", "start"));
+    hdt_ctl_expect_state("running");
+    report_step(job);
+    report_end(job);
+    answer_wan(job);
     hdt_ctl_expect_state("done");
     cr_expect_not_null(fake_dataplane_take("1", "release"));
     cr_expect_not_null(fake_dataplane_take("b", "job.close"));
+}
+
+/* The only job in the answer to "status". */
+static const json_t *status_job(json_t **status)
+{
+    hdt_ctl_from_client(HDT_CTL_OPERATOR, hdt_ctl_with_id(hdt_msg_new("status", "", NULL), 11));
+    *status = fake_dataplane_take("2", "status.is");
+    cr_assert_eq(json_array_size(json_object_get(hdt_msg_body(*status), "jobs")), 1);
+    return json_array_get(json_object_get(hdt_msg_body(*status), "jobs"), 0);
+}
+
+static const char *text_in(const json_t *object, const char *key)
+{
+    const char *text = json_string_value(json_object_get(object, key));
+
+    return text ? text : "";
+}
+
+Test(control, a_restarted_gateway_still_shows_a_job_that_is_done)
+{
+    const uint32_t number = hdt_ctl_run()->job;
+    const json_t *job;
+    json_t *status, *event;
+    char *run_dir;
+
+    report_step(number);
+    report_end(number);
+    answer_wan(number);
+    run_dir = hdt_strdup(hdt_ctl_gw.jobs->run_dir);
+    hdt_ctl_gateway_restart();
+    cr_expect_null(fake_dataplane_take("1", "release"), "it is over");
+    cr_expect_null(fake_dataplane_take("b", "job.plan"));
+    job = status_job(&status);
+    cr_expect_str_eq(text_in(job, "state"), "done");
+    cr_expect_str_eq(text_in(job, "run_dir"), run_dir, "where plan --validate looks");
+    cr_expect_eq(json_integer_value(json_object_get(job, "number")), 1);
+    cr_expect_float_eq(json_number_value(json_object_get(job, "loss")), 2.5, 1e-9);
+    cr_expect_leq(json_number_value(json_object_get(job, "since_s")), 60);
+    json_decref(status);
+    cr_expect_not(hdt_coordinator_worker_is_busy(&hdt_ctl_gw, "a", "w0"));
+    hdt_ctl_from_client(
+        HDT_CTL_OPERATOR,
+        hdt_ctl_with_id(hdt_msg_new("follow", "", json_pack("{s:i, s:i}", "job", 1, "since", 0)),
+                        12));
+    event = fake_dataplane_take("2", "job.event");
+    cr_expect_str_eq(text_in(hdt_msg_body(event), "event"), "step");
+    json_decref(event);
+    event = fake_dataplane_take("2", "job.event");
+    cr_expect_str_eq(text_in(hdt_msg_body(event), "event"), "done");
+    cr_expect_str_eq(text_in(hdt_msg_body(event), "weights_digest"), "00ff");
+    cr_expect_eq(json_integer_value(json_object_get(hdt_msg_body(event), "wan_bytes_sent")), 100);
+    json_decref(event);
+    free(run_dir);
+}
+
+Test(control, a_restarted_gateway_still_says_why_a_job_failed)
+{
+    struct hdt_gwjob *job = hdt_ctl_run();
+    struct hdt_error why = {0};
+    json_t *status;
+
+    hdt_error_set(&why, HDT_ENOMEM, "the model does not fit");
+    hdt_gwjob_fail(&hdt_ctl_gw, job, &why);
+    hdt_ctl_gateway_restart();
+    cr_expect_str_eq(text_in(json_object_get(status_job(&status), "error"), "msg"),
+                     "the model does not fit");
+    json_decref(status);
 }
 
 Test(control, a_worker_that_refuses_ends_the_job_with_its_reason)
@@ -368,6 +470,10 @@ Test(control, jobs_that_are_over_are_forgotten_in_the_end)
     hdt_coordinator_tick(&hdt_ctl_gw);
     LL_COUNT(hdt_ctl_gw.jobs, job, n_jobs);
     cr_expect_eq(n_jobs, 32);
+    hdt_ctl_gateway_restart();
+    LL_COUNT(hdt_ctl_gw.jobs, job, n_jobs);
+    cr_expect_eq(n_jobs, 32, "the newest are kept over a restart");
+    cr_expect_eq(hdt_ctl_gw.jobs->number, 9);
 }
 
 Test(control, workers_take_orders_of_gateways_only)

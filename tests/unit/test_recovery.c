@@ -80,13 +80,59 @@ Test(recovery, followers_hear_what_is_waited_for)
     cr_expect_eq(json_integer_value(json_object_get(body, "epoch")), 2);
     cr_expect_eq(json_integer_value(json_object_get(body, "resume_step")), 2);
     cr_expect_str_eq(json_string_value(json_object_get(body, "resume")), "/ckpt/step-00000002");
-    cr_expect_eq(json_array_size(json_object_get(body, "waits_for")), 2);
+    cr_assert_eq(json_array_size(json_object_get(body, "waits_for")), 1);
+    cr_expect_str_eq(json_string_value(json_array_get(json_object_get(body, "waits_for"), 0)),
+                     "b/w0", "a/w0 is there and has only to free its memory");
+    cr_expect_eq(json_array_size(json_object_get(body, "waits_until_free")), 0);
+    cr_expect_null(json_object_get(body, "why_not_without"));
     cr_expect_not_null(
         strstr(json_string_value(json_object_get(json_object_get(body, "error"), "msg")),
                "worker b/w0 is lost"));
     cr_expect_leq(json_integer_value(json_object_get(body, "until_s")), 120,
                   "then it is planned without it");
     cr_expect_geq(json_integer_value(json_object_get(body, "until_s")), 120 - 10);
+}
+
+Test(recovery, a_worker_that_does_not_free_its_memory_is_named_after_a_while)
+{
+    struct hdt_gwjob *job = hdt_loss_running();
+    json_t *body, *names;
+
+    hdt_loss_other_worker_is(false, "7");
+    hdt_loss_pass(4000000);
+    hdt_loss_pass(6000000);
+    body = hdt_gwjob_state_body(&hdt_ctl_gw, job);
+    names = json_object_get(body, "waits_until_free");
+    cr_assert_eq(json_array_size(names), 1);
+    cr_expect_str_eq(json_string_value(json_array_get(names, 0)), "a/w0");
+    json_decref(body);
+    cr_assert(hdt_loss_answer_released("1"));
+    body = hdt_gwjob_state_body(&hdt_ctl_gw, job);
+    cr_expect_eq(json_array_size(json_object_get(body, "waits_until_free")), 0);
+    json_decref(body);
+}
+
+static const char *why_not_without(const json_t *body)
+{
+    const char *why = json_string_value(json_object_get(body, "why_not_without"));
+
+    return why ? why : "";
+}
+
+Test(recovery, a_job_that_cannot_do_without_a_worker_says_so_at_once)
+{
+    struct hdt_gwjob *job = hdt_loss_running();
+    json_t *body;
+
+    job->conf.recovery.on_loss = HDT_ON_LOSS_WAIT;
+    hdt_loss_other_worker_is(false, "7");
+    hdt_loss_pass(4000000);
+    body = hdt_gwjob_state_body(&hdt_ctl_gw, job);
+    cr_expect_str_eq(why_not_without(body), "recovery.on_loss is wait");
+    cr_expect_gt(json_integer_value(json_object_get(body, "until_s")), 120,
+                 "it is waited for until recovery.give_up");
+    cr_expect_null(strstr(job->error.hint, "submit"), "the job is not over");
+    json_decref(body);
 }
 
 Test(recovery, a_worker_that_is_back_in_time_costs_nothing)

@@ -270,3 +270,32 @@ Test(store, a_line_that_a_killed_process_left_half_stays_alone)
     cr_expect_eq(text[sizeof(half)], '{');
     free(text);
 }
+
+static void each_number(void *user, uint32_t job, const char *state, const json_t *record)
+{
+    (void)state;
+    (void)record;
+    *(unsigned *)user |= 1u << job;
+}
+
+Test(store, old_records_go_and_the_others_stay)
+{
+    struct hdt_store *store = store_open();
+    unsigned jobs = 0;
+
+    for (int job = 1; job <= 8; job++) {
+        cr_assert_eq(put(store, job, 1,
+                         job % 2    ? "done"
+                         : job == 2 ? "running"
+                                    : "failed"),
+                     HDT_OK);
+    }
+    cr_expect_eq(hdt_store_prune(store, "done failed", 3, NULL), HDT_OK);
+    cr_expect_eq(hdt_store_prune(store, "don", 0, NULL), HDT_OK, "no state of that name");
+    hdt_store_close(store);
+    store = store_open();
+    cr_expect_eq(hdt_store_each_job(store, each_number, &jobs, NULL), HDT_OK,
+                 "none is taken for missing");
+    cr_expect_eq(jobs, 1u << 2 | 1u << 6 | 1u << 7 | 1u << 8);
+    hdt_store_close(store);
+}
