@@ -156,6 +156,19 @@ void hdt_probe_tick(struct hdt_peer *peer, int64_t now_us)
     }
 }
 
+/* The round trip of now: what was seen before may be of another route, and a ping that leaves in
+ * front of the filler waits for nothing. */
+static void probe_ping(struct hdt_peer *peer)
+{
+    struct hdt_conn *conn = peer->session->conns[0];
+
+    memset(peer->last_rtts_us, 0, sizeof(peer->last_rtts_us));
+    if (conn != NULL) {
+        conn->ping_pending = true;
+        hdt_conn_kick(conn);
+    }
+}
+
 void hdt_dataplane_probe(struct hdt_dataplane *dp, const char *site, uint64_t bytes, int timeout_ms)
 {
     struct hdt_peer *peer;
@@ -176,6 +189,7 @@ void hdt_dataplane_probe(struct hdt_dataplane *dp, const char *site, uint64_t by
     if (peer->session == NULL || bytes == 0) {
         probe_end(peer, 0);
     } else {
+        probe_ping(peer);
         for (i = 1; i <= peer->session->n_streams; i++) {
             if (peer->session->conns[i] != NULL) {
                 hdt_conn_kick(peer->session->conns[i]);

@@ -32,8 +32,7 @@ case_run() {
     t0=$(date +%s.%N)
     hdt submit --gateway "$(gateway_of a)" --json "$work/run.json" "$job" \
         >"$work/run.log" 2>&1 || rig_fail "$name: $(tail -n 2 "$work/run.log")"
-    share=$(awk -v a="$cpu" -v b="$(cpu_s "$(cat "$work/lab/wanem.pid")")" -v t0="$t0" \
-        -v t1="$(date +%s.%N)" 'BEGIN { print (b - a) / (t1 - t0) / 2 }')
+    share=$(rig_share "$cpu" "$t0")
     slow_down b 1
     hdt plan --validate "$(field "$work/run.json" run_dir | tr -d '"')" --json >"$work/validate.json"
     python3 - "$work/validate.json" "$share" >>"$tmp/$name" <<'PY'

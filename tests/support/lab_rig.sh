@@ -62,3 +62,9 @@ rig_job() {
 
 # CPU seconds that a process has used.
 cpu_s() { awk -v hz="$(getconf CLK_TCK)" '{ sub(/.*\) /, ""); print ($12 + $13) / hz }' "/proc/$1/stat"; }
+
+# rig_share CPU-S TIME-S: share of both cores that the emulator took since.
+rig_share() {
+    awk -v a="$1" -v b="$(cpu_s "$(cat "$work/lab/wanem.pid")")" -v t0="$2" -v t1="$(date +%s.%N)" \
+        'BEGIN { printf "%.4f\n", (b - a) / (t1 - t0) / 2 }'
+}
