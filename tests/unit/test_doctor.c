@@ -91,7 +91,7 @@ Test(doctor, a_container_that_is_smaller_than_the_settings)
     put("/sys/fs/cgroup/cpu.max", "50000 100000\n");
     machine(&(struct hdt_doctor_machine){.threads = 64, .memory_bytes = 2ull << 30});
     expect_bad("memory limit", "fail", "2.0 GiB are to be used");
-    expect_bad("cores", "warn", "64 threads are to compute on 1 cores (the control group's quota");
+    expect_bad("cores", "warn", "64 threads are to compute on 1 core (the control group's quota");
 }
 
 Test(doctor, kernel_settings_that_slow_it_down)

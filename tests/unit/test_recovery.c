@@ -185,7 +185,7 @@ Test(recovery, a_site_that_stays_away_is_waited_for)
     hdt_federation_peer_down(&hdt_ctl_gw, "b", &why);
     hdt_loss_tick();
     cr_expect_eq(job->state, HDT_GWJOB_PREPARING);
-    hdt_loss_pass((job->conf.progress_timeout + 1000) * 1000);
+    hdt_loss_pass(job->deadlines.rank_us + 1000000);
     cr_expect_eq(job->state, HDT_GWJOB_RECOVERING);
     cr_expect_not_null(strstr(job->error.msg, "site b"));
     cr_expect(hdt_loss_answer_released("1"));
