@@ -320,7 +320,7 @@ struct hdt_probe_out {
     bool active;
     uint64_t id, total, left;
     int64_t cpu_ns; /* of the process, when it began */
-    int64_t began_us, deadline_us;
+    int64_t deadline_us;
 };
 
 struct hdt_probe_in {

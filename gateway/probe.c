@@ -137,22 +137,10 @@ bool hdt_probe_msg(struct hdt_peer *peer, const json_t *msg)
     return true;
 }
 
-/* The filler was too much for the time: a slow link is no link that is down. What left the sockets'
- * queues of unsent bytes is on the wire. */
-static double probe_partial_rate(const struct hdt_peer *peer, int64_t now_us)
-{
-    const struct hdt_probe_out *out = &peer->probe_out;
-    const uint64_t given = out->total - out->left;
-    const uint64_t unsent =
-        peer->session != NULL ? (uint64_t)peer->session->n_streams * HDT_DP_NOTSENT_LOWAT : given;
-
-    return given > unsent ? (double)(given - unsent) * 1e6 / (double)(now_us - out->began_us) : 0;
-}
-
 void hdt_probe_tick(struct hdt_peer *peer, int64_t now_us)
 {
     if (peer->probe_out.active && now_us >= peer->probe_out.deadline_us) {
-        probe_end(peer, probe_partial_rate(peer, now_us));
+        probe_end(peer, 0); /* nothing came there: of a slow link, what came is an answer */
     }
 }
 
@@ -184,8 +172,7 @@ void hdt_dataplane_probe(struct hdt_dataplane *dp, const char *site, uint64_t by
     peer->probe_out.total = bytes < PROBE_BYTES_MAX ? bytes : PROBE_BYTES_MAX;
     peer->probe_out.left = peer->probe_out.total;
     peer->probe_out.cpu_ns = hdt_clock_process_cpu_ns();
-    peer->probe_out.began_us = hdt_clock_now_us();
-    peer->probe_out.deadline_us = peer->probe_out.began_us + timeout_ms * HDT_US_PER_MS;
+    peer->probe_out.deadline_us = hdt_clock_now_us() + timeout_ms * HDT_US_PER_MS;
     if (peer->session == NULL || bytes == 0) {
         probe_end(peer, 0);
     } else {

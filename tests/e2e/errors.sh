@@ -119,7 +119,7 @@ sed "s,a/tls/,wtls/," good-gateway.yaml >bad.yaml
 refused 1 "worker" hdt-gateway -c bad.yaml
 
 section "strangers at the WAN port"
-strangers() { curl -s "$(http_of a)/metrics" | sed -n 's/^hdt_strangers_total //p'; }
+strangers() { curl -s "$(http_of a)/metrics" | awk '/^hdt_refused_connections_total/ { n += $NF } END { print n + 0 }'; }
 before=$(strangers)
 curl -s -m 5 "http://$port/status" >/dev/null
 check "plain HTTP gets nothing" test $? -ne 0

@@ -3,7 +3,7 @@
 """Says hello to a gateway as a stranger would, from doc/protocol.md alone, and prints the answer.
 
 usage: hello.py [--proto N] [--frame N] [--role R] (--unix PATH | --tls HOST:PORT TLS-DIR) KEY=VALUE..."""
-import argparse, socket, ssl, struct
+import argparse, binascii, ctypes, socket, ssl, struct
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--proto", type=int, default=1)
@@ -31,6 +31,11 @@ payload = pack({"t": "hello", "b": body})
 header = bytearray(64)
 header[:6] = b"HDT1" + bytes([args.frame, 1])
 header[48:52] = struct.pack("<I", len(payload))
+xxh3 = ctypes.CDLL("libxxhash.so.0").XXH3_64bits
+xxh3.restype, xxh3.argtypes = ctypes.c_uint64, (ctypes.c_char_p, ctypes.c_size_t)
+header[56:64] = struct.pack("<Q", xxh3(payload, len(payload)))
+# CRC-16 of the other 62 bytes: polynomial 0x1021, from 0xffff.
+header[20:22] = struct.pack("<H", binascii.crc_hqx(bytes(header[:20] + header[22:]), 0xffff))
 if args.unix:
     s = socket.socket(socket.AF_UNIX)
     s.connect(args.unix)
