@@ -72,7 +72,7 @@ ends "the run" "$pid" 240
 kill "$slower" && wait "$slower" 2>/dev/null
 grep "faster plan" slowed.log
 check "the follower reads why" \
-    grep -q "a faster plan, .* s a step: b/w0 computes .*x slower than planned; .*from b/w0 to a/w0" slowed.log
+    grep -q "a faster plan: b/w0 computes .*x slower than planned; .*from b/w0 to a/w0: .* s a step" slowed.log
 check "metrics.jsonl is as documented" "$src/tests/e2e/metrics_check.py" lines "$src/doc/metrics.md" \
     "$dir/metrics.jsonl"
 python3 - "$dir" "$every" "$steps" "$slowed_at" <<'PY' || fail "the run is not what it should be"
