@@ -32,8 +32,8 @@ PY
 }
 bits() { echo "$(PYTHONHASHSEED=0 bits_of "$1") $(field "$1.json" weights_digest)"; }
 
-# A job of 60 steps with a checkpoint every 10, in the background; its submitter is $pid.
-steps=60
+# A job of 240 steps with a checkpoint every 10, in the background; its submitter is $pid.
+steps=240 # long enough to be under way when a fault comes, on a busy machine, too
 begin() { # NAME [LINE...]
     local name=$1
 
@@ -187,7 +187,7 @@ serves() {
     local i
 
     for ((i = 0; i < 70; i++)); do
-        submit a many || return 1
+        rm -rf many.yaml-ckpt && submit a many || return 1
     done
 }
 job many.yaml 1 "name: many" "plan.min_stages: 2" "codec.activations: none" "optimizer.warmup_steps: 0"
