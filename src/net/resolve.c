@@ -5,9 +5,9 @@
 #include "src/base/buf.h"
 
 #include <errno.h>
-#include <poll.h>
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdlib.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
@@ -16,7 +16,8 @@ struct hdt_resolve {
     atomic_int refs; /* the asker's and the thread's */
     int event_fd;
     char *text;
-    enum hdt_status status; /* the thread's until event_fd is readable, as the next */
+    atomic_bool is_done;    /* what the descriptor says to poll(), with the order of memory */
+    enum hdt_status status; /* the thread's until is_done, as the next */
     struct hdt_addr addr;
     struct hdt_error err;
 };
@@ -36,6 +37,7 @@ static void *resolve_main(void *user)
     const uint64_t one = 1;
 
     resolve->status = hdt_addr_parse(resolve->text, &resolve->addr, &resolve->err);
+    atomic_store_explicit(&resolve->is_done, true, memory_order_release);
     if (write(resolve->event_fd, &one, sizeof(one)) < 0) {
         HDT_ASSERT(errno == EAGAIN); /* its counter is full: it is readable */
     }
@@ -79,10 +81,9 @@ int hdt_resolve_fd(const struct hdt_resolve *resolve)
 enum hdt_status hdt_resolve_end(struct hdt_resolve *resolve, struct hdt_addr *addr,
                                 struct hdt_error *err)
 {
-    struct pollfd ready = {.fd = resolve->event_fd, .events = POLLIN};
     enum hdt_status status = HDT_AGAIN;
 
-    if (poll(&ready, 1, 0) > 0) {
+    if (atomic_load_explicit(&resolve->is_done, memory_order_acquire)) {
         status = resolve->status;
         *addr = resolve->addr;
         if (err && status != HDT_OK) {
