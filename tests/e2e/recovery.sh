@@ -130,7 +130,7 @@ for victim in a/w0 b/w0; do
     name=save-${victim%/*}
     begin "$name" "checkpoint.every: 5"
     wait_until 20 at_step "$name" 12 || fail "$name: no step 12"
-    until compgen -G "$name.yaml-ckpt/step-*.tmp" >/dev/null || has_ended $pid; do :; done
+    until compgen -G "$name.yaml-ckpt/step-*.tmp-*" >/dev/null || has_ended $pid; do :; done
     kill9 $victim
     worker_again $victim
     trains_again "$name"
