@@ -237,6 +237,9 @@ worker_again b/w0
 ends_as held
 
 section "a checkpoint that is damaged meanwhile"
+kill "${worker_pid[a/w1]}" # so that b/w0 has a part in it
+wait "${worker_pid[a/w1]}" 2>/dev/null
+expect_federation a 2 2
 begin damaged
 wait_until 20 at_step damaged 35 || fail "damaged: no step 35"
 kill9 b/w0
