@@ -14,7 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define TRACE_EVENTS 65536 /* 2.5 MiB: some thousand steps of a small job */
+#define TRACE_EVENTS 65536 /* 4.5 MiB: some thousand steps of a small job */
 
 /* ---- the message ---- */
 

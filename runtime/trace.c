@@ -10,10 +10,16 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define TRACE_PAGE_EVENTS (4096 / sizeof(struct hdt_trace_event))
+
 void hdt_trace_init(struct hdt_trace *trace, size_t cap)
 {
     HDT_ASSERT(cap > 0);
     trace->events = hdt_calloc(cap, sizeof(*trace->events));
+    /* Its pages are taken now: a run's memory does not grow with its length. */
+    for (size_t i = 0; i < cap; i += TRACE_PAGE_EVENTS) {
+        *(volatile int64_t *)&trace->events[i].step = 0;
+    }
     trace->cap = cap;
     trace->n = 0;
 }

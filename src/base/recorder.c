@@ -368,8 +368,9 @@ enum hdt_status hdt_recorder_open(const char *dir, const char *name, struct hdt_
 {
     HDT_ASSERT(!atomic_load(&state.on));
     if (!state.memory) {
-        void *memory =
-            mmap(NULL, RINGS_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        /* All of it now: a process that grows until its rings have been round looks like a leak. */
+        void *memory = mmap(NULL, RINGS_BYTES, PROT_READ | PROT_WRITE,
+                            MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
 
         if (memory == MAP_FAILED) {
             return hdt_error_set_errno(err, HDT_ENOMEM, errno, "cannot get the recorder's memory");

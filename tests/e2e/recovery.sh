@@ -45,17 +45,16 @@ begin() { # NAME [LINE...]
     pid=$!
 }
 
-# The submitter knows why; says how long after the kill at $killed. (Within 5 s, on a machine that is
-# not busy with other tests: scripts/bench kill-matrix.)
+# The submitter knows why within 5 s of the kill at $killed (times the patience of wait_until); says when.
 knows() { grep -q "recovering: .*is lost" "$1.log"; }
 told() { # NAME
-    wait_until 20 knows "$1" || fail "$1: the submitter does not know within 20 s"
+    wait_until 5 knows "$1" || fail "$1: the submitter does not know in time"
     echo "   the reason is known after $(seconds_since "$killed") s"
 }
 
-# A step of the new epoch comes; says how long after the processes were started at $back.
+# A step of the new epoch within 5 s, likewise, after the processes were started at $back; says when.
 trains_again() { # NAME [EPOCH]
-    wait_until 30 steps_of_epoch "$1" "${2:-2}" || fail "$1: no step within 30 s after the processes are back"
+    wait_until 5 steps_of_epoch "$1" "${2:-2}" || fail "$1: no step in time after the processes are back"
     echo "   training again $(seconds_since "$back") s after the processes are back"
 }
 

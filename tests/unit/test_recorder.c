@@ -214,6 +214,33 @@ Test(recorder, time_is_utc, .init = dir_make, .fini = dir_remove)
 #define N_THREADS 4
 #define N_EVENTS  100000
 
+/* Bytes of this process that are in memory. */
+static long resident(void)
+{
+    long size = 0, pages = 0;
+    FILE *file = fopen("/proc/self/statm", "r");
+
+    cr_assert(file && fscanf(file, "%ld %ld", &size, &pages) == 2);
+    fclose(file);
+    return pages * sysconf(_SC_PAGESIZE);
+}
+
+/* A process that grows for hours until its rings have been round looks like one that leaks. */
+Test(recorder, memory_is_all_there_at_the_start, .init = dir_make, .fini = dir_remove)
+{
+    struct hdt_error err = {0};
+    long before;
+
+    cr_assert_eq(hdt_recorder_open(dir, "w", &err), HDT_OK);
+    before = resident();
+    for (int64_t i = 0; i < 200000; i++) {
+        HDT_RECORD(HDT_REC_FRAME, .n = {0, i, i, i});
+        HDT_RECORD(HDT_REC_CONNECTION, .text = {"up", "x", "x"});
+    }
+    cr_expect_leq(resident() - before, 1 << 20, "%ld bytes more", resident() - before);
+    hdt_recorder_close();
+}
+
 static void *storm(void *user)
 {
     const int64_t self = (int64_t)(intptr_t)user;
