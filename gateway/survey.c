@@ -227,33 +227,23 @@ void hdt_survey_links(struct hdt_gateway *gw, const json_t *msg)
 
 /* ---- the cluster ---- */
 
-static bool link_from_json(const json_t *json, struct hdt_cluster_link *link)
-{
-    const char *from, *to;
-
-    memset(link, 0, sizeof(*link));
-    if (json_unpack((json_t *)json, "{s:s, s:s, s:b, s:F, s:F, s:F, s:F}", "from", &from, "to", &to,
-                    "up", &link->up, "rate_bytes_per_s", &link->rate_bytes_per_s, "rtt_s",
-                    &link->rtt_s, "lossless_bytes_per_s", &link->lossless_bytes_per_s,
-                    "lossless_ratio", &link->lossless_ratio) != 0) {
-        return false;
-    }
-    snprintf(link->from, sizeof(link->from), "%s", from);
-    snprintf(link->to, sizeof(link->to), "%s", to);
-    return true;
-}
-
 /* Of a site's links; it speaks for no other site. */
 static void cluster_add_links(struct hdt_cluster *cluster, const char *site, const json_t *links)
 {
     struct hdt_cluster_link link;
+    struct hdt_error err = {0};
     const json_t *item;
     size_t i;
 
     json_array_foreach(links, i, item)
     {
-        if (link_from_json(item, &link) && strcmp(link.from, site) == 0 &&
-            !hdt_cluster_find_link(cluster, link.from, link.to)) {
+        if (i == MAX_PEERS) {
+            break;
+        }
+        if (hdt_cluster_link_from_json(item, &link, &err) != HDT_OK) {
+            hdt_log_warn_limited(60, "site %s says of a link: %s", site, err.msg);
+        } else if (strcmp(link.from, site) == 0 &&
+                   !hdt_cluster_find_link(cluster, link.from, link.to)) {
             hdt_cluster_add_link(cluster, &link);
         }
     }

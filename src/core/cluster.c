@@ -354,15 +354,23 @@ static enum hdt_status worker_from_json(const json_t *json, struct hdt_cluster *
     return HDT_OK;
 }
 
-static enum hdt_status link_from_json(const json_t *json, struct hdt_cluster *cluster,
-                                      struct hdt_error *err)
+enum hdt_status hdt_cluster_link_from_json(const json_t *json, struct hdt_cluster_link *link,
+                                           struct hdt_error *err)
 {
-    struct hdt_cluster_link link = {0};
+    memset(link, 0, sizeof(*link));
+    HDT_TRY(name_read(json, "from", link->from, err));
+    HDT_TRY(name_read(json, "to", link->to, err));
+    HDT_TRY(numbers_read(link_numbers, json, link, err));
+    link->up = json_is_true(json_object_get(json, "up"));
+    return HDT_OK;
+}
 
-    HDT_TRY(name_read(json, "from", link.from, err));
-    HDT_TRY(name_read(json, "to", link.to, err));
-    HDT_TRY(numbers_read(link_numbers, json, &link, err));
-    link.up = json_is_true(json_object_get(json, "up"));
+static enum hdt_status link_add_json(const json_t *json, struct hdt_cluster *cluster,
+                                     struct hdt_error *err)
+{
+    struct hdt_cluster_link link;
+
+    HDT_TRY(hdt_cluster_link_from_json(json, &link, err));
     if (!cluster_has_site(cluster, link.from) || !cluster_has_site(cluster, link.to)) {
         return HDT_OK; /* measured before a site left: nothing to plan with */
     }
@@ -408,7 +416,7 @@ enum hdt_status hdt_cluster_from_json(const json_t *json, const char *where,
         status = items_read(json, "workers", worker_from_json, &c, err);
     }
     if (status == HDT_OK) {
-        status = items_read(json, "links", link_from_json, &c, err);
+        status = items_read(json, "links", link_add_json, &c, err);
     }
     if (status != HDT_OK) {
         hdt_error_prefix(err, "cannot read the cluster");

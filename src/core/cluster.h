@@ -105,6 +105,9 @@ json_t *hdt_cluster_gateway_to_json(const struct hdt_cluster_gateway *gateway);
 enum hdt_status hdt_cluster_gateway_from_json(const json_t *json,
                                               struct hdt_cluster_gateway *gateway,
                                               struct hdt_error *err);
+/* One link, as in a cluster's "links"; foreign numbers are checked. HDT_EINVAL. */
+enum hdt_status hdt_cluster_link_from_json(const json_t *json, struct hdt_cluster_link *link,
+                                           struct hdt_error *err);
 json_t *hdt_profile_to_json(const struct hdt_profile *profile);
 enum hdt_status hdt_profile_from_json(const json_t *json, struct hdt_profile *profile,
                                       struct hdt_error *err);

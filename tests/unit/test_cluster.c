@@ -98,3 +98,25 @@ Test(cluster, names_have_a_form)
     longest[HDT_NAME_CAP - 1] = '\0';
     cr_expect(hdt_name_is_valid(longest));
 }
+
+Test(cluster, a_link_of_another_program_is_checked)
+{
+    static const char *const bad[] = {
+        "{\"from\": \"a\", \"to\": \"b\", \"rtt_s\": -1}",
+        "{\"from\": \"a\", \"to\": \"b\", \"rate_bytes_per_s\": 1e300}",
+        "{\"from\": \"a\", \"to\": \"b c\", \"rtt_s\": 0.1}", "{\"to\": \"b\"}", "[]"};
+    struct hdt_cluster_link link;
+    struct hdt_error err = {0};
+    json_t *json;
+
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+        json = json_loads(bad[i], 0, NULL);
+        cr_assert_not_null(json);
+        cr_expect_eq(hdt_cluster_link_from_json(json, &link, &err), HDT_EINVAL, "%s", bad[i]);
+        json_decref(json);
+    }
+    json = json_loads("{\"from\": \"a\", \"to\": \"b\", \"up\": true, \"rtt_s\": 0.1}", 0, NULL);
+    cr_expect_eq(hdt_cluster_link_from_json(json, &link, &err), HDT_OK, "%s", err.msg);
+    cr_expect(link.up && link.rtt_s == 0.1);
+    json_decref(json);
+}
