@@ -68,6 +68,7 @@ struct hdt_gwsite {
     int64_t since_us;
     int64_t learned_us; /* address as another site said it */
     char why_down[HDT_ERROR_MSG_CAP];
+    char remedy[HDT_ERROR_HINT_CAP]; /* as the cause's own hint; "": none */
     char version[32];
     int64_t progress_timeout_ms;     /* its knob; 0: never heard */
     uint64_t n_refusals;             /* reasons why there was no session, as they came */

@@ -115,6 +115,7 @@ static void on_peer_refused(void *user, const char *site, const char *address,
     }
     if (peer && !peer->up) {
         snprintf(peer->why_down, sizeof(peer->why_down), "%s", why->msg);
+        snprintf(peer->remedy, sizeof(peer->remedy), "%s", why->hint);
     }
     hdt_refusals_note(gw, site, address, why, n);
 }

@@ -62,7 +62,8 @@ static void peer_check(json_t *checks, const struct hdt_gwsite *site,
     snprintf(name, sizeof(name), "peer %s", site->name);
     if (!site->up || !peer) {
         hdt_doctor_add(checks, name, "fail",
-                       site->address[0]
+                       site->remedy[0] ? site->remedy
+                       : site->address[0]
                            ? "check address, firewall (one TCP port) and both logs"
                            : "it has to dial us: start it and check its address for us",
                        "%s", site->why_down);

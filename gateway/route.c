@@ -182,8 +182,11 @@ static enum hdt_status route_deliver(struct hdt_gateway *gw, json_t *msg, struct
     }
     client = route_find_client(gw, to);
     if (!client) {
-        hdt_error_set(err, HDT_ENOENT, "no worker or client '%s' is connected to this gateway", to);
-        hdt_error_hint(err, "'hdt status' lists who is");
+        hdt_error_set(err, HDT_ENOENT,
+                      "no worker or client '%s' is connected to the gateway of site %s", to, site);
+        hdt_error_hint(err, "'hdt status' lists who is; a worker that ended left its log on its "
+                            "machine (journalctl -u hdt-worker) and flight records in its "
+                            "state_dir");
         return HDT_ENOENT;
     }
     return hdt_dataplane_client_send(gw->dp, client->id, msg, err);
