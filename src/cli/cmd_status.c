@@ -113,8 +113,10 @@ static void refused_print(const json_t *body)
 
     json_array_foreach(refused, i, item)
     {
-        printf("refused %s, %.0f times, %.0f s ago: %s\n", text_of(item, "who"),
-               real_of(item, "attempts"), real_of(item, "last_s"), text_of(item, "why"));
+        const double n = real_of(item, "attempts");
+
+        printf("refused %s, %.0f %s, %.0f s ago: %s\n", text_of(item, "who"), n,
+               n == 1 ? "time" : "times", real_of(item, "last_s"), text_of(item, "why"));
     }
 }
 

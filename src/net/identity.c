@@ -148,6 +148,10 @@ char *hdt_identity_describe(const struct hdt_identity *identity, char buf[HDT_ID
 {
     bool is_worker = identity->role == HDT_ROLE_WORKER;
 
+    if (identity->role == HDT_ROLE_CA) { /* it has no name of its own */
+        snprintf(buf, HDT_IDENTITY_URI_CAP, "authority %s", identity->federation);
+        return buf;
+    }
     snprintf(buf, HDT_IDENTITY_URI_CAP, "%s %s%s%s", hdt_role_name(identity->role),
              is_worker ? identity->site : "", is_worker ? "/" : "", identity->name);
     return buf;
