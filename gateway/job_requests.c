@@ -3,6 +3,7 @@
 #include "config.h"
 
 #include "gateway/coordinator.h"
+#include "gateway/member.h"
 #include "gateway/store.h"
 #include "src/base/buf.h"
 #include "src/base/clock.h"
@@ -112,6 +113,22 @@ void hdt_coordinator_submit(struct hdt_gateway *gw, const json_t *msg)
 
 /* ---- requests about a job ---- */
 
+static void elsewhere_hint(const struct hdt_gateway *gw, struct hdt_error *err)
+{
+    json_t *jobs = hdt_member_status(gw), *job = json_array_get(jobs, 0);
+
+    if (job) {
+        hdt_error_hint(err,
+                       "job %ld of site %s runs here: ask the gateway of that site (--gateway)",
+                       (long)json_integer_value(json_object_get(job, "number")),
+                       json_string_value(json_object_get(job, "coordinator")));
+    } else {
+        hdt_error_hint(err,
+                       "'hdt status' lists jobs; ask the gateway that the job was submitted to");
+    }
+    json_decref(jobs);
+}
+
 /* By number as people see it or as it is on the wire; 0: the only one that is not over. */
 static enum hdt_status job_by_number(struct hdt_gateway *gw, json_int_t number,
                                      struct hdt_gwjob **out, struct hdt_error *err)
@@ -132,8 +149,7 @@ static enum hdt_status job_by_number(struct hdt_gateway *gw, json_int_t number,
                              : "site %s coordinates no job that "
                                "runs",
                       gw->conf.site, (long)number);
-        hdt_error_hint(err,
-                       "'hdt status' lists jobs; ask the gateway that the job was submitted to");
+        elsewhere_hint(gw, err);
         return HDT_ENOENT;
     }
     if (n_active > 1) {

@@ -195,6 +195,23 @@ bool hdt_member_has_worker(struct hdt_gateway *gw, const char *site, const char 
     return false;
 }
 
+json_t *hdt_member_status(const struct hdt_gateway *gw)
+{
+    const struct hdt_gwmember *member;
+    json_t *jobs = json_array();
+
+    LL_FOREACH(gw->members, member)
+    {
+        if (strcmp(member->coordinator, gw->conf.site) != 0) {
+            json_array_append_new(jobs, json_pack("{s:I, s:I, s:s}", "number",
+                                                  (json_int_t)hdt_gwjob_number_of(member->job),
+                                                  "epoch", (json_int_t)member->epoch, "coordinator",
+                                                  member->coordinator));
+        }
+    }
+    return jobs;
+}
+
 const char *hdt_member_coordinator_of(struct hdt_gateway *gw, const char *site, const char *name)
 {
     const struct hdt_gwmember *member;

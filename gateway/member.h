@@ -32,6 +32,9 @@ void hdt_member_job_wan(struct hdt_gateway *gw, const json_t *msg);
 bool hdt_member_has_worker(struct hdt_gateway *gw, const char *site, const char *name);
 /* Coordinator of a job that has a stage on this worker, ours included; NULL: none. */
 const char *hdt_member_coordinator_of(struct hdt_gateway *gw, const char *site, const char *name);
+/* Jobs that another site coordinates and this one has a part in, for /status: array of {number,
+ * epoch, coordinator}. New reference. */
+json_t *hdt_member_status(const struct hdt_gateway *gw);
 /* Plan and coordinator of a job that this site has a part in; NULL: it has none in it. Borrowed. */
 const struct hdt_plan *hdt_member_plan(struct hdt_gateway *gw, uint32_t job,
                                        const char **coordinator);

@@ -5,6 +5,7 @@
 #include "gateway/audit.h"
 #include "gateway/control.h"
 #include "gateway/coordinator.h"
+#include "gateway/member.h"
 #include "gateway/rank_state.h"
 #include "gateway/store.h"
 #include "src/base/buf.h"
@@ -173,6 +174,7 @@ json_t *hdt_status_json(struct hdt_gateway *gw)
         "refused_messages", (json_int_t)gw->n_refused_messages, "sites", sites_json(gw), "refused",
         hdt_refusals_json(gw), "workers", workers_json(gw), "jobs", hdt_coordinator_status(gw),
         "flows", flows_json(gw));
+    json_object_set_new(status, "jobs_elsewhere", hdt_member_status(gw));
     json_object_set_new(status, "disk", disk_json(gw));
     json_object_set_new(status, "refused_connections", hdt_strangers_json(gw));
     json_object_set_new(status, "misdeeds", hdt_misdeeds_json(gw));

@@ -294,6 +294,11 @@ static void jobs_print(const json_t *body)
     {
         job_print(job);
     }
+    json_array_foreach(json_object_get(body, "jobs_elsewhere"), i, job)
+    {
+        printf("job    %.0f of site %s: we have a part in it, 'hdt status' there shows it\n",
+               real_of(job, "number"), text_of(job, "coordinator"));
+    }
 }
 
 static enum hdt_status status_show(struct hdt_gwclient *client, const struct status_args *args,

@@ -523,3 +523,26 @@ Test(control, a_site_is_dialled_back_without_waiting, .timeout = 20)
     cr_expect_null(hdt_ctl_gw.survey.dials);
     event_base_free(hdt_ctl_gw.base);
 }
+
+Test(control, a_job_of_another_site_is_named_with_its_coordinator)
+{
+    json_t *submit = hdt_ctl_submit_msg(), *plan, *jobs, *error;
+    const json_t *body = hdt_msg_body(submit);
+
+    plan = json_pack("{s:i, s:i, s:s, s:s, s:O, s:O}", "job", (5 << 20) + 9, "epoch", 1,
+                     "coordinator", "b", "name", "j", "plan", json_object_get(body, "plan"),
+                     "model", json_object_get(body, "model"));
+    hdt_ctl_from_peer("b", "b", hdt_msg_new("job.plan", "a", plan));
+    jobs = hdt_member_status(&hdt_ctl_gw);
+    cr_assert_eq(json_array_size(jobs), 1);
+    cr_expect_eq(json_integer_value(json_object_get(json_array_get(jobs, 0), "number")), 9);
+    json_decref(jobs);
+    hdt_ctl_from_client(HDT_CTL_OPERATOR,
+                        hdt_ctl_with_id(hdt_msg_new("stop", "a", json_pack("{s:i}", "job", 9)), 5));
+    error = fake_dataplane_take("2", "error");
+    cr_assert_not_null(error);
+    cr_expect_not_null(
+        strstr(json_string_value(json_object_get(hdt_msg_body(error), "hint")), "of site b"));
+    json_decref(error);
+    json_decref(submit);
+}
