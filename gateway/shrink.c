@@ -23,6 +23,7 @@
 
 #define AGAIN_MIN_US  (30 * HDT_US_PER_S)
 #define AGAIN_SOON_US (2 * HDT_US_PER_S)
+#define RELEASE_WAITS 5 /* times recovery.wait */
 
 int64_t hdt_shrink_due_us(const struct hdt_gwjob *job)
 {
@@ -219,14 +220,17 @@ static void shrink_surveyed(struct hdt_gateway *gw, void *user, struct hdt_clust
 static bool is_due(struct hdt_gateway *gw, const struct hdt_gwjob *job)
 {
     const int64_t now_us = hdt_clock_now_us();
+    const int64_t wait_us = job->conf.recovery.wait * HDT_US_PER_MS;
+    /* Who is connected lets go of a large checkpoint first: it is waited for longer. */
+    const bool is_patient = now_us < job->lost_us + RELEASE_WAITS * wait_us;
 
     if (job->conf.recovery.on_loss != HDT_ON_LOSS_SHRINK || job->shrink.is_asked ||
-        now_us < job->shrink.again_us ||
-        now_us < job->lost_us + job->conf.recovery.wait * HDT_US_PER_MS) {
+        now_us < job->shrink.again_us || now_us < job->lost_us + wait_us) {
         return false;
     }
     for (size_t rank = 0; rank < job->plan.n_ranks; rank++) {
-        if (!hdt_recovery_rank_is_there(gw, job, rank)) {
+        if (is_patient ? !hdt_recovery_rank_is_connected(gw, job, rank)
+                       : !hdt_recovery_rank_is_there(gw, job, rank)) {
             return true;
         }
     }

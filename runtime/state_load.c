@@ -185,8 +185,11 @@ static enum hdt_status load_open(struct hdt_state *state, const char *path,
 {
     const struct hdt_ckpt_open how = {
         .model = state->conf.model, .progress = keepalive, .arg = state};
-    const struct hdt_ckpt_query query = {
-        .max_step = state->conf.newest_step, .owner = &state->conf.owner, .every_byte = true};
+    const struct hdt_ckpt_query query = {.max_step = state->conf.newest_step,
+                                         .owner = &state->conf.owner,
+                                         .every_byte = true,
+                                         .progress = keepalive,
+                                         .arg = state};
     enum hdt_status status = hdt_ckpt_reader_open(path, &how, reader, err);
     struct hdt_ckpt_found found;
     struct hdt_error none = {0};

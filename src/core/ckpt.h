@@ -136,6 +136,8 @@ struct hdt_ckpt_query {
     const struct hdt_ckpt_owner *owner; /* of this job only; NULL: of any */
     bool every_byte; /* verify digests, too (reads all of it), and take an older one when they are
                         wrong; else manifest and sizes, milliseconds */
+    void (*progress)(void *arg); /* called as bytes are read; may be NULL */
+    void *arg;
 };
 enum hdt_status hdt_ckpt_newest(const char *dir, const struct hdt_ckpt_query *query,
                                 struct hdt_ckpt_found *found, struct hdt_error *err);

@@ -169,9 +169,9 @@ bool hdt_ckpt_look(const char *dir, struct hdt_ckpt_found *found)
 }
 
 /* Is every byte of it right? */
-static bool found_is_sound(const struct hdt_ckpt_found *found)
+static bool found_is_sound(const struct hdt_ckpt_found *found, const struct hdt_ckpt_query *query)
 {
-    const struct hdt_ckpt_verify how = {0};
+    const struct hdt_ckpt_verify how = {.progress = query->progress, .arg = query->arg};
     struct hdt_ckpt_manifest manifest;
     struct hdt_error why = {0};
     enum hdt_status status = hdt_ckpt_manifest_read(found->path, &manifest, &why);
@@ -203,7 +203,7 @@ enum hdt_status hdt_ckpt_newest(const char *dir, const struct hdt_ckpt_query *qu
         status = step_look(dir, steps[i], found, err);
         taken = status == HDT_OK && found->complete &&
                 (!query->owner || hdt_ckpt_owner_same(&found->owner, query->owner)) &&
-                (!query->every_byte || found_is_sound(found));
+                (!query->every_byte || found_is_sound(found, query));
     }
     free(steps);
     if (status == HDT_OK && !taken) {

@@ -182,3 +182,20 @@ Test(shrink, a_job_that_cannot_do_without_a_worker_says_so_once_and_waits)
     cr_assert(hdt_loss_answer_released("b"));
     cr_expect_eq(job->state, HDT_GWJOB_PREPARING);
 }
+
+/* A save of a large checkpoint is not cancelled in its last part. */
+Test(shrink, who_is_connected_and_still_lets_go_is_not_planned_out)
+{
+    struct hdt_gwjob *job = hdt_loss_running();
+    struct hdt_error why = {0};
+
+    hdt_loss_report_checkpoint(job, 1, "/ckpt/step-00000001");
+    hdt_error_set(&why, HDT_ETIMEDOUT, "nothing moved");
+    hdt_recovery_begin(&hdt_ctl_gw, job, &why);
+    cr_assert(hdt_loss_answer_released("1"));
+    hdt_loss_pass(200000000); /* b/w0 is there and has not answered */
+    cr_expect_eq(job->state, HDT_GWJOB_RECOVERING);
+    cr_expect_not(job->shrink.is_asked);
+    hdt_loss_pass(500000000);
+    cr_expect(job->shrink.is_asked);
+}
