@@ -397,6 +397,7 @@ struct hdt_client {
 struct hdt_doorman;
 struct hdt_event;
 struct hdt_resolver;
+struct hdt_codec_worker;
 
 struct hdt_dataplane {
     struct hdt_dataplane_conf conf; /* strings are owned */
@@ -408,8 +409,8 @@ struct hdt_dataplane {
     bool stopping;
     struct hdt_iothread *io;
     unsigned n_io, next_io;
-    pthread_t *codec_threads;
-    int n_codec_started;
+    struct hdt_codec_worker *codecs;
+    int n_codecs;
     struct hdt_resolver *resolver;
     struct hdt_doorman *doorman;
 
