@@ -154,13 +154,16 @@ void hdt_session_dial_streams(struct hdt_session *session, int64_t now_us)
     }
 }
 
-/* Did another stream's heartbeat go there and back while this one's waited? */
+/* Did another stream's heartbeat go there and back while this one's waited? That of stream 0 waits
+ * behind no chunks: beside several bulk streams it counts when this one does not move at all. */
 static bool session_others_move(const struct hdt_session *session, const struct hdt_conn *conn)
 {
     const int64_t waited_from_us = conn->ping_sent_us + session->deadlines.stall_us / 2;
+    const bool is_still =
+        conn->stats.last_recv_us < waited_from_us && conn->stats.last_sent_us < waited_from_us;
     unsigned i;
 
-    for (i = session->n_streams > 1 ? 1 : 0; i <= session->n_streams; i++) {
+    for (i = session->n_streams > 1 && !is_still ? 1 : 0; i <= session->n_streams; i++) {
         const struct hdt_conn *other = session->conns[i];
 
         if (other != NULL && other != conn && other->last_pong_us > waited_from_us) {
