@@ -207,8 +207,10 @@ static void segment_add(struct sim_pipe *pipe, uint64_t end, int64_t due_us, boo
     struct sim_segment *segment;
 
     if (pipe->first_segment + pipe->n_segments == pipe->cap_segments) {
-        memmove(pipe->segments, pipe->segments + pipe->first_segment,
-                pipe->n_segments * sizeof(*pipe->segments));
+        if (pipe->first_segment > 0) {
+            memmove(pipe->segments, pipe->segments + pipe->first_segment,
+                    pipe->n_segments * sizeof(*pipe->segments));
+        }
         pipe->first_segment = 0;
     }
     if (pipe->n_segments == pipe->cap_segments) {
@@ -490,13 +492,12 @@ int64_t hdt_sim_write(struct sim_sock *sock, const void *bytes, size_t len, int 
     if (sock->error != 0) {
         return -sock->error;
     }
-    if (!hdt_sim_can_write(sock)) {
+    if (!hdt_sim_can_write(sock) || (passed_fd >= 0 && pipe->passed_fd >= 0)) {
         return -EAGAIN;
     }
     room = 2 * pipe->window - (size_t)(pipe->written - pipe->acked);
     len = sock_at_once(sock, len < room ? len : room);
     if (passed_fd >= 0) {
-        SIM_CHECK(sock->conn->sim, pipe->passed_fd < 0, "two descriptors at once");
         pipe->passed_fd = dup(passed_fd);
         pipe->passed_at = pipe->written;
     }
@@ -523,6 +524,7 @@ int64_t hdt_sim_read(struct sim_sock *sock, void *bytes, size_t len, int *passed
         len = pipe->read + len > end ? (size_t)(end - pipe->read) : len;
         *passed_fd = pipe->passed_fd;
         pipe->passed_fd = -1;
+        hdt_sim_sock_ready(pipe_sender(pipe));
     }
     memcpy(bytes, pipe->buf + pipe->start, len);
     pipe->start += len;

@@ -521,7 +521,9 @@ void hdt_sim_worker_begin(struct sim_worker *worker, uint32_t epoch)
         worker->src[i] = (struct sim_end){.offset = worker->src[i].offset};
         worker->dst[i] = (struct sim_end){.offset = worker->dst[i].offset};
     }
-    if (worker->sock != NULL) {
+    if (worker->sock != NULL && worker->out_fd_at != SIZE_MAX) {
+        hdt_sim_reset(worker->sock->conn); /* its last pool is not announced yet: all anew */
+    } else if (worker->sock != NULL) {
         out_epoch(worker);
         hdt_sim_worker_ready(worker);
     }
