@@ -770,5 +770,7 @@ void hdt_probe_received(struct hdt_conn *conn, const struct hdt_frame *frame, in
 /* true: the message was an answer to a probe and is dealt with. */
 bool hdt_probe_msg(struct hdt_peer *peer, const json_t *msg);
 void hdt_probe_tick(struct hdt_peer *peer, int64_t now_us);
+/* The peer's session is over; after its event. */
+void hdt_probe_session_lost(struct hdt_peer *peer);
 
 #endif /* HDT_GATEWAY_DP_H */
