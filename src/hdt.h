@@ -213,7 +213,7 @@ struct hdt_channel_conf {
                             them; 0: 32 MiB. Rate times round trip is what fills a link. All
                             members say the same. Some four times as much memory is taken */
     size_t memory_bytes; /* that is shared with the gateway besides, for hdt_flow_open and
-                            hdt_alloc; 0: 16 MiB */
+                            hdt_alloc; 0: 64 MiB */
 };
 #define HDT_CHANNEL_CONF_INIT                                                                      \
  {                                                                                                 \
@@ -279,7 +279,8 @@ enum hdt_err hdt_flow_open(struct hdt_channel *channel, const struct hdt_flow_co
                            struct hdt_flow **flow, struct hdt_error_info *error);
 
 /* Wait until what was sent is taken; receives that have not completed are called off. The handle is
- * gone then, its memory with the channel. NULL is allowed. */
+ * gone then. The memory of a sending end is free, that of a receiving one when the channel is
+ * closed. NULL is allowed. */
 enum hdt_err hdt_flow_close(struct hdt_flow *flow, struct hdt_error_info *error);
 
 /* Send n elements (0 is allowed), or receive up to n_max. Neither waits. A send has completed when

@@ -43,28 +43,30 @@ enum hdt_status hdt_chan_mem_get(struct hdt_channel *ch, size_t bytes, size_t *o
                                  struct hdt_error *err)
 {
     struct chan_block **at = &ch->blocks, *block;
-    size_t begin = 0, left = 0;
+    size_t begin = 0, gap, largest = 0, len = ALIGN;
 
-    if (bytes <= ch->pool.len) {
-        bytes = bytes > 0 ? (bytes + ALIGN - 1) / ALIGN * ALIGN : ALIGN;
-        for (; *at && (*at)->offset - begin < bytes; at = &(*at)->next) {
-            left += (*at)->offset - begin;
-            begin = (*at)->offset + (*at)->len;
-        }
+    if (bytes > 0 && bytes <= ch->pool.len) {
+        len = (bytes + ALIGN - 1) / ALIGN * ALIGN;
     }
-    if (bytes > ch->pool.len || ch->pool.len - begin < bytes) {
-        hdt_error_set(
-            err, HDT_ENOMEM,
-            "cannot get %zu bytes of channel '%s': %zu of its %zu bytes are free, not all "
-            "in one piece",
-            bytes, ch->name, left + (bytes > ch->pool.len ? 0 : ch->pool.len - begin),
-            ch->pool.len);
+    for (;; at = &(*at)->next) {
+        gap = (*at ? (*at)->offset : ch->pool.len) - begin;
+        largest = gap > largest ? gap : largest;
+        if (!*at || (bytes <= ch->pool.len && gap >= len)) {
+            break;
+        }
+        begin = (*at)->offset + (*at)->len;
+    }
+    if (bytes > ch->pool.len || gap < len) {
+        hdt_error_set(err, HDT_ENOMEM,
+                      "cannot get %zu bytes of the memory of channel '%s': its largest free piece "
+                      "has %zu",
+                      bytes, ch->name, largest);
         hdt_error_hint(err, "raise memory_bytes of its conf, or use smaller windows");
         return HDT_ENOMEM;
     }
     block = hdt_calloc(1, sizeof(*block));
     block->offset = begin;
-    block->len = bytes;
+    block->len = len;
     block->next = *at;
     *at = block;
     *offset = begin;

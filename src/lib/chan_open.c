@@ -27,7 +27,7 @@
 #define OPEN_TIMEOUT_MS 60000
 #define TIMEOUT_MS      600000
 #define WINDOW_BYTES    ((size_t)32 << 20)
-#define MEMORY_BYTES    ((size_t)16 << 20)
+#define MEMORY_BYTES    ((size_t)64 << 20)
 #define BYTES_MAX       ((size_t)1 << 36)
 #define TICK_US         (250 * HDT_US_PER_MS)
 

@@ -569,7 +569,15 @@ enum hdt_err hdt_flow_close(struct hdt_flow *flow, struct hdt_error_info *error)
     flush = hdt_chan_request_new(ch, REQUEST_FLUSH);
     flush->flow = flow;
     code = request_begin(flush, &flush, error);
-    return code == HDT_ERR_NONE ? hdt_wait(&flush, NULL, error) : code;
+    if (code == HDT_ERR_NONE) {
+        code = hdt_wait(&flush, NULL, error);
+    }
+    if (code == HDT_ERR_NONE && flow->is_src) { /* nobody reads there any more */
+        pthread_mutex_lock(&ch->lock);
+        hdt_chan_mem_put(ch, flow->pool_offset);
+        pthread_mutex_unlock(&ch->lock);
+    }
+    return code;
 }
 
 enum hdt_err hdt_flow_stats(struct hdt_flow *flow, struct hdt_flow_stats *stats,
