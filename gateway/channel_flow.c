@@ -162,6 +162,7 @@ static bool flow_try(struct hdt_gateway *gw, struct hdt_gwchannel *channel, unsi
     const struct channel_flow *theirs =
         other < channel->n ? flow_find(&channel->ends[other], number) : NULL;
     struct hdt_error err = {0};
+    enum hdt_status status;
 
     if (!flow->is_wanted || flow->is_open || !theirs) {
         return true;
@@ -170,7 +171,12 @@ static bool flow_try(struct hdt_gateway *gw, struct hdt_gwchannel *channel, unsi
         flow_differs(gw, channel, rank, &flow->offer, &theirs->offer);
         return false;
     }
-    if (hdt_dataplane_flow_open(gw->dp, &flow->conf, &err) != HDT_OK) {
+    status = hdt_dataplane_flow_open(gw->dp, &flow->conf, &err);
+    if (status == HDT_ENOENT) { /* its program has gone: why, its next message or event says */
+        flow->is_wanted = false;
+        return true;
+    }
+    if (status != HDT_OK) {
         hdt_channel_end_it(gw, channel, rank, &err);
         return false;
     }
