@@ -23,7 +23,8 @@ static void round_run(const std::shared_ptr<gloo::Context> &context, std::vector
     gloo::BarrierOptions barrier(context);
 
     for (size_t i = 0; i < x.size(); i++) {
-        x[i] = static_cast<float>((i * 2654435761u >> 7) % 1024) + static_cast<float>(context->rank);
+        x[i] =
+            static_cast<float>((i * 2654435761u >> 7) % 1024) + static_cast<float>(context->rank);
     }
     barrier.setTag(2 * tag);
     gloo::barrier(barrier);
