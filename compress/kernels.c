@@ -191,6 +191,96 @@ static void scalar_join4(const uint8_t *const planes[], size_t n, bool rotate, u
     }
 }
 
+/* By bits, as F16C does it: what is too small for fp16's normals is shifted into its subnormals. */
+static inline uint16_t f16_round(uint32_t u)
+{
+    const uint16_t sign = (uint16_t)(u >> 16 & 0x8000);
+    const uint32_t abs = u & 0x7fffffffu;
+    uint32_t mantissa, shift, half, rest;
+
+    if (abs > 0x7f800000u) {
+        return (uint16_t)(sign | 0x7e00 | (abs >> 13 & 0x3ff));
+    }
+    if (abs >= 0x477ff000u) { /* 65520 and above, infinity among it */
+        return (uint16_t)(sign | 0x7c00);
+    }
+    if (abs >= 0x38800000u) { /* 2^-14: a normal number; a carry goes into the exponent */
+        const uint32_t rebased = abs - 0x38000000u;
+
+        return (uint16_t)(sign | (rebased + 0xfff + (rebased >> 13 & 1)) >> 13);
+    }
+    if (abs < 0x33000000u) { /* below 2^-25, half of the smallest one */
+        return sign;
+    }
+    shift = 126 - (abs >> 23);
+    mantissa = (abs & 0x7fffffu) | 0x800000u;
+    half = mantissa >> shift;
+    rest = mantissa & ((1u << shift) - 1);
+    half += rest > 1u << (shift - 1) || (rest == 1u << (shift - 1) && (half & 1));
+    return (uint16_t)(sign | half);
+}
+
+static inline uint32_t f16_widen(uint16_t h)
+{
+    const uint32_t sign = (uint32_t)(h & 0x8000) << 16;
+    uint32_t exponent = h >> 10 & 0x1f, mantissa = h & 0x3ff;
+
+    if (exponent == 0x1f) {
+        return sign | 0x7f800000u | mantissa << 13 | (mantissa ? 0x400000u : 0);
+    }
+    if (exponent == 0) {
+        if (mantissa == 0) {
+            return sign;
+        }
+        exponent = 1;
+        while (!(mantissa & 0x400)) {
+            mantissa <<= 1;
+            exponent--;
+        }
+        mantissa &= 0x3ff;
+    }
+    return sign | (exponent + 112) << 23 | mantissa << 13;
+}
+
+static void scalar_f16_encode(const uint8_t *src, size_t n, uint8_t *dst)
+{
+    for (size_t i = 0; i < n; i++) {
+        uint16_t h = f16_round(load_u32(src, i));
+
+        memcpy(dst + 2 * i, &h, 2);
+    }
+}
+
+static void scalar_f16_decode(const uint8_t *src, size_t n, uint8_t *dst)
+{
+    for (size_t i = 0; i < n; i++) {
+        uint16_t h;
+        uint32_t u;
+
+        memcpy(&h, src + 2 * i, 2);
+        u = f16_widen(h);
+        memcpy(dst + 4 * i, &u, 4);
+    }
+}
+
+static void scalar_add(const uint8_t *a, const uint8_t *b, size_t n, uint8_t *dst)
+{
+    for (size_t i = 0; i < n; i++) {
+        float sum = load_f32(a, i) + load_f32(b, i);
+
+        memcpy(dst + 4 * i, &sum, 4);
+    }
+}
+
+static void scalar_divide(uint8_t *x, size_t n, float by)
+{
+    for (size_t i = 0; i < n; i++) {
+        float part = load_f32(x, i) / by;
+
+        memcpy(x + 4 * i, &part, 4);
+    }
+}
+
 const struct hdt_kernels hdt_kernels_scalar = {
     .name = "scalar",
     .bf16_encode = scalar_bf16_encode,
@@ -203,6 +293,10 @@ const struct hdt_kernels hdt_kernels_scalar = {
     .split4 = scalar_split4,
     .join2 = scalar_join2,
     .join4 = scalar_join4,
+    .f16_encode = scalar_f16_encode,
+    .f16_decode = scalar_f16_decode,
+    .add = scalar_add,
+    .divide = scalar_divide,
 };
 
 /* Slowest first; which of them run here is asked of the processor. */
@@ -217,7 +311,7 @@ const struct hdt_kernels *const *hdt_kernels_all(size_t *n)
 {
     *n = 1;
 #ifdef HDT_KERNELS_AVX2
-    if (__builtin_cpu_supports("avx2")) {
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c")) {
         *n = 2;
     }
 #endif

@@ -47,6 +47,15 @@ struct hdt_kernels {
     void (*split4)(const uint8_t *src, size_t n, bool rotate, uint8_t *const planes[]);
     void (*join2)(const uint8_t *const planes[], size_t n, bool rotate, uint8_t *dst);
     void (*join4)(const uint8_t *const planes[], size_t n, bool rotate, uint8_t *dst);
+
+    /* fp32 <-> fp16 (IEEE binary16), round to nearest even; NaN stays NaN (made quiet). */
+    void (*f16_encode)(const uint8_t *src, size_t n, uint8_t *dst);
+    void (*f16_decode)(const uint8_t *src, size_t n, uint8_t *dst);
+
+    /* fp32: dst[i] = a[i] + b[i], and x[i] = x[i] / by. dst may be a or b itself. Which of two NaNs
+     * a sum becomes is left open. */
+    void (*add)(const uint8_t *a, const uint8_t *b, size_t n, uint8_t *dst);
+    void (*divide)(uint8_t *x, size_t n, float by);
 };
 
 extern const struct hdt_kernels hdt_kernels_scalar;

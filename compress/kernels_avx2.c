@@ -16,6 +16,8 @@
 # include <string.h>
 
 # define AVX2 __attribute__((target("avx2")))
+# define F16C                                                                                      \
+  __attribute__((target("f16c"))) /* all that have AVX2 have it; asked for all the same */
 
 AVX2 static inline __m256i load(const uint8_t *p)
 {
@@ -394,6 +396,57 @@ AVX2 static void avx2_join4(const uint8_t *const planes[], size_t n, bool rotate
     hdt_kernels_scalar.join4(rest, n - i, rotate, dst + 4 * i);
 }
 
+AVX2 F16C static void avx2_f16_encode(const uint8_t *src, size_t n, uint8_t *dst)
+{
+    size_t i = 0;
+
+    for (; i + 8 <= n; i += 8) {
+        __m128i h = _mm256_cvtps_ph(load_f32(src + 4 * i), _MM_FROUND_TO_NEAREST_INT);
+
+        _mm_storeu_si128((__m128i *)(void *)(dst + 2 * i), h);
+    }
+    hdt_kernels_scalar.f16_encode(src + 4 * i, n - i, dst + 2 * i);
+}
+
+AVX2 F16C static void avx2_f16_decode(const uint8_t *src, size_t n, uint8_t *dst)
+{
+    size_t i = 0;
+
+    for (; i + 8 <= n; i += 8) {
+        __m128i h = _mm_loadu_si128((const __m128i *)(const void *)(src + 2 * i));
+
+        store(dst + 4 * i, _mm256_castps_si256(_mm256_cvtph_ps(h)));
+    }
+    hdt_kernels_scalar.f16_decode(src + 2 * i, n - i, dst + 4 * i);
+}
+
+AVX2 static void avx2_add(const uint8_t *a, const uint8_t *b, size_t n, uint8_t *dst)
+{
+    size_t i = 0;
+
+    for (; i + 16 <= n; i += 16) {
+        __m256 lo = _mm256_add_ps(load_f32(a + 4 * i), load_f32(b + 4 * i));
+        __m256 hi = _mm256_add_ps(load_f32(a + 4 * i + 32), load_f32(b + 4 * i + 32));
+
+        store(dst + 4 * i, _mm256_castps_si256(lo));
+        store(dst + 4 * i + 32, _mm256_castps_si256(hi));
+    }
+    hdt_kernels_scalar.add(a + 4 * i, b + 4 * i, n - i, dst + 4 * i);
+}
+
+AVX2 static void avx2_divide(uint8_t *x, size_t n, float by)
+{
+    const __m256 divisor = _mm256_set1_ps(by);
+    size_t i = 0;
+
+    for (; i + 8 <= n; i += 8) {
+        __m256 part = _mm256_div_ps(load_f32(x + 4 * i), divisor);
+
+        store(x + 4 * i, _mm256_castps_si256(part));
+    }
+    hdt_kernels_scalar.divide(x + 4 * i, n - i, by);
+}
+
 const struct hdt_kernels hdt_kernels_avx2 = {
     .name = "avx2",
     .bf16_encode = avx2_bf16_encode,
@@ -406,6 +459,10 @@ const struct hdt_kernels hdt_kernels_avx2 = {
     .split4 = avx2_split4,
     .join2 = avx2_join2,
     .join4 = avx2_join4,
+    .f16_encode = avx2_f16_encode,
+    .f16_decode = avx2_f16_decode,
+    .add = avx2_add,
+    .divide = avx2_divide,
 };
 
 #endif /* HDT_KERNELS_AVX2 */

@@ -2,7 +2,8 @@
 #ifndef HDT_COMPRESS_KERNELS_AVX2_H
 #define HDT_COMPRESS_KERNELS_AVX2_H
 
-/* Kernels for x86-64 processors with AVX2; HDT_KERNELS_AVX2 says whether they were compiled. */
+/* Kernels for x86-64 processors with AVX2 and F16C; HDT_KERNELS_AVX2 says whether they were
+ * compiled. */
 #include "compress/kernels.h"
 
 #if defined(__x86_64__)

@@ -26,6 +26,7 @@ struct hdt_http;
 struct hdt_tls_ctx;
 struct hdt_gwjob;
 struct hdt_gwmember;
+struct hdt_gwchannel;
 struct hdt_request;
 struct hdt_buf;
 struct survey;
@@ -38,7 +39,7 @@ struct hdt_gwclient {
     uint64_t id;
     enum hdt_client_role role;
     char name[HDT_NAME_CAP];
-    char address[HDT_ADDRESS_CAP]; /* "SITE/WORKER" or "SITE/@N" */
+    char address[HDT_ADDRESS_CAP]; /* "SITE/WORKER", "SITE/@N" or "SITE/+N" */
     char identity[224];            /* as hdt_client_info has it, like the next */
     char from[160];
     struct hdt_gwclient *next;
@@ -121,8 +122,9 @@ struct hdt_gateway {
     struct hdt_gwworker *workers;
     struct hdt_gwsite *sites;
     struct hdt_gwrefusal refusals[HDT_REFUSALS];
-    struct hdt_gwjob *jobs;       /* coordinated here */
-    struct hdt_gwmember *members; /* that this site has a part in */
+    struct hdt_gwjob *jobs;                         /* coordinated here */
+    struct hdt_gwmember *members;                   /* that this site has a part in */
+    struct hdt_gwchannel *channels, *channels_over; /* channel.h */
     struct hdt_request *requests;
     int64_t next_request;
     struct hdt_survey survey;

@@ -49,7 +49,8 @@ struct hdt_dataplane_conf {
                                              its owner does their work (gateway/dpstep.h) */
 };
 
-enum hdt_client_role { HDT_CLIENT_WORKER, HDT_CLIENT_OPERATOR };
+/* A program of libhdt is let in with the certificate of an operator or of a worker of the site. */
+enum hdt_client_role { HDT_CLIENT_WORKER, HDT_CLIENT_OPERATOR, HDT_CLIENT_PROGRAM };
 
 struct hdt_client_info {
     uint64_t client; /* its number */

@@ -3,6 +3,7 @@
 #include "config.h"
 
 #include "gateway/audit.h"
+#include "gateway/channel.h"
 #include "gateway/control.h"
 #include "gateway/member.h"
 #include "gateway/planner.h"
@@ -13,6 +14,7 @@
 #include "src/base/notify.h"
 #include "src/base/recorder.h"
 #include "src/base/watchdog.h"
+#include "src/core/channel_id.h"
 #include "src/net/addr.h"
 #include "src/net/tls.h"
 
@@ -90,12 +92,14 @@ static void on_peer_up(void *user, const char *site, const json_t *hello)
 {
     HDT_RECORD(HDT_REC_CONNECTION, .text = {"up", site});
     hdt_federation_peer_up(user, site, hello);
+    hdt_channel_peer_up(user, site);
 }
 
 static void on_peer_down(void *user, const char *site, const struct hdt_error *why)
 {
     HDT_RECORD(HDT_REC_CONNECTION, .text = {"down", site, why->msg});
     hdt_federation_peer_down(user, site, why);
+    hdt_channel_peer_down(user, site, why);
 }
 
 static void on_peer_msg(void *user, const char *site, json_t *msg)
@@ -131,8 +135,8 @@ static void on_client_up(void *user, const struct hdt_client_info *info, const j
     if (info->role == HDT_CLIENT_WORKER) {
         snprintf(client->address, sizeof(client->address), "%s/%s", gw->conf.site, info->name);
     } else {
-        snprintf(client->address, sizeof(client->address), "%s/@%llu", gw->conf.site,
-                 (unsigned long long)info->client);
+        snprintf(client->address, sizeof(client->address), "%s/%c%llu", gw->conf.site,
+                 info->role == HDT_CLIENT_PROGRAM ? '+' : '@', (unsigned long long)info->client);
     }
     snprintf(client->identity, sizeof(client->identity), "%s", info->identity);
     snprintf(client->from, sizeof(client->from), "%s", info->address);
@@ -161,6 +165,8 @@ static void on_client_down(void *user, uint64_t id, const struct hdt_error *why)
     LL_DELETE(gw->clients, client);
     if (client->role == HDT_CLIENT_WORKER) {
         hdt_federation_worker_down(gw, client, why);
+    } else if (client->role == HDT_CLIENT_PROGRAM) {
+        hdt_channel_client_down(gw, client, why);
     }
     free(client);
 }
@@ -172,7 +178,11 @@ static void on_probed(void *user, const char *site, double bytes_per_s, double r
 
 static void on_flow_failed(void *user, uint32_t job, uint32_t epoch, const struct hdt_error *why)
 {
-    hdt_member_flow_failed(user, job, epoch, why);
+    if (hdt_channel_is_job(job)) {
+        hdt_channel_flow_failed(user, job, why);
+    } else {
+        hdt_member_flow_failed(user, job, epoch, why);
+    }
 }
 
 static const struct hdt_dataplane_events dataplane_events = {
@@ -228,6 +238,7 @@ static void on_tick(evutil_socket_t fd, short what, void *user)
     hdt_route_tick(gw);
     hdt_survey_tick(gw);
     hdt_coordinator_tick(gw);
+    hdt_channels_tick(gw);
     if (++gw->n_ticks % TICKS_PER_REPORT == 0) {
         hdt_member_tick(gw);
         hdt_store_retry(gw->store);
@@ -499,6 +510,7 @@ static void gateway_close(struct hdt_gateway *gw)
     hdt_planner_close(gw);
     hdt_coordinator_free(gw);
     hdt_route_free(gw);
+    hdt_channels_free(gw);
     hdt_federation_free(gw);
     hdt_store_close(gw->store);
     hdt_audit_close(gw->audit);

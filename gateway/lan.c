@@ -193,7 +193,8 @@ static enum hdt_status client_read_hello(const struct hdt_conn *conn, const json
                                  "gateway of '%s'",
                                  id->name, id->site, conn->dp->conf.site);
         }
-        role_name = hdt_role_name(id->role);
+        role_name =
+            role_name && strcmp(role_name, "program") == 0 ? role_name : hdt_role_name(id->role);
         *name = id->name;
     }
     if (role_name == NULL || *name == NULL || !hdt_identity_name_is_valid(*name)) {
@@ -204,10 +205,12 @@ static enum hdt_status client_read_hello(const struct hdt_conn *conn, const json
         *role = HDT_CLIENT_WORKER;
     } else if (strcmp(role_name, "operator") == 0) {
         *role = HDT_CLIENT_OPERATOR;
+    } else if (strcmp(role_name, "program") == 0) {
+        *role = HDT_CLIENT_PROGRAM;
     } else {
         return hdt_error_set(err, HDT_EACCES,
-                             "cannot let '%s' in: role '%s' is neither worker nor operator", *name,
-                             role_name);
+                             "cannot let '%s' in: role '%s' is none of worker, operator, program",
+                             *name, role_name);
     }
     return HDT_OK;
 }

@@ -6,6 +6,7 @@
 #include "gateway/store.h"
 #include "src/base/buf.h"
 #include "src/base/log.h"
+#include "src/core/channel_id.h"
 #include "src/core/msg.h"
 #include "src/core/plan.h"
 
@@ -94,9 +95,11 @@ static enum hdt_status member_add(struct hdt_gateway *gw, const json_t *record,
 
     if (json_unpack((json_t *)record, "{s:I, s:I, s:s, s:o, s:o}", "job", &job, "epoch", &epoch,
                     "coordinator", &coordinator, "plan", &plan_json, "model", &model_json) != 0 ||
-        job <= 0 || job > UINT32_MAX || epoch < 0 || epoch >= UINT32_MAX ||
+        job <= 0 || job >= HDT_CHANNEL_JOB_BIT || epoch < 0 || epoch >= UINT32_MAX ||
         strlen(coordinator) >= HDT_NAME_CAP) {
-        return hdt_error_set(err, HDT_EPROTO, "job.plan lacks job, epoch, coordinator or plan");
+        return hdt_error_set(err, HDT_EPROTO,
+                             "job.plan lacks job, epoch, coordinator or plan, or they are out of "
+                             "range");
     }
     HDT_TRY(member_check_owner(gw, job, coordinator, err));
     HDT_TRY(hdt_model_from_json(model_json, "job.plan", &model, err));
@@ -350,8 +353,8 @@ static bool fits_u32(json_int_t value)
     return value >= 0 && value <= UINT32_MAX;
 }
 
-static enum hdt_status flow_parse(struct hdt_gateway *gw, const json_t *msg,
-                                  struct hdt_dataplane_flow *flow, struct hdt_error *err)
+enum hdt_status hdt_member_flow_parse(struct hdt_gateway *gw, const json_t *msg,
+                                      struct hdt_dataplane_flow *flow, struct hdt_error *err)
 {
     json_int_t job, epoch, number, prio, codec, dtype, depth, cap, pool, offset, next_seq;
     const char *end, *peer_site;
@@ -400,7 +403,7 @@ static enum hdt_status flow_open(struct hdt_gateway *gw, const json_t *msg,
     struct hdt_dataplane_flow flow;
     struct hdt_gwmember *member;
 
-    HDT_TRY(flow_parse(gw, msg, &flow, err));
+    HDT_TRY(hdt_member_flow_parse(gw, msg, &flow, err));
     member = member_find(gw, flow.job);
     if (!member) {
         return hdt_error_set(err, HDT_ENOENT, "this gateway knows no job %u", flow.job);

@@ -18,6 +18,9 @@ struct hdt_plan;
 void hdt_member_job_plan(struct hdt_gateway *gw, const json_t *msg);
 /* "job.close" {job, epoch}: forget flows and plan, unless they are of a newer epoch. */
 void hdt_member_job_close(struct hdt_gateway *gw, const json_t *msg);
+/* What a "flow.open" says, within bounds, and which client said it (0: none). HDT_EPROTO. */
+enum hdt_status hdt_member_flow_parse(struct hdt_gateway *gw, const json_t *msg,
+                                      struct hdt_dataplane_flow *flow, struct hdt_error *err);
 /* "flow.open" of a worker: refuse what the plan does not have, else hand it to the data plane. */
 void hdt_member_flow_open(struct hdt_gateway *gw, const json_t *msg);
 /* The data plane cannot go on with a flow of this job: its coordinator is told. */

@@ -3,6 +3,7 @@
 #include "config.h"
 
 #include "gateway/metrics.h"
+#include "gateway/channel.h"
 
 #include "gateway/audit.h"
 #include "gateway/store.h"
@@ -364,5 +365,6 @@ void hdt_metrics_text(struct hdt_gateway *gw, struct hdt_buf *out)
     metrics_sites(gw, out);
     hdt_strangers_metrics(gw, out);
     metrics_peers(gw, out);
+    hdt_channels_metrics(gw, out);
     hdt_metrics_jobs(gw, out);
 }

@@ -2,14 +2,15 @@
 /*
  * Messages between gateways, workers and operators.
  *
- * Every message has an address ("SITE", "SITE/WORKER", "SITE/@N"). A gateway knows its own clients
- * and has a session with each peer, so a message takes at most one hop between sites. The sender's
- * address is written by the gateway it is connected to, and a peer may only bring messages from its
- * own site, so that "from" can be trusted as far as the sites are.
+ * Every message has an address ("SITE", "SITE/WORKER", "SITE/@N", "SITE/+N"). A gateway knows its
+ * own clients and has a session with each peer, so a message takes at most one hop between sites.
+ * The sender's address is written by the gateway it is connected to, and a peer may only bring
+ * messages from its own site, so that "from" can be trusted as far as the sites are.
  */
 #include "config.h"
 
 #include "gateway/audit.h"
+#include "gateway/channel.h"
 #include "gateway/control.h"
 #include "gateway/member.h"
 #include "gateway/rank_state.h"
@@ -37,13 +38,14 @@ struct hdt_request {
 };
 
 /* Who may send a message type. */
-enum { FROM_WORKER = 1, FROM_OPERATOR = 2, FROM_SITE = 4 };
+enum { FROM_WORKER = 1, FROM_OPERATOR = 2, FROM_SITE = 4, FROM_PROGRAM = 8 };
 
 static void route_status(struct hdt_gateway *gw, const json_t *msg);
 static void route_logs(struct hdt_gateway *gw, const json_t *msg);
 static void route_info(struct hdt_gateway *gw, const json_t *msg);
 static void route_error(struct hdt_gateway *gw, const json_t *msg);
 static void route_unasked(struct hdt_gateway *gw, const json_t *msg);
+static void route_flow_open(struct hdt_gateway *gw, const json_t *msg);
 
 static const struct {
     const char *type;
@@ -54,7 +56,10 @@ static const struct {
     {"ready", FROM_WORKER, route_unasked},
     {"started", FROM_WORKER, route_unasked},
     {"released", FROM_WORKER, route_unasked},
-    {"flow.open", FROM_WORKER, hdt_member_flow_open},
+    {"flow.open", FROM_WORKER | FROM_PROGRAM, route_flow_open},
+    {"channel.join", FROM_PROGRAM, hdt_channel_join},
+    {"channel.leave", FROM_PROGRAM, hdt_channel_leave},
+    {"channel.ends", FROM_SITE, hdt_channel_ends},
     {"task.alive", FROM_WORKER, hdt_coordinator_report},
     {"step", FROM_WORKER, hdt_coordinator_report},
     {"eval", FROM_WORKER, hdt_coordinator_report},
@@ -66,7 +71,7 @@ static const struct {
     {"failed", FROM_WORKER | FROM_SITE, hdt_coordinator_report},
     {"job.wan", FROM_SITE, hdt_coordinator_report},
     {"rank.state", FROM_WORKER | FROM_SITE, hdt_rank_state},
-    {"status", FROM_OPERATOR, route_status},
+    {"status", FROM_OPERATOR | FROM_PROGRAM, route_status},
     {"logs", FROM_OPERATOR, route_logs},
     {"cluster", FROM_OPERATOR, hdt_survey_cluster},
     {"doctor", FROM_OPERATOR, hdt_doctor_request},
@@ -144,6 +149,22 @@ static void route_unasked(struct hdt_gateway *gw, const json_t *msg)
 {
     (void)gw;
     hdt_log_debug("'%s' from %s: nobody waits for it", hdt_msg_type(msg), hdt_msg_from(msg));
+}
+
+static bool is_program(const char *address)
+{
+    const char *slash = strchr(address, '/');
+
+    return slash && slash[1] == '+';
+}
+
+static void route_flow_open(struct hdt_gateway *gw, const json_t *msg)
+{
+    if (is_program(hdt_msg_from(msg))) {
+        hdt_channel_flow_open(gw, msg);
+    } else {
+        hdt_member_flow_open(gw, msg);
+    }
 }
 
 /* ---- sending ---- */
@@ -369,12 +390,16 @@ static bool is_question(const char *type)
     return false;
 }
 
-/* Workers are given orders by gateways only; operators ask. */
+/* Workers are given orders by gateways only; operators ask. Programs speak with their own gateway.
+ */
 static bool client_may_get(const struct hdt_gateway *gw, const json_t *msg)
 {
     const char *to = strchr(hdt_msg_to(msg), '/');
     char site[HDT_NAME_CAP], rest[HDT_NAME_CAP];
 
+    if (is_program(hdt_msg_from(msg))) {
+        return hdt_msg_to(msg)[0] == '\0' || strcmp(hdt_msg_to(msg), gw->conf.site) == 0;
+    }
     if (!to || to[1] == '@' || !hdt_address_split(hdt_msg_to(msg), site, rest) ||
         strcmp(site, gw->conf.site) != 0) {
         return true; /* no worker of ours */
@@ -383,13 +408,15 @@ static bool client_may_get(const struct hdt_gateway *gw, const json_t *msg)
            is_question(hdt_msg_type(msg));
 }
 
-static unsigned route_sender(const struct hdt_gateway *gw, const json_t *msg)
+static unsigned route_sender(struct hdt_gateway *gw, const json_t *msg)
 {
     const char *slash = strchr(hdt_msg_from(msg), '/');
 
-    (void)gw;
     if (!slash) {
         return FROM_SITE;
+    }
+    if (slash[1] == '+') { /* only at the gateway that it is connected to */
+        return route_find_client(gw, hdt_msg_from(msg)) ? FROM_PROGRAM : 0;
     }
     return slash[1] == '@' ? FROM_OPERATOR : FROM_WORKER;
 }
@@ -448,8 +475,8 @@ static void route_forward(struct hdt_gateway *gw, json_t *msg)
 
     gw->n_messages++;
     if (!client_may_get(gw, msg)) {
-        hdt_error_set(&err, HDT_EACCES, "'%s' may not send '%s' to a worker", hdt_msg_from(msg),
-                      hdt_msg_type(msg));
+        hdt_error_set(&err, HDT_EACCES, "'%s' may not send '%s' to '%s'", hdt_msg_from(msg),
+                      hdt_msg_type(msg), hdt_msg_to(msg));
         route_refuse(gw, msg, &err);
         return;
     }

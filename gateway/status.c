@@ -3,6 +3,7 @@
 #include "config.h"
 
 #include "gateway/audit.h"
+#include "gateway/channel.h"
 #include "gateway/control.h"
 #include "gateway/coordinator.h"
 #include "gateway/member.h"
@@ -96,21 +97,22 @@ static json_t *flows_json(struct hdt_gateway *gw)
 
     for (size_t i = 0; i < n && i < MAX_FLOWS; i++) {
         const struct hdt_flow_stats *flow = &flows[i];
+        const char *channel = hdt_channel_name_of(gw, flow->job);
 
         json_array_append_new(
             array,
-            json_pack("{s:I, s:I, s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:b, "
-                      "s:b, s:I, s:I, s:i}",
-                      "job", (json_int_t)flow->job, "flow", (json_int_t)flow->flow, "end",
-                      flow->is_src ? "src" : "dst", "peer_site", flow->peer_site, "next_seq",
-                      (json_int_t)flow->next_seq, "acked_seq", (json_int_t)flow->acked_seq,
-                      "credit_seq", (json_int_t)flow->credit_seq, "frames",
-                      (json_int_t)flow->n_frames, "raw_bytes", (json_int_t)flow->raw_bytes,
-                      "plain_bytes", (json_int_t)flow->plain_bytes, "coded_bytes",
-                      (json_int_t)flow->coded_bytes, "idle_s", (double)flow->idle_us / 1e6,
-                      "attached", flow->attached, "asks", flow->asks, "partial_bytes",
-                      (json_int_t)flow->partial_bytes, "partial_len", (json_int_t)flow->partial_len,
-                      "number", (int)hdt_gwjob_number_of(flow->job)));
+            json_pack(
+                "{s:I, s:I, s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:b, "
+                "s:b, s:I, s:I, s:i, s:s}",
+                "job", (json_int_t)flow->job, "flow", (json_int_t)flow->flow, "end",
+                flow->is_src ? "src" : "dst", "peer_site", flow->peer_site, "next_seq",
+                (json_int_t)flow->next_seq, "acked_seq", (json_int_t)flow->acked_seq, "credit_seq",
+                (json_int_t)flow->credit_seq, "frames", (json_int_t)flow->n_frames, "raw_bytes",
+                (json_int_t)flow->raw_bytes, "plain_bytes", (json_int_t)flow->plain_bytes,
+                "coded_bytes", (json_int_t)flow->coded_bytes, "idle_s", (double)flow->idle_us / 1e6,
+                "attached", flow->attached, "asks", flow->asks, "partial_bytes",
+                (json_int_t)flow->partial_bytes, "partial_len", (json_int_t)flow->partial_len,
+                "number", (int)hdt_gwjob_number_of(flow->job), "channel", channel ? channel : ""));
     }
     free(flows);
     return array;
@@ -175,6 +177,7 @@ json_t *hdt_status_json(struct hdt_gateway *gw)
         hdt_refusals_json(gw), "workers", workers_json(gw), "jobs", hdt_coordinator_status(gw),
         "flows", flows_json(gw));
     json_object_set_new(status, "jobs_elsewhere", hdt_member_status(gw));
+    json_object_set_new(status, "channels", hdt_channels_json(gw));
     json_object_set_new(status, "disk", disk_json(gw));
     json_object_set_new(status, "refused_connections", hdt_strangers_json(gw));
     json_object_set_new(status, "misdeeds", hdt_misdeeds_json(gw));

@@ -85,6 +85,14 @@ AC_DEFUN([HDT_NVCC_WORKS], [
   rm -f conftest.cu conftest.o
 ])
 
+dnl Gloo, the peer of scripts/bench allreduce: only a bench uses it.
+AC_DEFUN([HDT_CHECK_GLOO], [
+  AC_LANG_PUSH([C++])
+  AC_CHECK_HEADER([gloo/allreduce.h], [hdt_have_gloo=yes], [hdt_have_gloo="not found (libgloo-dev)"])
+  AC_LANG_POP([C++])
+  AM_CONDITIONAL([HAVE_GLOO], [test "$hdt_have_gloo" = yes])
+])
+
 dnl HDT_ARG_SANITIZE: --enable-sanitize=address,undefined or =thread.
 AC_DEFUN([HDT_ARG_SANITIZE], [
   AC_ARG_ENABLE([sanitize], [AS_HELP_STRING([--enable-sanitize=LIST],
@@ -106,5 +114,6 @@ AC_DEFUN([HDT_SUMMARY], [
     verbs       $hdt_have_verbs
     cuda        $hdt_have_cuda
     criterion   $hdt_have_criterion
+    gloo        $hdt_have_gloo
   ])
 ])

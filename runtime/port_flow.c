@@ -121,10 +121,10 @@ static void flows_announce(struct hdt_port *port)
         msg = job && !record ? flow_open_next(job) : NULL;
         pthread_mutex_unlock(&port->lock);
         if (record) {
-            hdt_stream_send(port->stream, record, false);
+            hdt_gwlink_send(port->gw, record, false);
         }
         if (msg) {
-            hdt_port_send_once(port, msg);
+            hdt_gwlink_say(port->gw, msg, true);
         }
     } while (record || msg);
 }
@@ -240,13 +240,13 @@ void hdt_port_flows_pump(struct hdt_port *port)
     struct hdt_record *record;
     bool urgent;
 
-    if (!port->stream || port->closing_stream) {
+    if (!hdt_gwlink_is_up(port->gw)) {
         return;
     }
     flows_announce(port);
-    while (hdt_stream_queued_bytes(port->stream) < SUBMIT_WATER &&
+    while (hdt_gwlink_queued_bytes(port->gw) < SUBMIT_WATER &&
            (record = flows_take(port, &urgent))) {
-        hdt_stream_send(port->stream, record, urgent);
+        hdt_gwlink_send(port->gw, record, urgent);
     }
 }
 

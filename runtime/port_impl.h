@@ -8,9 +8,8 @@
 #include "runtime/report_queue.h"
 #include "src/core/deadlines.h"
 #include "src/base/buf.h"
-#include "src/net/addr.h"
 #include "src/net/engine.h"
-#include "src/net/stream.h"
+#include "src/net/gwlink.h"
 
 #include <pthread.h>
 
@@ -18,19 +17,18 @@
 extern "C" {
 #endif
 
-enum port_record_kind { PORT_RECORD_MSG, PORT_RECORD_DATA, PORT_RECORD_ACK, PORT_RECORD_POOL };
+enum port_record_kind { PORT_RECORD_DATA, PORT_RECORD_ACK, PORT_RECORD_POOL };
 
 /* A record with what `sent` needs to know of it; record.user points to the struct itself. */
 struct port_record {
     struct hdt_record record;
     enum port_record_kind kind;
-    void *owner; /* struct port_msg, struct port_slot, struct port_flow */
+    void *owner; /* struct port_slot, struct port_flow */
 };
 
+/* A message that waits for the port's thread. */
 struct port_msg {
-    struct port_record rec;
     struct hdt_buf bytes;
-    bool once; /* belongs to this connection: dropped when it breaks */
     struct port_msg *next;
 };
 
@@ -97,8 +95,6 @@ struct hdt_port_job {
 };
 
 struct hdt_port {
-    char *address;
-    struct hdt_tls_ctx *tls;
     const json_t *hello;
     struct hdt_port_events events;
     void *user;
@@ -121,18 +117,9 @@ struct hdt_port {
 
     /* Touched by the port's thread only. */
     struct hdt_task pump_task;
-    struct hdt_stream *stream;
-    struct hdt_io connect_io;
-    struct hdt_timer timer; /* next dial, or the end of the grace on close */
+    struct hdt_gwlink *gw;
     struct hdt_timer report_timer;
-    struct hdt_addr addr;
-    int fd;                         /* while connecting */
-    struct hdt_deadlines deadlines; /* of the site, once its gateway has said welcome */
-    int64_t backoff_us, opened_us;
-    bool connecting, said_down, closing_stream, ending, done;
-    unsigned n_msgs_queued;
-    struct port_msg *returned_head, *returned_tail; /* not sent when the connection broke */
-    struct hdt_buf recv;
+    bool ending, done;
     uint8_t *discard;
     size_t discard_cap;
 };
@@ -175,9 +162,6 @@ void hdt_port_reports_up(struct hdt_port *port);   /* after welcome: say again *
 void hdt_port_reports_pump(struct hdt_port *port); /* say what may be said */
 /* A message came: true when it was an answer to a report and is dealt with. */
 bool hdt_port_report_answered(struct hdt_port *port, const json_t *msg);
-
-/* Send a message that belongs to this connection (stolen). Port thread, lock not held. */
-void hdt_port_send_once(struct hdt_port *port, json_t *msg);
 
 /* Flows, on the port's thread, lock not held. */
 void hdt_port_flows_up(struct hdt_port *port);   /* after welcome: announce anew */

@@ -208,8 +208,8 @@ void hdt_port_reports_pump(struct hdt_port *port)
 {
     json_t *msg;
 
-    while (port->up && port->stream && !port->closing_stream && (msg = reports_take_next(port))) {
-        hdt_port_send_once(port, msg);
+    while (hdt_gwlink_is_up(port->gw) && (msg = reports_take_next(port))) {
+        hdt_gwlink_say(port->gw, msg, true);
     }
 }
 

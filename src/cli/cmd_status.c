@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* hdt status: sites, workers and jobs as a gateway sees them. */
+/* hdt status: sites, workers, jobs and channels as a gateway sees them. */
 #include "config.h"
 
 #include "src/cli/gwoptions.h"
@@ -56,7 +56,7 @@ static const struct argp_child children[] = {{&hdt_gwoptions_argp, 0, NULL, 0}, 
 static const struct argp argp = {
     .options = options,
     .parser = option_parse,
-    .doc = "Show sites, workers and jobs as a gateway sees them.",
+    .doc = "Show sites, workers, jobs and channels as a gateway sees them.",
     .children = children,
 };
 
@@ -172,12 +172,18 @@ static void flows_print(const json_t *body)
 
     json_array_foreach(json_object_get(body, "flows"), i, flow)
     {
-        char lacks[160];
+        char lacks[160], owner[96];
 
-        printf("flow   job %-4.0f flow %-3.0f %s %-14s next %-6.0f taken %-6.0f credit %-6.0f idle "
+        if (text_of(flow, "channel")[0]) {
+            snprintf(owner, sizeof(owner), "channel %s flow %08x", text_of(flow, "channel"),
+                     (unsigned)real_of(flow, "flow"));
+        } else {
+            snprintf(owner, sizeof(owner), "job %-4.0f flow %-3.0f", real_of(flow, "number"),
+                     real_of(flow, "flow"));
+        }
+        printf("flow   %s %s %-14s next %-6.0f taken %-6.0f credit %-6.0f idle "
                "%5.1f s  lacks: %s\n",
-               real_of(flow, "number"), real_of(flow, "flow"),
-               strcmp(text_of(flow, "end"), "src") == 0 ? "to  " : "from",
+               owner, strcmp(text_of(flow, "end"), "src") == 0 ? "to  " : "from",
                text_of(flow, "peer_site"), real_of(flow, "next_seq"), real_of(flow, "acked_seq"),
                real_of(flow, "credit_seq"), real_of(flow, "idle_s"),
                flow_lacks(flow, lacks, sizeof(lacks)));
@@ -301,6 +307,40 @@ static void jobs_print(const json_t *body)
     }
 }
 
+/* Rates are not known here, sums are: what this site sent and received over it. */
+static void channel_print(const json_t *channel)
+{
+    char sent[HDT_HUMAN_CAP], received[HDT_HUMAN_CAP];
+    const json_t *member;
+    size_t i;
+
+    printf("channel %-17s %-7s sent %s  received %s\n", text_of(channel, "channel"),
+           text_of(channel, "state"), hdt_human_bytes(real_of(channel, "sent_bytes"), sent),
+           hdt_human_bytes(real_of(channel, "received_bytes"), received));
+    json_array_foreach(json_object_get(channel, "members"), i, member)
+    {
+        const char *why = text_of(member, "why");
+
+        printf("       rank %.0f %-18s %-7s %.0f s%s%s\n", real_of(member, "rank"),
+               text_of(member, "member"), text_of(member, "state"), real_of(member, "since_s"),
+               why[0] ? "  " : "", why);
+    }
+    if (text_of(channel, "why")[0]) {
+        printf("       %s\n", text_of(channel, "why"));
+    }
+}
+
+static void channels_print(const json_t *body)
+{
+    const json_t *channel;
+    size_t i;
+
+    json_array_foreach(json_object_get(body, "channels"), i, channel)
+    {
+        channel_print(channel);
+    }
+}
+
 static enum hdt_status status_show(struct hdt_gwclient *client, const struct status_args *args,
                                    struct hdt_error *err)
 {
@@ -319,6 +359,7 @@ static enum hdt_status status_show(struct hdt_gwclient *client, const struct sta
         refused_print(body);
         workers_print(body);
         jobs_print(body);
+        channels_print(body);
         if (args->flows) {
             flows_print(body);
         }

@@ -1,14 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The public library over the client that the `hdt` command uses. Two worlds of names meet here:
- * inside, enum hdt_status and struct hdt_error may change with every release; outside, enum hdt_err
- * and struct hdt_error_info may not. Their numbers are equal where both have one, checked below.
+ * The public library over the client that the `hdt` command uses: contexts, errors, names. Numbers
+ * that are inside and outside are equal, checked below.
  */
 #include "config.h"
 
-#include "src/hdt.h"
+#include "src/lib/lib_impl.h"
 #include "src/base/buf.h"
-#include "src/base/error.h"
+#include "src/core/tensor.h"
 #include "src/net/gwclient.h"
 
 #include <jansson.h>
@@ -34,6 +33,12 @@ HDT_STATIC_ASSERT((int)HDT_ERR_VERSION == (int)HDT_EVERSION, "codes are statuses
 HDT_STATIC_ASSERT((int)HDT_ERR_WORKER == (int)HDT_ERANK, "codes are statuses");
 HDT_STATIC_ASSERT((int)HDT_ERR_JOB == (int)HDT_EJOB, "codes are statuses");
 
+HDT_STATIC_ASSERT((int)HDT_TYPE_F32 == (int)HDT_DTYPE_F32, "types are dtypes");
+HDT_STATIC_ASSERT((int)HDT_TYPE_BF16 == (int)HDT_DTYPE_BF16, "types are dtypes");
+HDT_STATIC_ASSERT((int)HDT_TYPE_F16 == (int)HDT_DTYPE_F16, "types are dtypes");
+HDT_STATIC_ASSERT((int)HDT_TYPE_F8E5M2 == (int)HDT_DTYPE_F8E5M2, "types are dtypes");
+HDT_STATIC_ASSERT((int)HDT_DTYPE_COUNT == (int)HDT_TYPE_F8E5M2 + 1, "types are dtypes");
+
 static const struct {
     enum hdt_err code;
     const char *text;
@@ -51,13 +56,8 @@ static const struct {
     {HDT_ERR_PROTOCOL, "the other end broke the protocol"},
     {HDT_ERR_PEER, "the gateway is not there, is lost or refuses"},
     {HDT_ERR_VERSION, "versions do not fit"},
-    {HDT_ERR_WORKER, "a worker is lost"},
+    {HDT_ERR_WORKER, "a worker, or another member's program, is lost"},
     {HDT_ERR_JOB, "the job has failed"},
-};
-
-struct hdt_ctx {
-    struct hdt_gwclient *client;
-    int timeout_ms;
 };
 
 /* What inside has a finer name is outside the loss of the gateway. */
@@ -71,8 +71,8 @@ static enum hdt_err code_of(enum hdt_status status)
     return HDT_ERR_PEER;
 }
 
-static enum hdt_err failure(enum hdt_status status, const struct hdt_error *err,
-                            struct hdt_error_info *error)
+enum hdt_err hdt_lib_failure(enum hdt_status status, const struct hdt_error *err,
+                             struct hdt_error_info *error)
 {
     enum hdt_err code = code_of(status);
 
@@ -85,19 +85,30 @@ static enum hdt_err failure(enum hdt_status status, const struct hdt_error *err,
     return code;
 }
 
-/* What the program knows of the options; the rest keeps its default. */
+enum hdt_status hdt_lib_conf_read(const void *given, void *conf, size_t cap, const char *name,
+                                  struct hdt_error *err)
+{
+    size_t size;
+
+    memset(conf, 0, cap);
+    if (!given) {
+        return HDT_OK;
+    }
+    memcpy(&size, given, sizeof(size));
+    if (size < sizeof(size)) {
+        hdt_error_set(err, HDT_EINVAL, "cannot use a struct of which the size is not set");
+        hdt_error_hint(err, "%s", name);
+        return HDT_EINVAL;
+    }
+    memcpy(conf, given, size < cap ? size : cap);
+    return HDT_OK;
+}
+
 static enum hdt_status options_read(const struct hdt_options *given, struct hdt_options *options,
                                     struct hdt_error *err)
 {
-    memset(options, 0, sizeof(*options));
-    if (given) {
-        if (given->size < sizeof(given->size)) {
-            hdt_error_set(err, HDT_EINVAL, "cannot use options: their size is not set");
-            hdt_error_hint(err, "struct hdt_options options = HDT_OPTIONS_INIT;");
-            return HDT_EINVAL;
-        }
-        memcpy(options, given, given->size < sizeof(*options) ? given->size : sizeof(*options));
-    }
+    HDT_TRY(hdt_lib_conf_read(given, options, sizeof(*options),
+                              "struct hdt_options options = HDT_OPTIONS_INIT;", err));
     if (options->timeout_ms < 0) {
         return hdt_error_set(err, HDT_EINVAL, "cannot wait for %d ms", options->timeout_ms);
     }
@@ -119,6 +130,19 @@ int hdt_version_number(void)
     return HDT_VERSION_NUMBER;
 }
 
+size_t hdt_type_size(int type)
+{
+    return type >= 0 ? hdt_dtype_size((enum hdt_dtype)type) : 0;
+}
+
+const char *hdt_type_name(int type)
+{
+    if (type == HDT_TYPE_BYTES) {
+        return "bytes";
+    }
+    return type > 0 ? hdt_dtype_name((enum hdt_dtype)type) : "?";
+}
+
 const char *hdt_strerror(int err)
 {
     for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]); i++) {
@@ -132,7 +156,7 @@ const char *hdt_strerror(int err)
 enum hdt_err hdt_open(const char *gateway, const struct hdt_options *given, struct hdt_ctx **ctx,
                       struct hdt_error_info *error)
 {
-    struct hdt_gwclient_conf conf = {.gateway = gateway, .name = "libhdt"};
+    struct hdt_gwclient_conf conf = {.gateway = gateway, .name = "libhdt", .is_program = true};
     struct hdt_gwclient *client = NULL;
     struct hdt_options options;
     struct hdt_error err = {0};
@@ -148,10 +172,13 @@ enum hdt_err hdt_open(const char *gateway, const struct hdt_options *given, stru
         status = hdt_gwclient_open(&conf, &client, &err);
     }
     if (status != HDT_OK) {
-        return failure(status, &err, error);
+        return hdt_lib_failure(status, &err, error);
     }
     *ctx = hdt_calloc(1, sizeof(**ctx));
     (*ctx)->client = client;
+    (*ctx)->ca = options.ca ? hdt_strdup(options.ca) : NULL;
+    (*ctx)->cert = options.cert ? hdt_strdup(options.cert) : NULL;
+    (*ctx)->key = options.key ? hdt_strdup(options.key) : NULL;
     (*ctx)->timeout_ms = options.timeout_ms;
     return HDT_ERR_NONE;
 }
@@ -160,6 +187,9 @@ void hdt_close(struct hdt_ctx *ctx)
 {
     if (ctx) {
         hdt_gwclient_close(ctx->client);
+        free(ctx->ca);
+        free(ctx->cert);
+        free(ctx->key);
         free(ctx);
     }
 }
@@ -180,13 +210,13 @@ enum hdt_err hdt_status(struct hdt_ctx *ctx, char **json, struct hdt_error_info 
     *json = NULL;
     status = hdt_gwclient_ask(ctx->client, &request, &body, &err);
     if (status != HDT_OK) {
-        return failure(status, &err, error);
+        return hdt_lib_failure(status, &err, error);
     }
     *json = json_dumps(body, JSON_COMPACT);
     json_decref(body);
     if (!*json) {
         status = hdt_error_set(&err, HDT_ENOMEM, "cannot write the status as JSON: out of memory");
-        return failure(status, &err, error);
+        return hdt_lib_failure(status, &err, error);
     }
     return HDT_ERR_NONE;
 }

@@ -500,7 +500,8 @@ static enum hdt_status client_tls(struct hdt_gwclient *c, const struct hdt_gwcli
     struct hdt_tls_conf tls = {.ca_path = conf->ca,
                                .cert_path = conf->cert,
                                .key_path = conf->key,
-                               .own_roles = HDT_ROLE_OPERATOR,
+                               .own_roles = conf->is_program ? HDT_ROLE_OPERATOR | HDT_ROLE_WORKER
+                                                             : HDT_ROLE_OPERATOR,
                                .peer_roles = HDT_ROLE_SITE};
 
     if (!conf->ca || !conf->cert || !conf->key) {
@@ -585,12 +586,14 @@ static enum hdt_status client_connect(struct hdt_gwclient *c, const struct hdt_g
     return HDT_OK;
 }
 
-static enum hdt_status client_hello(struct hdt_gwclient *c, const char *name, struct hdt_error *err)
+static enum hdt_status client_hello(struct hdt_gwclient *c, const struct hdt_gwclient_conf *conf,
+                                    struct hdt_error *err)
 {
     struct hdt_gwclient_request hello = {
         .type = "hello",
-        .body = json_pack("{s:i, s:s, s:s, s:s}", "proto", HDT_PROTOCOL_VERSION, "role", "operator",
-                          "name", name ? name : "hdt", "version", PACKAGE_VERSION),
+        .body = json_pack("{s:i, s:s, s:s, s:s}", "proto", HDT_PROTOCOL_VERSION, "role",
+                          conf->is_program ? "program" : "operator", "name",
+                          conf->name ? conf->name : "hdt", "version", PACKAGE_VERSION),
         .expect = "welcome",
         .timeout_ms = (int)(client_patience_us(c, c->deadlines.handshake_us) / HDT_US_PER_MS)};
     enum hdt_status status = HDT_OK;
@@ -634,7 +637,7 @@ enum hdt_status hdt_gwclient_open(const struct hdt_gwclient_conf *conf,
                                             : HDT_GWCLIENT_DEFAULT);
     status = client_connect(c, conf, err);
     if (status == HDT_OK) {
-        status = client_hello(c, conf->name, err);
+        status = client_hello(c, conf, err);
     }
     if (status != HDT_OK) {
         hdt_gwclient_close(c);

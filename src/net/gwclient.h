@@ -24,6 +24,7 @@ extern "C" {
 struct hdt_gwclient_conf {
     const char *gateway; /* "unix:PATH" or "tls:HOST:PORT"; NULL: $HDT_GATEWAY, else the default */
     const char *ca, *cert, *key; /* tls: */
+    bool is_program; /* of libhdt, not a person: may say less, and do with a worker's certificate */
     const char *name; /* who says hello; NULL: "hdt". Over tls the certificate's name counts */
     int timeout_ms;   /* for each wait, in place of what follows from the gateway's knob; 0: that */
     /* A descriptor, looked at in each wait: when it is readable one byte is taken from it and the

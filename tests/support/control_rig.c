@@ -2,6 +2,7 @@
 #include "config.h"
 
 #include "tests/support/control_rig.h"
+#include "gateway/channel.h"
 #include "gateway/member.h"
 #include "gateway/planner.h"
 #include "gateway/store.h"
@@ -61,6 +62,7 @@ void hdt_ctl_gateway_close(void)
     hdt_planner_close(&hdt_ctl_gw);
     hdt_coordinator_free(&hdt_ctl_gw);
     hdt_route_free(&hdt_ctl_gw);
+    hdt_channels_free(&hdt_ctl_gw);
     hdt_federation_free(&hdt_ctl_gw);
     hdt_store_close(hdt_ctl_gw.store);
     hdt_conf_release(&hdt_gateway_conf_schema, &hdt_ctl_gw.conf);

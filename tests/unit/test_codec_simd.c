@@ -6,6 +6,7 @@
 #include "tests/support/values.h"
 
 #include <criterion/criterion.h>
+#include <math.h>
 #include <string.h>
 
 #define N_MAX 1100
@@ -92,6 +93,73 @@ static void check_planes(struct world *w, const struct hdt_kernels *k, const uin
     }
 }
 
+/* Sums of two NaNs are left open: one of each such pair is zero here. */
+static void check_sums(struct world *w, const struct hdt_kernels *k, const uint8_t *src, size_t n)
+{
+    static uint8_t b[4 * N_MAX];
+    uint64_t n_bad;
+
+    for (size_t i = 0; i < n; i++) {
+        n_bad = 0;
+        memcpy(b + 4 * i, src + 4 * (n - 1 - i), 4);
+        hdt_kernels_scalar.abs_max(src + 4 * i, 1, &n_bad);
+        hdt_kernels_scalar.abs_max(b + 4 * i, 1, &n_bad);
+        if (n_bad == 2) {
+            memset(b + 4 * i, 0, 4);
+        }
+    }
+    hdt_kernels_scalar.add(src, b, n, w->want + 3);
+    k->add(src, b, n, w->got + 3);
+    check_same(w, "add", n);
+    hdt_kernels_scalar.divide(w->want + 3, n, 3.0f);
+    k->divide(w->got + 3, n, 3.0f);
+    check_same(w, "divide", n);
+}
+
+static void check_f16(struct world *w, const struct hdt_kernels *k, const uint8_t *src, size_t n)
+{
+    hdt_kernels_scalar.f16_encode(src, n, w->want + 3);
+    k->f16_encode(src, n, w->got + 3);
+    check_same(w, "f16_encode", n);
+    hdt_kernels_scalar.f16_decode(src, n, w->want + 1);
+    k->f16_decode(src, n, w->got + 1);
+    check_same(w, "f16_decode", n);
+}
+
+/* Against arithmetic: every fp16 is its sign, exponent and mantissa, and a float becomes the
+ * nearest one, the even one of two. */
+Test(codec_simd, half_precision_is_what_its_bits_say)
+{
+    const struct hdt_kernels *k = &hdt_kernels_scalar;
+    uint16_t h, back;
+    float x, up;
+
+    for (uint32_t u = 0; u < 0x7c00; u++) {
+        const int e = (int)(u >> 10);
+        const double want = e ? ldexp(1024 + (u & 0x3ff), e - 25) : ldexp(u & 0x3ff, -24);
+
+        h = (uint16_t)u;
+        k->f16_decode((const uint8_t *)&h, 1, (uint8_t *)&x);
+        cr_assert_eq((double)x, want, "%04x", u);
+        k->f16_encode((const uint8_t *)&x, 1, (uint8_t *)&back);
+        cr_assert_eq(back, h);
+        h = (uint16_t)(u + 1);
+        k->f16_decode((const uint8_t *)&h, 1, (uint8_t *)&up);
+        if (u + 1 == 0x7c00) {
+            up = 65536;
+        }
+        x = (float)(((double)want + (double)up) / 2); /* exact: halfway */
+        k->f16_encode((const uint8_t *)&x, 1, (uint8_t *)&back);
+        cr_assert_eq(back, u & 1 ? u + 1 : u, "halfway above %04x", u);
+        x = nextafterf(x, up);
+        k->f16_encode((const uint8_t *)&x, 1, (uint8_t *)&back);
+        cr_assert_eq(back, u + 1, "above halfway of %04x", u);
+        x = nextafterf(nextafterf(x, 0), 0);
+        k->f16_encode((const uint8_t *)&x, 1, (uint8_t *)&back);
+        cr_assert_eq(back, u, "below halfway of %04x", u);
+    }
+}
+
 Test(codec_simd, all_kernels_give_the_scalar_bits)
 {
     static struct world w;
@@ -113,6 +181,8 @@ Test(codec_simd, all_kernels_give_the_scalar_bits)
                 check_bf16(&w, tables[t], w.src + shift, n);
                 check_int8(&w, tables[t], w.src + shift, n);
                 check_planes(&w, tables[t], w.src + shift, n);
+                check_f16(&w, tables[t], w.src + shift, n);
+                check_sums(&w, tables[t], w.src + shift, n);
             }
         }
     }

@@ -1,0 +1,160 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What is done to the values of a tensor on its way: codecs, which are defined for floats, and
+ * sums.
+ *
+ * Elements of 16 bits are widened to floats for both. The loops are the kernels of the codecs,
+ * which give the same bits on every processor; this file is compiled without contraction, like
+ * them.
+ */
+#include "config.h"
+
+#include "src/lib/chan.h"
+#include "compress/kernels.h"
+
+#include <string.h>
+
+#define BLOCK ((size_t)4096) /* elements: stays in the first cache */
+
+enum hdt_status hdt_piece_codec(const char *name, enum hdt_dtype type,
+                                const struct hdt_codec_ops **codec,
+                                const struct hdt_codec_ops **gateway, struct hdt_error *err)
+{
+    HDT_TRY(hdt_codec_parse(name ? name : "none", codec, gateway, err));
+    if ((*codec)->id != HDT_CODEC_NONE && type != HDT_DTYPE_F32 && type != HDT_DTYPE_BF16 &&
+        type != HDT_DTYPE_F16) {
+        hdt_error_set(err, HDT_EINVAL, "codec %s is not for tensors of %s", (*codec)->name,
+                      hdt_dtype_name(type));
+        hdt_error_hint(err, "codecs none and lossless carry every type");
+        return HDT_EINVAL;
+    }
+    if ((*codec)->id == HDT_CODEC_BF16 && type == HDT_DTYPE_BF16) {
+        *codec = &hdt_codec_none; /* it is so already */
+    }
+    return HDT_OK;
+}
+
+size_t hdt_piece_max(const struct hdt_codec_ops *codec, enum hdt_dtype type, size_t bytes)
+{
+    const size_t group = 1024;
+
+    if (codec->id == HDT_CODEC_NONE) {
+        return bytes / hdt_dtype_size(type);
+    }
+    return bytes / hdt_piece_bytes(codec, type, group) * group;
+}
+
+size_t hdt_piece_bytes(const struct hdt_codec_ops *codec, enum hdt_dtype type, size_t n)
+{
+    return codec->id == HDT_CODEC_NONE ? n * hdt_dtype_size(type)
+                                       : codec->bound(HDT_DTYPE_F32, 4 * n);
+}
+
+enum hdt_dtype hdt_piece_dtype(const struct hdt_codec_ops *codec, enum hdt_dtype type)
+{
+    return codec->id == HDT_CODEC_NONE ? type : codec->coded_dtype;
+}
+
+void hdt_piece_widen(enum hdt_dtype type, const void *src, size_t n, float *dst)
+{
+    const struct hdt_kernels *k = hdt_kernels_best();
+
+    switch (type) {
+    case HDT_DTYPE_BF16:
+        k->bf16_decode(src, n, (uint8_t *)dst);
+        return;
+    case HDT_DTYPE_F16:
+        k->f16_decode(src, n, (uint8_t *)dst);
+        return;
+    default:
+        memcpy(dst, src, 4 * n);
+    }
+}
+
+void hdt_piece_narrow(enum hdt_dtype type, const float *src, size_t n, void *dst)
+{
+    const struct hdt_kernels *k = hdt_kernels_best();
+
+    switch (type) {
+    case HDT_DTYPE_BF16:
+        k->bf16_encode((const uint8_t *)src, n, dst);
+        return;
+    case HDT_DTYPE_F16:
+        k->f16_encode((const uint8_t *)src, n, dst);
+        return;
+    default:
+        memcpy(dst, src, 4 * n);
+    }
+}
+
+bool hdt_piece_encode(const struct chan_numeric *num, const struct hdt_codec_ops *codec,
+                      enum hdt_dtype type, const void *src, size_t n, void *dst, size_t *len)
+{
+    struct hdt_codec_guard guard = {0};
+    struct hdt_codec_io io = {
+        .src = src, .src_len = 4 * n, .dst = dst, .dtype = HDT_DTYPE_F32, .guard = &guard};
+    enum hdt_status status;
+
+    if (codec->id == HDT_CODEC_NONE) {
+        *len = n * hdt_dtype_size(type);
+        memcpy(dst, src, *len);
+        return true;
+    }
+    if (type != HDT_DTYPE_F32) {
+        hdt_piece_widen(type, src, n, num->scratch);
+        io.src = num->scratch;
+    }
+    io.dst_len = hdt_piece_bytes(codec, type, n);
+    status = hdt_codec_encode(codec, num->ctx, &io, len, NULL);
+    if (num->guard) {
+        hdt_codec_guard_add(num->guard, &guard);
+    }
+    return status == HDT_OK;
+}
+
+enum hdt_status hdt_piece_decode(const struct chan_numeric *num, const struct hdt_codec_ops *codec,
+                                 enum hdt_dtype type, const void *src, size_t len, size_t n,
+                                 void *dst, struct hdt_error *err)
+{
+    const struct hdt_codec_io io = {.src = src,
+                                    .src_len = len,
+                                    .dst = type == HDT_DTYPE_F32 ? dst : num->scratch,
+                                    .dst_len = 4 * n,
+                                    .dtype = HDT_DTYPE_F32};
+
+    if (len != hdt_piece_bytes(codec, type, n)) {
+        return hdt_error_set(err, HDT_EPROTO, "%zu bytes came for %zu elements of %s by codec %s",
+                             len, n, hdt_dtype_name(type), codec->name);
+    }
+    if (codec->id == HDT_CODEC_NONE) {
+        memcpy(dst, src, len);
+        return HDT_OK;
+    }
+    HDT_TRY(hdt_codec_decode(codec, num->ctx, &io, err));
+    if (type != HDT_DTYPE_F32) {
+        hdt_piece_narrow(type, num->scratch, n, dst);
+    }
+    return HDT_OK;
+}
+
+void hdt_piece_add(enum hdt_dtype type, const void *src, size_t n, bool first, float *sum,
+                   float *scratch)
+{
+    const struct hdt_kernels *k = hdt_kernels_best();
+    const size_t size = hdt_dtype_size(type);
+
+    if (first) {
+        hdt_piece_widen(type, src, n, sum);
+        return;
+    }
+    if (type == HDT_DTYPE_F32) {
+        k->add((const uint8_t *)sum, src, n, (uint8_t *)sum);
+        return;
+    }
+    for (size_t i = 0; i < n; i += BLOCK) {
+        const size_t len = n - i < BLOCK ? n - i : BLOCK;
+
+        hdt_piece_widen(type, (const uint8_t *)src + i * size, len, scratch);
+        k->add((const uint8_t *)(sum + i), (const uint8_t *)scratch, len, (uint8_t *)(sum + i));
+    }
+}
