@@ -307,7 +307,7 @@ static void jobs_print(const json_t *body)
     }
 }
 
-/* Rates are not known here, sums are: what this site sent and received over it. */
+/* What this site sent and received over it; of one that is over nobody is there or not. */
 static void channel_print(const json_t *channel)
 {
     char sent[HDT_HUMAN_CAP], received[HDT_HUMAN_CAP];
@@ -321,6 +321,9 @@ static void channel_print(const json_t *channel)
     {
         const char *why = text_of(member, "why");
 
+        if (strcmp(text_of(channel, "state"), "over") == 0) {
+            break;
+        }
         printf("       rank %.0f %-18s %-7s %.0f s%s%s\n", real_of(member, "rank"),
                text_of(member, "member"), text_of(member, "state"), real_of(member, "since_s"),
                why[0] ? "  " : "", why);

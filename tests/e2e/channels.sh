@@ -33,8 +33,16 @@ channel_is() { # SITE NAME STATE
     hdt status --gateway "$(gateway_of "$1")" | grep -q "^channel $2 *$3"
 }
 
-members_are() { # SITE N STATE
-    [ "$(hdt status --gateway "$(gateway_of "$1")" | grep -cE "^ +rank [0-9]+ .* $3 ")" = "$2" ]
+# Of the channel that is up, as the lines under its name say.
+members_are() { # SITE NAME N STATE
+    hdt status --gateway "$(gateway_of "$1")" | awk -v name="$2" -v n="$3" -v state="$4" '
+        $1 == "channel" { mine = $2 == name && $3 == "up" }
+        mine && $1 == "rank" && $4 == state { here++ }
+        END { exit here != n }'
+}
+
+flows_are_of() { # SITE NAME
+    hdt status --flows --gateway "$(gateway_of "$1")" | grep -q "^flow   channel $2 flow"
 }
 
 fed_init
@@ -63,13 +71,14 @@ check "the average of ranks 0, 1, 2 is 1" says "rank 2 of 3 (c): average 1" "$wo
 bench() { # SITE RANK ROUNDS
     program "$1" "$build/tests/bench/bench_allreduce" "$(gateway_of "$1")" "$2" 4 "$3" none,int8,bf16 a b c
 }
-bench a 0 60
-bench b 1 60
-bench c 2 60
+bench a 0 400
+bench b 1 400
+bench c 2 400
 check "status shows the channel" wait_until 20 channel_is a bench up
-check "status shows its members" wait_until 20 members_are a 3 here
-check "status shows its flows" wait_until 20 \
-    bash -c "hdt status --flows --gateway '$(gateway_of a)' | grep -q 'flow   channel bench flow'"
+check "status shows its members" wait_until 20 members_are a bench 3 here
+check "status shows its flows" wait_until 20 flows_are_of a bench
+listen=$(wan_of b) gateway_conf b a="$(wan_of a)" # the others know it there
+check "all three work" is_running "${program_pid[b]}"
 kill -KILL "${gateway_pid[b]}"
 wait "${gateway_pid[b]}" 2>/dev/null
 gateway_start b
@@ -81,7 +90,7 @@ check "status shows its end" wait_until 10 channel_is a bench over
 bench a 0 100000
 bench b 1 100000
 bench c 2 100000
-check "three members again" wait_until 20 members_are c 3 here
+check "three members again" wait_until 20 members_are c bench 3 here
 kill -KILL "${program_pid[b]}"
 for s in a c; do
     check "the program at $s ends" wait_until 20 has_ended "${program_pid[$s]}"

@@ -80,8 +80,11 @@ void chan_rig_close(void)
 {
     for (int i = 0; i < n_sites; i++) {
         if (sites[i].pid > 0) {
+            int status = -1;
+
             kill(sites[i].pid, SIGTERM);
-            waitpid(sites[i].pid, NULL, 0);
+            waitpid(sites[i].pid, &status, 0);
+            CHAN_CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
         }
     }
     if (chan_rig_n_failed == 0) {
@@ -306,8 +309,7 @@ pid_t chan_rig_fork(void (*go)(int site), int site)
         prctl(PR_SET_PDEATHSIG, SIGKILL);
         chan_rig_n_failed = 0;
         go(site);
-        fflush(stdout);
-        _exit(chan_rig_n_failed > 0);
+        exit(chan_rig_n_failed > 0); /* leaks are looked for on the way */
     }
     return pid;
 }
