@@ -3,6 +3,7 @@
 
 #include "compress/codec.h"
 #include "gateway/dp.h"
+#include "gateway/dpstep.h"
 #include "src/base/buf.h"
 #include "src/base/clock.h"
 
@@ -21,10 +22,17 @@
 /* Coded forms that save less than this share are sent plain: decoding them costs more. */
 #define CODEC_WORTH_SHARE 32
 
-struct codec_thread {
+/* One thread, and what it has in hand: at most one of these. */
+struct hdt_codec_worker {
     struct hdt_dataplane *dp;
+    pthread_t thread;
     struct hdt_codec_ctx *ctx;
     uint8_t *scratch; /* a plain chunk: coded, and some of it is in its slot already */
+    struct hdt_rx_job *rx;
+    struct hdt_tx_chunk *tx;
+    struct hdt_local_copy copy; /* src NULL: none */
+    bool ok;                    /* of rx: its bytes are right */
+    int64_t took_ns;
 };
 
 size_t hdt_codecpool_bound(uint64_t chunk_bytes)
@@ -109,8 +117,8 @@ static void codec_copy_claimed(const struct hdt_rx_job *job, const uint8_t *plai
     }
 }
 
-static bool codec_decode(struct codec_thread *self, const struct hdt_rx_job *job, uint8_t *plain,
-                         struct hdt_error *err)
+static bool codec_decode(struct hdt_codec_worker *self, const struct hdt_rx_job *job,
+                         uint8_t *plain, struct hdt_error *err)
 {
     const struct hdt_codec_io io = {
         .src = job->buf,
@@ -125,7 +133,7 @@ static bool codec_decode(struct codec_thread *self, const struct hdt_rx_job *job
 }
 
 /* Without the lock. true: the bytes are in the slot and right. */
-static bool codec_run_rx(struct codec_thread *self, const struct hdt_rx_job *job)
+static bool codec_run_rx(struct hdt_codec_worker *self, const struct hdt_rx_job *job)
 {
     const struct hdt_frame *chunk = &job->frame;
     uint8_t *plain = job->slot + chunk->offset;
@@ -152,35 +160,28 @@ static bool codec_run_rx(struct codec_thread *self, const struct hdt_rx_job *job
 }
 
 /* L */
-static void codec_do_rx(struct codec_thread *self)
+static void codec_settle_rx(struct hdt_codec_worker *self)
 {
     struct hdt_dataplane *dp = self->dp;
-    struct hdt_rx_job *job = dp->rx_head;
-    int64_t began_ns, took_ns;
-    bool ok;
+    struct hdt_rx_job *job = self->rx;
 
-    dp->rx_head = job->next;
-    hdt_dp_unlock(dp);
-    began_ns = hdt_clock_thread_cpu_ns();
-    ok = codec_run_rx(self, job);
-    took_ns = hdt_clock_thread_cpu_ns() - began_ns;
-    hdt_dp_lock(dp);
+    self->rx = NULL;
     if (job->frame.codec != HDT_CODEC_NONE) {
         dp->decode_bytes += job->frame.len;
-        dp->decode_ns += (uint64_t)took_ns;
+        dp->decode_ns += (uint64_t)self->took_ns;
     }
-    if (!ok) {
+    if (!self->ok) {
         hdt_peer_bad_chunk(job->conn->peer, &job->frame, HDT_BAD_CHECKSUM,
                            "its bytes do not decode or do not fit their checksum");
     }
-    hdt_dst_done(job, ok);
+    hdt_dst_done(job, self->ok);
     hdt_rx_job_release(job);
 }
 
 /* ---- to send ---- */
 
 /* Without the lock. */
-static void codec_run_tx(struct codec_thread *self, struct hdt_tx_chunk *chunk)
+static void codec_run_tx(struct hdt_codec_worker *self, struct hdt_tx_chunk *chunk)
 {
     struct hdt_frame *header = &chunk->out.rec.frame;
     const struct hdt_codec_ops *codec = hdt_codec_by_id(chunk->out.flow->conf.codec);
@@ -209,82 +210,112 @@ static void codec_run_tx(struct codec_thread *self, struct hdt_tx_chunk *chunk)
 }
 
 /* L */
-static void codec_do_tx(struct codec_thread *self, struct hdt_tx_chunk *chunk)
+static void codec_settle_tx(struct hdt_codec_worker *self)
 {
     struct hdt_dataplane *dp = self->dp;
-    int64_t began_ns, took_ns;
+    struct hdt_tx_chunk *chunk = self->tx;
 
-    hdt_dp_unlock(dp);
-    began_ns = hdt_clock_thread_cpu_ns();
-    codec_run_tx(self, chunk);
-    took_ns = hdt_clock_thread_cpu_ns() - began_ns;
-    hdt_dp_lock(dp);
+    self->tx = NULL;
     if (chunk->use_codec) {
         dp->encode_bytes += chunk->out.rec.frame.len;
-        dp->encode_ns += (uint64_t)took_ns;
+        dp->encode_ns += (uint64_t)self->took_ns;
     }
     hdt_txq_ready(chunk);
 }
 
-/* L */
-static void codec_do_copy(struct hdt_dataplane *dp, struct hdt_local_copy *copy)
+/* ---- a piece of work: taken with the lock, done without it, handed on with it ---- */
+
+/* L: false: there is none. */
+static bool codec_take(struct hdt_codec_worker *self)
 {
-    hdt_dp_unlock(dp);
-    memcpy(copy->to, copy->from, copy->len);
-    hdt_dp_lock(dp);
-    hdt_local_done(copy);
+    struct hdt_dataplane *dp = self->dp;
+
+    self->rx = dp->rx_head;
+    if (self->rx != NULL) {
+        dp->rx_head = self->rx->next;
+        return true;
+    }
+    self->tx = hdt_txq_take(dp);
+    return self->tx != NULL || hdt_local_take(dp, &self->copy);
+}
+
+static void codec_run(struct hdt_codec_worker *self)
+{
+    const int64_t began_ns = hdt_clock_thread_cpu_ns();
+
+    if (self->rx != NULL) {
+        self->ok = codec_run_rx(self, self->rx);
+    } else if (self->tx != NULL) {
+        codec_run_tx(self, self->tx);
+    } else {
+        memcpy(self->copy.to, self->copy.from, self->copy.len);
+    }
+    self->took_ns = hdt_clock_thread_cpu_ns() - began_ns;
+}
+
+/* L */
+static void codec_settle(struct hdt_codec_worker *self)
+{
+    if (self->rx != NULL) {
+        codec_settle_rx(self);
+    } else if (self->tx != NULL) {
+        codec_settle_tx(self);
+    } else {
+        hdt_local_done(&self->copy);
+        self->copy.src = NULL;
+    }
 }
 
 /* ---- threads ---- */
 
 static void *codec_main(void *arg)
 {
-    struct codec_thread *self = arg;
+    struct hdt_codec_worker *self = arg;
     struct hdt_dataplane *dp = self->dp;
-    struct hdt_tx_chunk *chunk;
-    struct hdt_local_copy copy;
 
     hdt_dp_lock(dp);
     while (!dp->stopping) {
-        if (dp->rx_head != NULL) {
-            codec_do_rx(self);
-        } else if ((chunk = hdt_txq_take(dp)) != NULL) {
-            codec_do_tx(self, chunk);
-        } else if (hdt_local_take(dp, &copy)) {
-            codec_do_copy(dp, &copy);
+        if (codec_take(self)) {
+            hdt_dp_unlock(dp);
+            codec_run(self);
+            hdt_dp_lock(dp);
+            codec_settle(self);
         } else {
             pthread_cond_wait(&dp->work, &dp->lock);
         }
     }
     hdt_dp_unlock(dp);
-    hdt_codec_ctx_free(self->ctx);
-    free(self->scratch);
-    free(self);
     return NULL;
 }
 
-static enum hdt_status codec_start_one(struct hdt_dataplane *dp, struct hdt_error *err)
+static void codec_release(struct hdt_codec_worker *self)
 {
-    struct codec_thread *self = hdt_calloc(1, sizeof(*self));
-    int rc = -1;
+    hdt_codec_ctx_free(self->ctx);
+    free(self->scratch);
+}
+
+static enum hdt_status codec_start_one(struct hdt_dataplane *dp, struct hdt_codec_worker *self,
+                                       struct hdt_error *err)
+{
+    int rc = 0;
 
     self->dp = dp;
     self->scratch = malloc(HDT_DP_CHUNK_MAX);
     if (self->scratch == NULL) {
-        hdt_error_set(err, HDT_ENOMEM, "cannot start a codec thread: no memory");
-    } else if (hdt_codec_ctx_new(HDT_DP_CHUNK_MAX, &self->ctx, err) == HDT_OK) {
-        rc = pthread_create(&dp->codec_threads[dp->n_codec_started], NULL, codec_main, self);
-        if (rc != 0) {
-            hdt_error_set_errno(err, HDT_ENOMEM, rc, "cannot start a codec thread");
-        }
+        return hdt_error_set(err, HDT_ENOMEM, "cannot start a codec thread: no memory");
     }
-    if (rc != 0) {
-        hdt_codec_ctx_free(self->ctx);
-        free(self->scratch);
-        free(self);
+    if (hdt_codec_ctx_new(HDT_DP_CHUNK_MAX, &self->ctx, err) != HDT_OK) {
+        codec_release(self);
         return HDT_ENOMEM;
     }
-    dp->n_codec_started++;
+    if (dp->conf.stepped == NULL) {
+        rc = pthread_create(&self->thread, NULL, codec_main, self);
+    }
+    if (rc != 0) {
+        codec_release(self);
+        return hdt_error_set_errno(err, HDT_ENOMEM, rc, "cannot start a codec thread");
+    }
+    dp->n_codecs++;
     return HDT_OK;
 }
 
@@ -292,9 +323,9 @@ enum hdt_status hdt_codecpool_start(struct hdt_dataplane *dp, struct hdt_error *
 {
     int i;
 
-    dp->codec_threads = hdt_calloc((size_t)dp->conf.n_codec_threads, sizeof(pthread_t));
+    dp->codecs = hdt_calloc((size_t)dp->conf.n_codec_threads, sizeof(*dp->codecs));
     for (i = 0; i < dp->conf.n_codec_threads; i++) {
-        HDT_TRY(codec_start_one(dp, err));
+        HDT_TRY(codec_start_one(dp, &dp->codecs[i], err));
     }
     return HDT_OK;
 }
@@ -308,17 +339,55 @@ void hdt_codecpool_stop(struct hdt_dataplane *dp)
     dp->stopping = true;
     pthread_cond_broadcast(&dp->work);
     hdt_dp_unlock(dp);
-    for (i = 0; i < dp->n_codec_started; i++) {
-        pthread_join(dp->codec_threads[i], NULL);
+    for (i = 0; i < dp->n_codecs; i++) {
+        if (dp->conf.stepped == NULL) {
+            pthread_join(dp->codecs[i].thread, NULL);
+        } else if (hdt_dpstep_codec_is_busy(dp, (unsigned)i)) {
+            hdt_dpstep_codec_run(dp, (unsigned)i);
+            hdt_dpstep_codec_settle(dp, (unsigned)i);
+        }
+        codec_release(&dp->codecs[i]);
     }
-    free(dp->codec_threads);
-    dp->codec_threads = NULL;
-    dp->n_codec_started = 0;
+    free(dp->codecs);
+    dp->codecs = NULL;
+    dp->n_codecs = 0;
     hdt_dp_lock(dp);
     while ((job = dp->rx_head) != NULL) {
         dp->rx_head = job->next;
         hdt_dst_done(job, false);
         hdt_rx_job_release(job);
     }
+    hdt_dp_unlock(dp);
+}
+
+/* ---- without threads ---- */
+
+bool hdt_dpstep_codec_take(struct hdt_dataplane *dp, unsigned i)
+{
+    bool is_taken;
+
+    HDT_ASSERT(!hdt_dpstep_codec_is_busy(dp, i));
+    hdt_dp_lock(dp);
+    is_taken = codec_take(&dp->codecs[i]);
+    hdt_dp_unlock(dp);
+    return is_taken;
+}
+
+bool hdt_dpstep_codec_is_busy(const struct hdt_dataplane *dp, unsigned i)
+{
+    const struct hdt_codec_worker *self = &dp->codecs[i];
+
+    return self->rx != NULL || self->tx != NULL || self->copy.src != NULL;
+}
+
+void hdt_dpstep_codec_run(struct hdt_dataplane *dp, unsigned i)
+{
+    codec_run(&dp->codecs[i]);
+}
+
+void hdt_dpstep_codec_settle(struct hdt_dataplane *dp, unsigned i)
+{
+    hdt_dp_lock(dp);
+    codec_settle(&dp->codecs[i]);
     hdt_dp_unlock(dp);
 }

@@ -200,10 +200,14 @@ static struct hdt_out *conn_next_heartbeat(struct hdt_conn *conn)
         out->rec.frame.offset = conn->pong_offset;
         out->rec.frame.xxh3 = (uint64_t)hdt_clock_wall_us();
     } else {
+        const int64_t now_us = hdt_clock_now_us();
+
         conn->ping_pending = false;
-        conn->ping_sent_us = hdt_clock_now_us();
+        if (conn->ping_sent_us == 0) {
+            conn->ping_sent_us = now_us;
+        }
         out->rec.frame.seq = ++conn->ping_seq;
-        out->rec.frame.offset = (uint64_t)conn->ping_sent_us;
+        out->rec.frame.offset = (uint64_t)now_us;
     }
     return out;
 }

@@ -157,6 +157,10 @@ struct hdt_gwworker *hdt_federation_worker(struct hdt_gateway *gw, const char *s
                                            const char *name);
 /* Ours, or one that is connected. */
 bool hdt_federation_site_is_up(struct hdt_gateway *gw, const char *name);
+/* Not connected, but for no longer than a session takes to be opened anew. */
+bool hdt_federation_site_may_return(struct hdt_gateway *gw, const char *name);
+/* There is none of those, nor a worker that has yet to find its restarted gateway. */
+bool hdt_federation_is_settled(struct hdt_gateway *gw);
 struct hdt_gwclient *hdt_federation_client(struct hdt_gateway *gw, uint64_t id);
 
 /* ---- refusals.c ---- */
@@ -187,8 +191,10 @@ typedef void hdt_request_done(struct hdt_gateway *gw, void *user, const json_t *
 void hdt_route_request(struct hdt_gateway *gw, const char *to, const char *type, json_t *body,
                        int timeout_ms, hdt_request_done *done, void *user);
 
-/* End the requests to an address that went down (prefix: "SITE" ends those to its workers too). */
-void hdt_route_lost(struct hdt_gateway *gw, const char *address, const struct hdt_error *why);
+/* End the requests to an address that went down (prefix: "SITE" ends those to its workers too);
+ * with `type`, those of this type only. */
+void hdt_route_lost(struct hdt_gateway *gw, const char *address, const char *type,
+                    const struct hdt_error *why);
 /* Who is asked something is at work: the deadlines of all requests to it begin anew. */
 void hdt_route_alive(struct hdt_gateway *gw, const char *address);
 /* Deadlines; every tick. */
@@ -226,6 +232,11 @@ void hdt_survey_own_cost(struct hdt_gateway *gw, struct hdt_cluster_gateway *cos
 /* Request "links.measure" of another gateway: answer "links.are". */
 void hdt_survey_links(struct hdt_gateway *gw, const json_t *msg);
 void hdt_survey_probed(struct hdt_gateway *gw, const char *site, double bytes_per_s, double rtt_s);
+/* The session with a site is lost, and questions and answers that were on their way with it. */
+void hdt_survey_site_down(struct hdt_gateway *gw, const char *site, const struct hdt_error *why);
+/* Go on, if it was waited for sites and these are there, or will not be: every tick, and when a
+ * site is connected. */
+void hdt_survey_tick(struct hdt_gateway *gw);
 /* Measure all links anew, then call: gw->survey.links has them. Not called when the gateway ends.
  */
 typedef void hdt_survey_done(struct hdt_gateway *gw, void *user);

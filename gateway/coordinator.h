@@ -113,6 +113,7 @@ struct hdt_gwjob {
     char *resume, *run_dir;
     struct hdt_journal *metrics; /* run_dir/metrics.jsonl; NULL when it could not be opened */
     int64_t metrics_failed_us;   /* it cannot be written since; 0: it can */
+    json_t *metrics_notes;       /* lines of our own that wait to be written; NULL: none */
     struct hdt_gwintake intake;
     struct hdt_gwfollower *followers;
     size_t n_followers;
@@ -307,8 +308,8 @@ void hdt_gwjob_intake_load(struct hdt_gwjob *job, const json_t *record);
 
 /* report.c: a whole checkpoint: {step, path, seconds}. Nothing new is ignored. */
 void hdt_gwjob_take_checkpoint(struct hdt_gateway *gw, struct hdt_gwjob *job, const json_t *body);
-/* report.c: a line of metrics.jsonl (stolen): "epoch" and "time" are added. HDT_EIO: it is not
- * there. */
-enum hdt_status hdt_gwjob_metrics_add(struct hdt_gwjob *job, json_t *line);
+/* report.c: a line of metrics.jsonl of our own (stolen): "epoch" and "time" are added. When it
+ * cannot be written now, it is with the next one that can. */
+void hdt_gwjob_metrics_note(struct hdt_gwjob *job, json_t *line);
 
 #endif /* HDT_GATEWAY_COORDINATOR_H */

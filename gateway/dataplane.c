@@ -181,6 +181,7 @@ void hdt_dataplane_close(struct hdt_dataplane *dp)
 
 void hdt_dataplane_listen(struct hdt_dataplane *dp, enum hdt_listener kind, int fd)
 {
+    HDT_ASSERT(dp->conf.stepped == NULL);
     hdt_doorman_listen(dp->doorman, kind, fd);
 }
 

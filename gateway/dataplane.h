@@ -30,6 +30,7 @@ extern "C" {
 #endif
 
 struct hdt_dataplane;
+struct hdt_engine_ops;
 struct hdt_tls_ctx;
 
 struct hdt_dataplane_conf {
@@ -44,6 +45,8 @@ struct hdt_dataplane_conf {
     uint64_t rate_bits_per_s;       /* cap to all peers; 0 = none */
     const char *congestion;         /* "" = the kernel's */
     struct hdt_deadlines deadlines; /* of this site; of a session: of the larger knob of the two */
+    const struct hdt_engine_ops *stepped; /* NULL: threads, and the best engine here. Else neither:
+                                             its owner does their work (gateway/dpstep.h) */
 };
 
 /* A program of libhdt is let in with the certificate of an operator or of a worker of the site. */

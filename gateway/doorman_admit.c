@@ -2,6 +2,7 @@
 #include "config.h"
 
 #include "gateway/doorman.h"
+#include "gateway/dpstep.h"
 #include "src/base/buf.h"
 
 #include <stdio.h>
@@ -301,4 +302,17 @@ void hdt_doorman_take_verdicts(struct hdt_doorman *doorman)
         verdict_take(doorman, verdict);
         free(verdict);
     }
+}
+
+/* ---- without a thread ---- */
+
+void hdt_dpstep_admit(struct hdt_dataplane *dp, enum hdt_listener door, int fd)
+{
+    struct hdt_conn *conn;
+
+    hdt_dp_lock(dp);
+    conn = hdt_conn_new(dp, conn_kinds[door], fd);
+    conn->deadline_us = hdt_clock_now_us() + HDT_ADMIT_WELCOME_US;
+    hdt_conn_kick(conn);
+    hdt_dp_unlock(dp);
 }

@@ -397,6 +397,7 @@ struct hdt_client {
 struct hdt_doorman;
 struct hdt_event;
 struct hdt_resolver;
+struct hdt_codec_worker;
 
 struct hdt_dataplane {
     struct hdt_dataplane_conf conf; /* strings are owned */
@@ -408,8 +409,8 @@ struct hdt_dataplane {
     bool stopping;
     struct hdt_iothread *io;
     unsigned n_io, next_io;
-    pthread_t *codec_threads;
-    int n_codec_started;
+    struct hdt_codec_worker *codecs;
+    int n_codecs;
     struct hdt_resolver *resolver;
     struct hdt_doorman *doorman;
 
@@ -769,5 +770,7 @@ void hdt_probe_received(struct hdt_conn *conn, const struct hdt_frame *frame, in
 /* true: the message was an answer to a probe and is dealt with. */
 bool hdt_probe_msg(struct hdt_peer *peer, const json_t *msg);
 void hdt_probe_tick(struct hdt_peer *peer, int64_t now_us);
+/* The peer's session is over; after its event. */
+void hdt_probe_session_lost(struct hdt_peer *peer);
 
 #endif /* HDT_GATEWAY_DP_H */

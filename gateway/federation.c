@@ -45,6 +45,35 @@ bool hdt_federation_site_is_up(struct hdt_gateway *gw, const char *name)
     return strcmp(name, gw->conf.site) == 0 || (site && site->up);
 }
 
+bool hdt_federation_site_may_return(struct hdt_gateway *gw, const char *name)
+{
+    const struct hdt_gwsite *site = hdt_federation_site(gw, name);
+
+    return site && !site->up && hdt_clock_now_us() - site->since_us < gw->deadlines.reopen_us;
+}
+
+bool hdt_federation_is_settled(struct hdt_gateway *gw)
+{
+    const int64_t now_us = hdt_clock_now_us();
+    const struct hdt_gwworker *worker;
+    const struct hdt_gwsite *site;
+
+    LL_FOREACH(gw->sites, site)
+    {
+        if (hdt_federation_site_may_return(gw, site->name)) {
+            return false;
+        }
+    }
+    LL_FOREACH(gw->workers, worker)
+    {
+        if (!worker->up && !worker->has_left &&
+            now_us - worker->since_us < gw->deadlines.reopen_us) {
+            return false;
+        }
+    }
+    return true;
+}
+
 struct hdt_gwworker *hdt_federation_worker(struct hdt_gateway *gw, const char *site,
                                            const char *name)
 {
@@ -204,6 +233,7 @@ void hdt_federation_peer_up(struct hdt_gateway *gw, const char *name, const json
     hdt_coordinator_site_up(gw, name);
     hdt_coordinator_reports_again(gw, name);
     hdt_coordinator_followers_again(gw, name);
+    hdt_survey_tick(gw);
 }
 
 void hdt_federation_peer_down(struct hdt_gateway *gw, const char *name, const struct hdt_error *why)
@@ -219,6 +249,7 @@ void hdt_federation_peer_down(struct hdt_gateway *gw, const char *name, const st
     snprintf(site->remedy, sizeof(site->remedy), "%s", why->hint);
     hdt_log_warn("site %s is not connected: %s", name, why->msg);
     hdt_audit_site(gw, "peer.left", name, json_pack("{s:s}", "why", why->msg));
+    hdt_survey_site_down(gw, name, why);
 }
 
 static void learn_site(struct hdt_gateway *gw, const char *name, const char *address)
@@ -300,11 +331,11 @@ static void worker_set_up(struct hdt_gateway *gw, struct hdt_gwworker *worker, b
     if (up && worker->restarted) {
         hdt_coordinator_worker_restarted(gw, worker->info.site, worker->info.name);
     }
+    worker->has_left = !up;
     if (worker->up == up) {
         return;
     }
     worker->up = up;
-    worker->has_left = !up;
     worker->since_us = hdt_clock_now_us();
     snprintf(worker->why_down, sizeof(worker->why_down), "%s", up ? "" : why->msg);
     snprintf(address, sizeof(address), "%s/%s", worker->info.site, worker->info.name);
@@ -314,7 +345,7 @@ static void worker_set_up(struct hdt_gateway *gw, struct hdt_gwworker *worker, b
         return;
     }
     hdt_log_warn("worker %s is gone: %s", address, why->msg);
-    hdt_route_lost(gw, address, why);
+    hdt_route_lost(gw, address, NULL, why);
 }
 
 /* What a site does not name it does not have. Its gateway may have been restarted, so that its
@@ -412,7 +443,7 @@ void hdt_federation_worker_up(struct hdt_gateway *gw, const struct hdt_gwclient 
         json_pack("{s:s, s:s}", "worker", client->address, "device", worker->info.device));
     worker_set_up(gw, worker, true, NULL);
     if (again) {
-        hdt_route_lost(gw, client->address, &superseded);
+        hdt_route_lost(gw, client->address, NULL, &superseded);
         hdt_coordinator_site_up(gw, gw->conf.site);
     }
     hdt_member_worker_up(gw, client->name, json_object_get(hello, "jobs"));

@@ -236,6 +236,7 @@ static void on_tick(evutil_socket_t fd, short what, void *user)
     (void)fd;
     (void)what;
     hdt_route_tick(gw);
+    hdt_survey_tick(gw);
     hdt_coordinator_tick(gw);
     hdt_channels_tick(gw);
     if (++gw->n_ticks % TICKS_PER_REPORT == 0) {

@@ -2,6 +2,7 @@
 #include "config.h"
 
 #include "gateway/dp.h"
+#include "gateway/dpstep.h"
 #include "src/base/buf.h"
 #include "src/base/clock.h"
 
@@ -156,6 +157,23 @@ static void *iothread_main(void *arg)
     return NULL;
 }
 
+static enum hdt_status iothread_start(struct hdt_iothread *io, struct hdt_error *err)
+{
+    int rc;
+
+    io->started = true;
+    if (io->dp->conf.stepped != NULL) {
+        hdt_engine_timer_arm(io->engine, &io->tick, hdt_clock_now_us());
+        return HDT_OK;
+    }
+    rc = pthread_create(&io->thread, NULL, iothread_main, io);
+    if (rc != 0) {
+        io->started = false;
+        return hdt_error_set_errno(err, HDT_ENOMEM, rc, "cannot start an I/O thread");
+    }
+    return HDT_OK;
+}
+
 enum hdt_status hdt_iothreads_start(struct hdt_dataplane *dp, struct hdt_error *err)
 {
     unsigned i;
@@ -168,15 +186,11 @@ enum hdt_status hdt_iothreads_start(struct hdt_dataplane *dp, struct hdt_error *
         dp->io[i].tick.user = &dp->io[i];
         dp->io[i].rate.fire = iothread_rate;
         dp->io[i].rate.user = &dp->io[i];
-        HDT_TRY(hdt_engine_open(NULL, &dp->io[i].engine, err));
+        HDT_TRY(dp->conf.stepped != NULL ? dp->conf.stepped->open(&dp->io[i].engine, err)
+                                         : hdt_engine_open(NULL, &dp->io[i].engine, err));
     }
     for (i = 0; i < dp->n_io; i++) {
-        const int rc = pthread_create(&dp->io[i].thread, NULL, iothread_main, &dp->io[i]);
-
-        if (rc != 0) {
-            return hdt_error_set_errno(err, HDT_ENOMEM, rc, "cannot start an I/O thread");
-        }
-        dp->io[i].started = true;
+        HDT_TRY(iothread_start(&dp->io[i], err));
     }
     return HDT_OK;
 }
@@ -195,10 +209,17 @@ void hdt_iothreads_stop(struct hdt_dataplane *dp)
     }
     hdt_dp_unlock(dp);
     for (i = 0; i < dp->n_io && dp->io != NULL; i++) {
-        if (dp->io[i].started) {
+        if (dp->io[i].started && dp->conf.stepped != NULL) {
+            hdt_engine_run(dp->io[i].engine);
+        } else if (dp->io[i].started) {
             pthread_join(dp->io[i].thread, NULL);
         }
     }
+}
+
+void hdt_dpstep_io(struct hdt_dataplane *dp, unsigned i)
+{
+    hdt_engine_run_once(dp->io[i].engine, 0);
 }
 
 void hdt_iothreads_free(struct hdt_dataplane *dp)

@@ -50,6 +50,6 @@ void hdt_gwjob_take_plan(struct hdt_gateway *gw, struct hdt_gwjob *job, struct h
     hdt_gwjob_write_plan(job);
     hdt_gwjob_save(gw, job);
     hdt_log_info("job %ld: another plan: %s", (long)job->number, replan->reason);
-    (void)hdt_gwjob_metrics_add(job, json_incref(line)); /* the plan is taken without it, too */
+    hdt_gwjob_metrics_note(job, json_incref(line));
     hdt_gwjob_event(gw, job, "replan", line);
 }

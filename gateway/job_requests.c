@@ -17,7 +17,8 @@
 
 /* ---- submit ---- */
 
-/* Every rank's worker must be there and free. */
+/* Every rank's worker must be there and free. A site whose session is just being opened anew is
+ * told when it is back. */
 static enum hdt_status job_check_workers(struct hdt_gateway *gw, const struct hdt_gwjob *job,
                                          struct hdt_error *err)
 {
@@ -25,7 +26,8 @@ static enum hdt_status job_check_workers(struct hdt_gateway *gw, const struct hd
         const struct hdt_plan_rank *r = &job->plan.ranks[rank];
         struct hdt_gwworker *worker = hdt_federation_worker(gw, r->site, r->worker);
 
-        if (!hdt_federation_site_is_up(gw, r->site)) {
+        if (!hdt_federation_site_is_up(gw, r->site) &&
+            !hdt_federation_site_may_return(gw, r->site)) {
             hdt_error_set(err, HDT_EPEER, "cannot start job '%s': site %s is not connected",
                           job->name, r->site);
             hdt_error_hint(err, "'hdt doctor' says what is wrong with the link");

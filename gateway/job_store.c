@@ -159,6 +159,7 @@ void hdt_gwjob_free(struct hdt_gwjob *job)
     json_decref(job->ranks);
     json_decref(job->traces);
     json_decref(job->traces_from);
+    json_decref(job->metrics_notes);
     hdt_journal_close(job->metrics);
     free(job->intake.taken);
     free(job->resume);

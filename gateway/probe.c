@@ -144,6 +144,13 @@ void hdt_probe_tick(struct hdt_peer *peer, int64_t now_us)
     }
 }
 
+void hdt_probe_session_lost(struct hdt_peer *peer)
+{
+    if (peer->probe_out.active) {
+        probe_end(peer, 0); /* filler is not sent again: the sum would never be there */
+    }
+}
+
 /* The round trip of now: what was seen before may be of another route, and a ping that leaves in
  * front of the filler waits for nothing. */
 static void probe_ping(struct hdt_peer *peer)

@@ -365,6 +365,6 @@ void hdt_recovery_done(struct hdt_gateway *gw, struct hdt_gwjob *job)
                      (json_int_t)job->epoch, "from_step", (json_int_t)job->start_step, "reason",
                      job->error.status != HDT_OK ? job->error.msg : "replan", "seconds_lost",
                      lost_s, "time", (double)hdt_clock_wall_us() / 1e6);
-    hdt_gwjob_metrics_add(job, json_incref(line));
+    hdt_gwjob_metrics_note(job, json_incref(line));
     hdt_gwjob_event(gw, job, "restart", line);
 }

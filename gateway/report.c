@@ -19,6 +19,7 @@
 
 #define COUNT_MAX           ((int64_t)1 << 50)
 #define METRICS_PATIENCE_US (600 * HDT_US_PER_S) /* for a full disk */
+#define METRICS_NOTES_MAX   256
 
 static double body_real(const json_t *body, const char *key)
 {
@@ -59,14 +60,26 @@ static enum hdt_status metrics_write(struct hdt_gwjob *job, const json_t *line,
     return job->metrics ? hdt_journal_write(job->metrics, line, err) : HDT_EIO;
 }
 
-/* A line that cannot be written is still with the worker whose report it is of, and comes again.
- * But a job is worth more than its metrics: after a while it goes on without them. */
+/* Our own lines first, in order. */
+static enum hdt_status metrics_write_notes(struct hdt_gwjob *job, struct hdt_error *err)
+{
+    while (json_array_size(job->metrics_notes) > 0) {
+        HDT_TRY(metrics_write(job, json_array_get(job->metrics_notes, 0), err));
+        json_array_remove(job->metrics_notes, 0);
+    }
+    return HDT_OK;
+}
+
+/* A line that cannot be written is still with the worker whose report it is of, and comes again;
+ * one of our own waits here. But a job is worth more than its metrics: after a while it goes on
+ * without them. NULL: nothing but our own. */
 static enum hdt_status metrics_try(struct hdt_gwjob *job, const json_t *line)
 {
     const int64_t now_us = hdt_clock_now_us();
     struct hdt_error err = {0};
 
-    if (metrics_write(job, line, &err) == HDT_OK) {
+    if (metrics_write_notes(job, &err) == HDT_OK &&
+        (!line || metrics_write(job, line, &err) == HDT_OK)) {
         job->metrics_failed_us = 0;
         return HDT_OK;
     }
@@ -79,15 +92,37 @@ static enum hdt_status metrics_try(struct hdt_gwjob *job, const json_t *line)
     return HDT_OK;
 }
 
-enum hdt_status hdt_gwjob_metrics_add(struct hdt_gwjob *job, json_t *line)
+static void metrics_stamp(const struct hdt_gwjob *job, json_t *line)
 {
-    enum hdt_status status;
-
     json_object_set_new(line, "epoch", json_integer(job->epoch));
     json_object_set_new(line, "time", json_real((double)hdt_clock_wall_us() / 1e6));
-    status = metrics_try(job, line);
-    json_decref(line);
-    return status;
+}
+
+static enum hdt_status metrics_add(struct hdt_gwjob *job, const json_t *body, json_t *line)
+{
+    json_t *n = json_object_get(body, "n");
+
+    if (n) {
+        json_object_set_new(line, "rank", json_integer(job->plan.root_rank));
+        json_object_set(line, "n", n);
+    }
+    metrics_stamp(job, line);
+    return metrics_try(job, line);
+}
+
+void hdt_gwjob_metrics_note(struct hdt_gwjob *job, json_t *line)
+{
+    metrics_stamp(job, line);
+    if (!job->metrics_notes) {
+        job->metrics_notes = json_array();
+    }
+    if (json_array_size(job->metrics_notes) >= METRICS_NOTES_MAX) {
+        hdt_log_error("job %ld: a line of its metrics is lost: %d wait for room on the disk",
+                      (long)job->number, METRICS_NOTES_MAX);
+        json_array_remove(job->metrics_notes, 0);
+    }
+    json_array_append_new(job->metrics_notes, line);
+    (void)metrics_try(job, NULL);
 }
 
 static json_t *wan_ratio(const struct hdt_gwjob *job)
@@ -103,13 +138,7 @@ static json_t *wan_ratio(const struct hdt_gwjob *job)
 static enum hdt_status report_line(struct hdt_gateway *gw, struct hdt_gwjob *job, const char *event,
                                    const json_t *body, json_t *line)
 {
-    json_t *n = json_object_get(body, "n");
-
-    if (n) {
-        json_object_set_new(line, "rank", json_integer(job->plan.root_rank));
-        json_object_set(line, "n", n);
-    }
-    if (hdt_gwjob_metrics_add(job, json_incref(line)) != HDT_OK) {
+    if (metrics_add(job, body, line) != HDT_OK) {
         json_decref(line);
         return HDT_EIO;
     }
@@ -258,9 +287,9 @@ static void report_checkpoint_failed(struct hdt_gateway *gw, struct hdt_gwjob *j
     hdt_log_warn("job %ld: no checkpoint of step %ld: %s", (long)job->number,
                  (long)body_int(body, "step"), err.msg);
     /* A disk that is full here as well must not keep the news back. */
-    (void)hdt_gwjob_metrics_add(job, json_pack("{s:s, s:I, s:o}", "event", "ckpt.failed", "step",
-                                               (json_int_t)body_int(body, "step"), "error",
-                                               hdt_msg_error_body(&err)));
+    hdt_gwjob_metrics_note(job, json_pack("{s:s, s:I, s:o}", "event", "ckpt.failed", "step",
+                                          (json_int_t)body_int(body, "step"), "error",
+                                          hdt_msg_error_body(&err)));
     hdt_gwjob_event(gw, job, "ckpt.failed",
                     json_pack("{s:I, s:I, s:o}", "epoch", (json_int_t)job->epoch, "step",
                               (json_int_t)body_int(body, "step"), "error",

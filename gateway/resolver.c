@@ -2,6 +2,7 @@
 #include "config.h"
 
 #include "gateway/dp.h"
+#include "gateway/dpstep.h"
 #include "src/base/buf.h"
 
 #include <stdlib.h>
@@ -24,7 +25,7 @@ struct hdt_resolver {
     pthread_cond_t asked;
     pthread_t thread;
     struct resolver_ask *asks;
-    bool busy;
+    bool busy, is_stepped;
 };
 
 static void resolver_free(struct hdt_resolver *resolver)
@@ -87,12 +88,15 @@ enum hdt_status hdt_resolver_start(struct hdt_dataplane *dp, struct hdt_resolver
                                    struct hdt_error *err)
 {
     struct hdt_resolver *made = hdt_calloc(1, sizeof(*made));
-    int rc;
+    int rc = 0;
 
     made->dp = dp;
+    made->is_stepped = dp->conf.stepped != NULL;
     pthread_mutex_init(&made->lock, NULL);
     pthread_cond_init(&made->asked, NULL);
-    rc = pthread_create(&made->thread, NULL, resolver_main, made);
+    if (!made->is_stepped) {
+        rc = pthread_create(&made->thread, NULL, resolver_main, made);
+    }
     if (rc != 0) {
         resolver_free(made);
         return hdt_error_set_errno(err, HDT_ENOMEM, rc, "cannot start the resolver's thread");
@@ -116,8 +120,10 @@ void hdt_resolver_stop(struct hdt_resolver *resolver)
     }
     pthread_cond_signal(&resolver->asked);
     pthread_mutex_unlock(&resolver->lock);
-    if (!busy) {
+    if (!busy && !resolver->is_stepped) {
         pthread_join(resolver->thread, NULL);
+    }
+    if (!busy) {
         resolver_free(resolver);
     }
 }
@@ -131,5 +137,18 @@ void hdt_resolver_ask(struct hdt_resolver *resolver, const char *site, const cha
     pthread_mutex_lock(&resolver->lock);
     LL_APPEND(resolver->asks, ask);
     pthread_cond_signal(&resolver->asked);
+    pthread_mutex_unlock(&resolver->lock);
+}
+
+void hdt_dpstep_resolve(struct hdt_dataplane *dp)
+{
+    struct hdt_resolver *resolver = dp->resolver;
+    struct resolver_ask *ask;
+
+    pthread_mutex_lock(&resolver->lock);
+    while ((ask = resolver->asks) != NULL) {
+        LL_DELETE(resolver->asks, ask);
+        resolver_answer(resolver, ask);
+    }
     pthread_mutex_unlock(&resolver->lock);
 }

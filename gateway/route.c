@@ -286,13 +286,14 @@ static bool address_covers(const char *address, const char *to)
     return strncmp(to, address, len) == 0 && (to[len] == '\0' || to[len] == '/');
 }
 
-void hdt_route_lost(struct hdt_gateway *gw, const char *address, const struct hdt_error *why)
+void hdt_route_lost(struct hdt_gateway *gw, const char *address, const char *type,
+                    const struct hdt_error *why)
 {
     struct hdt_request *request = gw->requests;
 
     /* `done` may add or end other requests: start again after each. */
     while (request) {
-        if (address_covers(address, request->to)) {
+        if (address_covers(address, request->to) && (!type || strcmp(type, request->type) == 0)) {
             request_fail(gw, request, why);
             request = gw->requests;
         } else {

@@ -249,6 +249,7 @@ void hdt_session_close(struct hdt_session *session, const struct hdt_error *why)
         }
     }
     hdt_dpevent_peer_down(peer->dp, peer->site, why);
+    hdt_probe_session_lost(peer);
     hdt_session_unref(session);
 }
 

@@ -30,8 +30,9 @@
  * lose what is on its way. So was a cap on TCP's timer, TCP_RTO_MAX_MS: Linux has it since 6.15.
  *
  * A single stream may hang while others move (a middlebox that lost its state, a path of a bundle).
- * TCP would take minutes to tell; the PING on it, which has waited far longer than those of the
- * others took to come back, tells in seconds.
+ * TCP would take minutes to tell, or for ever when something acknowledges in between; the PING on
+ * it, which has waited far longer than those of the others took to come back, tells in seconds.
+ * Stream 0 is the session: when it hangs no frame is acknowledged, so that all is dialled again.
  */
 #define SESSION_GOODPUT_WINDOW_US (200 * HDT_US_PER_MS)
 #define SESSION_STALL_TIMERS      20
@@ -153,13 +154,16 @@ void hdt_session_dial_streams(struct hdt_session *session, int64_t now_us)
     }
 }
 
-/* Did another stream's heartbeat go there and back while this one's waited? */
+/* Did another stream's heartbeat go there and back while this one's waited? That of stream 0 waits
+ * behind no chunks: beside several bulk streams it counts when this one does not move at all. */
 static bool session_others_move(const struct hdt_session *session, const struct hdt_conn *conn)
 {
     const int64_t waited_from_us = conn->ping_sent_us + session->deadlines.stall_us / 2;
+    const bool is_still =
+        conn->stats.last_recv_us < waited_from_us && conn->stats.last_sent_us < waited_from_us;
     unsigned i;
 
-    for (i = session->n_streams > 1 ? 1 : 0; i <= session->n_streams; i++) {
+    for (i = session->n_streams > 1 && !is_still ? 1 : 0; i <= session->n_streams; i++) {
         const struct hdt_conn *other = session->conns[i];
 
         if (other != NULL && other != conn && other->last_pong_us > waited_from_us) {
@@ -189,7 +193,7 @@ static void session_close_stalled(struct hdt_session *session, int64_t now_us)
     struct hdt_error why;
     unsigned i;
 
-    for (i = 1; i <= session->n_streams; i++) {
+    for (i = 0; i <= session->n_streams; i++) {
         struct hdt_conn *conn = session->conns[i];
         int64_t limit_us;
 
@@ -197,13 +201,18 @@ static void session_close_stalled(struct hdt_session *session, int64_t now_us)
             continue;
         }
         limit_us = session_stall_us(session, conn);
-        if (now_us - conn->ping_sent_us > limit_us && session_others_move(session, conn)) {
-            hdt_error_set(&why, HDT_ELINK,
-                          "stream %u to site '%s' stalls: no answer in %lld ms while others move",
-                          i, session->peer->site,
-                          (long long)((now_us - conn->ping_sent_us) / HDT_US_PER_MS));
-            hdt_conn_close(conn, &why);
+        if (now_us - conn->ping_sent_us <= limit_us || !session_others_move(session, conn)) {
+            continue;
         }
+        hdt_error_set(&why, HDT_ELINK,
+                      "stream %u to site '%s' stalls: no answer in %lld ms while others move", i,
+                      session->peer->site,
+                      (long long)((now_us - conn->ping_sent_us) / HDT_US_PER_MS));
+        if (i == 0) {
+            hdt_session_close(session, &why);
+            return;
+        }
+        hdt_conn_close(conn, &why);
     }
 }
 

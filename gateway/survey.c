@@ -7,6 +7,9 @@
  * so that probes do not disturb one another, and before the workers, which a gateway on the same
  * processors would disturb; workers profile at the same time, since they compute at the same time
  * in a run too.
+ *
+ * A session that ends now and then is no reason to plan without its site: who is just being dialled
+ * again is waited for, and what was lost with a session is asked for once more.
  */
 #include "config.h"
 
@@ -34,6 +37,9 @@ struct links_task {
     void *user;
     char (*sites)[HDT_NAME_CAP]; /* NULL: not begun */
     size_t n_sites, next;
+    int64_t begun_us;
+    bool lost;  /* a session ended under a probe */
+    bool again; /* they are measured for the second time */
     struct links_task *next_task;
 };
 
@@ -44,10 +50,12 @@ struct survey {
     hdt_survey_made *done;
     void *user;
     bool quiet;
+    bool lost;                   /* a question or its answer, with a session */
+    bool again;                  /* it is asked for the second time */
     const struct hdt_gwjob *but; /* workers that only this job uses are free; NULL: none */
     json_t *profiles;            /* "SITE/WORKER" -> profile */
     json_t *problems;            /* texts: workers and sites that did not answer */
-    char (*sites)[HDT_NAME_CAP];
+    char (*sites)[HDT_NAME_CAP]; /* NULL: not asked yet */
     size_t n_sites, next_site;
     size_t n_waiting; /* profiles */
     bool links_done;
@@ -106,20 +114,62 @@ static char (*sites_up(struct hdt_gateway *gw, size_t *n))[HDT_NAME_CAP]
     return sites;
 }
 
-/* What is known serves when it is fresh and of as many sites. */
+static const json_t *link_to(const json_t *links, const char *site)
+{
+    const json_t *link;
+    size_t i;
+
+    json_array_foreach(links, i, link)
+    {
+        const char *to = json_string_value(json_object_get(link, "to"));
+
+        if (to && strcmp(to, site) == 0) {
+            return link;
+        }
+    }
+    return NULL;
+}
+
+/* Is what is known of just these sites? */
+static bool links_are_to(const json_t *links, char (*sites)[HDT_NAME_CAP], size_t n_sites)
+{
+    for (size_t i = 0; i < n_sites; i++) {
+        if (!link_to(links, sites[i])) {
+            return false;
+        }
+    }
+    return json_array_size(links) == n_sites;
+}
+
 static void links_begin(struct hdt_gateway *gw, struct links_task *task)
 {
     bool is_fresh = gw->survey.links && gw->survey.links_us &&
                     hdt_clock_now_us() - gw->survey.links_us < LINKS_FRESH_US;
 
     task->sites = sites_up(gw, &task->n_sites);
-    if (task->fresh_ok && is_fresh && json_array_size(gw->survey.links) == task->n_sites) {
+    task->begun_us = hdt_clock_now_us();
+    if (task->fresh_ok && is_fresh && links_are_to(gw->survey.links, task->sites, task->n_sites)) {
         task->next = task->n_sites;
         return;
     }
     json_decref(gw->survey.links);
     gw->survey.links = json_array();
     gw->survey.links_us = 0;
+}
+
+/* One that could not be measured is no figure to plan with for minutes. */
+static bool links_are_up(const json_t *links)
+{
+    const json_t *link;
+    size_t i;
+
+    json_array_foreach(links, i, link)
+    {
+        if (!json_is_true(json_object_get(link, "up"))) {
+            return false;
+        }
+    }
+    return true;
 }
 
 static void links_end(struct hdt_gateway *gw, struct links_task *task)
@@ -130,7 +180,9 @@ static void links_end(struct hdt_gateway *gw, struct links_task *task)
     struct hdt_cluster_gateway cost;
     struct hdt_error err = {0};
 
-    gw->survey.links_us = gw->survey.links_us ? gw->survey.links_us : hdt_clock_now_us();
+    if (!gw->survey.links_us && links_are_up(gw->survey.links)) {
+        gw->survey.links_us = hdt_clock_now_us();
+    }
     LL_DELETE2(gw->survey.tasks, task, next_task);
     free(task->sites);
     free(task);
@@ -151,6 +203,25 @@ static void links_end(struct hdt_gateway *gw, struct links_task *task)
     json_decref(request);
 }
 
+/* Who asks how the links are now is not to wait for better ones. */
+static bool links_may_wait(const struct links_task *task)
+{
+    return task->done == NULL;
+}
+
+static bool links_go_again(struct links_task *task)
+{
+    if (!task->lost || task->again || !links_may_wait(task)) {
+        return false;
+    }
+    free(task->sites);
+    task->sites = NULL;
+    task->n_sites = task->next = 0;
+    task->lost = false;
+    task->again = true;
+    return true;
+}
+
 /* Go on with the task at the head: its next probe, or its end and the next task. */
 static void links_next(struct hdt_gateway *gw)
 {
@@ -158,6 +229,9 @@ static void links_next(struct hdt_gateway *gw)
 
     while ((task = gw->survey.tasks)) {
         if (!task->sites) {
+            if (links_may_wait(task) && !hdt_federation_is_settled(gw)) {
+                return; /* until a tick */
+            }
             links_begin(gw, task);
         }
         if (task->next < task->n_sites) {
@@ -165,8 +239,25 @@ static void links_next(struct hdt_gateway *gw)
                                 (int)(gw->deadlines.probe_us / HDT_US_PER_MS));
             return;
         }
-        links_end(gw, task);
+        if (!links_go_again(task)) {
+            links_end(gw, task);
+        }
     }
+}
+
+void hdt_survey_tick(struct hdt_gateway *gw)
+{
+    if (gw->survey.tasks && !gw->survey.tasks->sites) {
+        links_next(gw);
+    }
+}
+
+/* Did its session end after that time? */
+static bool site_was_lost(struct hdt_gateway *gw, const char *name, int64_t since_us)
+{
+    const struct hdt_gwsite *site = hdt_federation_site(gw, name);
+
+    return !site || !site->up || site->since_us > since_us;
 }
 
 void hdt_survey_probed(struct hdt_gateway *gw, const char *site, double bytes_per_s, double rtt_s)
@@ -176,6 +267,7 @@ void hdt_survey_probed(struct hdt_gateway *gw, const char *site, double bytes_pe
     if (!task || task->next >= task->n_sites || strcmp(task->sites[task->next], site) != 0) {
         return;
     }
+    task->lost = task->lost || (bytes_per_s <= 0 && site_was_lost(gw, site, task->begun_us));
     json_array_append_new(gw->survey.links, link_json(gw, site, bytes_per_s, rtt_s));
     hdt_log_info("link to %s: %.1f Mbit/s, rtt %.1f ms", site, bytes_per_s * 8e-6, rtt_s * 1e3);
     task->next++;
@@ -316,11 +408,28 @@ static void survey_answer(struct hdt_gateway *gw, const struct survey *survey,
     hdt_cluster_release(cluster);
 }
 
+/* Once more, for what was lost or was not there: what is known is not measured again. */
+static void survey_go_again(struct hdt_gateway *gw, struct survey *survey)
+{
+    survey->again = true;
+    survey->lost = false;
+    survey->links_done = false;
+    free(survey->sites);
+    survey->sites = NULL;
+    survey->n_sites = survey->next_site = 0;
+    json_array_clear(survey->problems);
+    links_measure(gw, NULL, true);
+}
+
 static void survey_maybe_end(struct hdt_gateway *gw, struct survey *survey)
 {
     struct hdt_cluster cluster = {0};
 
     if (survey->n_waiting > 0 || !survey->links_done) {
+        return;
+    }
+    if (!survey->quiet && !survey->again && (survey->lost || !hdt_federation_is_settled(gw))) {
+        survey_go_again(gw, survey);
         return;
     }
     cluster_collect(gw, survey, &cluster);
@@ -331,6 +440,22 @@ static void survey_maybe_end(struct hdt_gateway *gw, struct survey *survey)
         survey->done(gw, survey->user, &cluster);
     }
     survey_free(survey);
+}
+
+/* A failure of the way there, in which the other end has no word. */
+static bool answer_was_lost(struct hdt_gateway *gw, const char *address,
+                            const struct hdt_error *why)
+{
+    char site[HDT_NAME_CAP], rest[HDT_NAME_CAP];
+
+    return !why->where[0] && hdt_address_split(address, site, rest) &&
+           (why->status == HDT_EPEER || !hdt_federation_site_is_up(gw, site));
+}
+
+void hdt_survey_site_down(struct hdt_gateway *gw, const char *site, const struct hdt_error *why)
+{
+    hdt_route_lost(gw, site, "links.measure", why);
+    hdt_route_lost(gw, site, "profile", why);
 }
 
 static void links_answered(struct hdt_gateway *gw, void *user, const json_t *reply,
@@ -348,9 +473,10 @@ static void links_answered(struct hdt_gateway *gw, void *user, const json_t *rep
             hdt_log_warn("site %s: %s", site->name, err.msg);
         }
     } else if (!reply) {
-        json_array_append_new(
-            survey->problems,
-            json_sprintf("links of %s: %s", survey->sites[survey->next_site - 1], why->msg));
+        const char *name = survey->sites[survey->next_site - 1];
+
+        survey->lost = survey->lost || answer_was_lost(gw, name, why);
+        json_array_append_new(survey->problems, json_sprintf("links of %s: %s", name, why->msg));
     }
     survey_next_site(gw);
 }
@@ -365,10 +491,14 @@ static void survey_next_site(struct hdt_gateway *gw)
     if (!survey) {
         return;
     }
+    if (!survey->sites && !survey->quiet) {
+        survey->sites = sites_up(gw, &survey->n_sites);
+    }
     if (survey->next_site < survey->n_sites) {
+        bool remeasure = json_is_true(json_object_get(survey->body, "remeasure"));
+
         hdt_route_request(gw, survey->sites[survey->next_site++], "links.measure",
-                          json_pack("{s:b}", "fresh_ok",
-                                    !json_is_true(json_object_get(survey->body, "remeasure"))),
+                          json_pack("{s:b}", "fresh_ok", survey->again || !remeasure),
                           (int)(gw->deadlines.links_us / HDT_US_PER_MS), links_answered, survey);
         return;
     }
@@ -394,6 +524,7 @@ static void profile_answered(struct hdt_gateway *gw, void *user, const json_t *r
         json_object_set(survey->profiles, wait->address,
                         json_object_get(hdt_msg_body(reply), "profile"));
     } else {
+        survey->lost = survey->lost || answer_was_lost(gw, wait->address, why);
         json_array_append_new(survey->problems,
                               json_sprintf("profile of %s: %s", wait->address, why->msg));
     }
@@ -414,15 +545,16 @@ static void survey_profiles(struct hdt_gateway *gw, struct survey *survey)
     LL_FOREACH(gw->workers, worker)
     {
         struct profile_wait *wait;
+        char address[HDT_ADDRESS_CAP];
 
+        snprintf(address, sizeof(address), "%s/%s", worker->info.site, worker->info.name);
         if (!worker->up || !hdt_federation_site_is_up(gw, worker->info.site) ||
-            worker_is_busy(gw, survey, worker)) {
+            worker_is_busy(gw, survey, worker) || json_object_get(survey->profiles, address)) {
             continue;
         }
         wait = hdt_calloc(1, sizeof(*wait));
         wait->survey = survey;
-        snprintf(wait->address, sizeof(wait->address), "%s/%s", worker->info.site,
-                 worker->info.name);
+        memcpy(wait->address, address, sizeof(wait->address));
         survey->n_waiting++;
         hdt_route_request(gw, wait->address, "profile",
                           json_pack("{s:O, s:O}", "job", job, "model", model),
@@ -446,10 +578,8 @@ static enum hdt_status survey_begin(struct hdt_gateway *gw, const struct survey 
     json_incref(survey->body);
     survey->profiles = json_object();
     survey->problems = json_array();
-    survey->sites = sites_up(gw, &survey->n_sites);
     gw->survey.own = survey;
     if (survey->quiet) {
-        survey->next_site = survey->n_sites;
         survey_next_site(gw);
         return HDT_OK;
     }

@@ -152,6 +152,9 @@ static enum hdt_status on_assign(struct hdt_agent *agent, json_t *msg, struct hd
     }
     HDT_TRY(busy_check(agent, "take a job", err));
     runner_reap(agent);
+    if (epoch == 1) {
+        hdt_port_checkpoint_forget(agent->port);
+    }
     HDT_TRY(hdt_runner_new(&conf, msg, &agent->runner, err));
     hdt_port_hold(agent->port, hdt_runner_job(agent->runner), hdt_runner_epoch(agent->runner));
     return HDT_OK;

@@ -87,6 +87,10 @@ void hdt_port_reports_end(struct hdt_port *port, json_int_t job, json_int_t epoc
 /* Body of the last report "ckpt" of the job, acknowledged or not, until another job reports; NULL:
  * none. New reference. Any thread. */
 json_t *hdt_port_last_checkpoint(struct hdt_port *port, json_int_t job);
+/* A job begins: what is remembered of one that had its number before (a coordinator counts anew
+ * when its state was removed) is not its. Any thread. */
+void hdt_port_checkpoint_forget(struct hdt_port *port);
+
 /* The job that hello names from now on, as this worker holds it; 0: none. Any thread. */
 void hdt_port_hold(struct hdt_port *port, uint32_t job, uint32_t epoch);
 

@@ -130,6 +130,13 @@ json_t *hdt_port_last_checkpoint(struct hdt_port *port, json_int_t job)
     return body;
 }
 
+void hdt_port_checkpoint_forget(struct hdt_port *port)
+{
+    pthread_mutex_lock(&port->reports.lock);
+    hdt_buf_clear(&port->reports.checkpoint);
+    pthread_mutex_unlock(&port->reports.lock);
+}
+
 /* ---- sending: on the port's thread; `reports->lock` is held where it says so ---- */
 
 /* All that is not acknowledged counts as not sent. The lock is held. */

@@ -4,6 +4,8 @@
 /*
  * Times are the median of some runs after one round that is not counted: the mean would believe the
  * moments in which another process had the core, the minimum those in which the clock was boosted.
+ * How many runs there are is decided by the fastest of them, not by the clock: a machine that stood
+ * still for a second is measured again, not believed.
  *
  * A run of a job goes through all blocks of its stage and some micro-batches before it comes back
  * to the same memory. A block that is run alone, again and again, finds its weights and activations
@@ -26,6 +28,7 @@
 #define SLOTS_MAX      4
 #define CAST_BUDGET_MS 40
 #define BUDGET_NS      800000000ll  /* a kind of unit, once two rounds are done */
+#define PATIENCE       4            /* budgets, where rounds take longer than the fastest did */
 #define WORKING_SET    (128u << 20) /* no cache holds so much */
 
 static int time_compare(const void *a, const void *b)
@@ -35,10 +38,11 @@ static int time_compare(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
+/* Of an even number the lower of the two: what disturbs makes runs longer. */
 static double median(double *times, int n)
 {
     qsort(times, (size_t)n, sizeof(*times), time_compare);
-    return times[n / 2];
+    return times[(n - 1) / 2];
 }
 
 struct probe {
@@ -128,18 +132,28 @@ static enum hdt_status probe_step(struct probe *p, double *step_s, struct hdt_er
     return status;
 }
 
+/* After n rounds, the last ones since `begin_ns`. */
+static bool rounds_are_enough(int n, int64_t fastest_ns, int64_t begin_ns)
+{
+    return n >= ROUNDS_MAX || (n >= 2 && (n * fastest_ns >= BUDGET_NS ||
+                                          hdt_clock_now_ns() - begin_ns >= PATIENCE * BUDGET_NS));
+}
+
 static enum hdt_status probe_time(struct probe *p, struct hdt_error *err)
 {
     double fwd[ROUNDS_MAX * SLOTS_MAX], bwd[ROUNDS_MAX * SLOTS_MAX], step[ROUNDS_MAX];
-    int64_t begin;
+    int64_t begin_ns, round_ns, fastest_ns = INT64_MAX;
     int n = 0, at;
 
     HDT_TRY(probe_round(p, fwd, bwd, err));
-    begin = hdt_clock_now_ns();
-    while (n < ROUNDS_MAX && (n < 2 || hdt_clock_now_ns() - begin < BUDGET_NS)) {
+    begin_ns = hdt_clock_now_ns();
+    while (!rounds_are_enough(n, fastest_ns, begin_ns)) {
+        round_ns = hdt_clock_now_ns();
         at = n * p->n_slots;
         HDT_TRY(probe_round(p, fwd + at, bwd + at, err));
         HDT_TRY(probe_step(p, &step[n], err));
+        round_ns = hdt_clock_now_ns() - round_ns;
+        fastest_ns = round_ns < fastest_ns ? round_ns : fastest_ns;
         n++;
     }
     p->fwd_s = median(fwd, n * p->n_slots);

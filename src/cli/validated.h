@@ -31,7 +31,8 @@ enum hdt_validated_class {
 };
 
 struct hdt_validated_row {
-    double predicted_s, measured_s; /* of a step; measured: the median of its steps */
+    double predicted_s, measured_s; /* of a step; measured: the mean of the middle half of its steps
+                                       by length, so that classes add up to a step */
     double cpu_share;               /* of the measured time on a core; 0: not known */
 };
 

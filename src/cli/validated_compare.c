@@ -134,11 +134,46 @@ static bool steps_of(const struct hdt_validated *v, const struct hdt_validated_r
     return high >= 0 && *first <= *last;
 }
 
+struct step_len {
+    double s;
+    size_t step;
+};
+
+static int step_len_compare(const void *a, const void *b)
+{
+    const struct step_len *x = a, *y = b;
+
+    return x->s != y->s ? (x->s > y->s) - (x->s < y->s) : (x->step > y->step) - (x->step < y->step);
+}
+
+/* Means over the steps that are neither among the shortest nor among the longest quarter. Medians
+ * of each class would not add up to a step: what is now one wait and now another has no median. */
+static void measured_means(struct hdt_validated_rank *out, const double *sums, size_t n_steps)
+{
+    struct step_len *lens = hdt_calloc(n_steps, sizeof(*lens));
+    const size_t n_classes = HDT_VALIDATED_CLASS_COUNT, cut = n_steps / 4;
+
+    for (size_t s = 0; s < n_steps; s++) {
+        lens[s].step = s;
+        for (size_t c = 0; c < n_classes; c++) {
+            lens[s].s += sums[s * n_classes + c];
+        }
+    }
+    qsort(lens, n_steps, sizeof(*lens), step_len_compare);
+    for (size_t i = cut; i < n_steps - cut; i++) {
+        for (size_t c = 0; c < n_classes; c++) {
+            out->rows[c].measured_s +=
+                sums[lens[i].step * n_classes + c] / (double)(n_steps - 2 * cut);
+        }
+    }
+    free(lens);
+}
+
 static void measured_fill(const struct hdt_validated *v, struct hdt_validated_rank *out)
 {
     int64_t first, last;
     size_t n_steps, n_classes = HDT_VALIDATED_CLASS_COUNT;
-    double *sums, *values, end_us = NAN;
+    double *sums, end_us = NAN;
     double cpu_us[HDT_VALIDATED_CLASS_COUNT] = {0}, dur_us[HDT_VALIDATED_CLASS_COUNT] = {0};
 
     if (!steps_of(v, out, &first, &last)) {
@@ -146,7 +181,6 @@ static void measured_fill(const struct hdt_validated *v, struct hdt_validated_ra
     }
     n_steps = (size_t)(last - first + 1);
     sums = hdt_calloc(n_steps * n_classes, sizeof(double));
-    values = hdt_calloc(n_steps, sizeof(double));
     for (size_t i = 0; i < out->n_ops; i++) {
         const struct hdt_timeline_op *op = &out->ops[i];
 
@@ -160,14 +194,10 @@ static void measured_fill(const struct hdt_validated *v, struct hdt_validated_ra
         }
         end_us = op->start_us + op->dur_us;
     }
+    measured_means(out, sums, n_steps);
     for (size_t c = 0; c < n_classes; c++) {
-        for (size_t s = 0; s < n_steps; s++) {
-            values[s] = sums[s * n_classes + c];
-        }
-        out->rows[c].measured_s = hdt_validated_median(values, n_steps);
         out->rows[c].cpu_share = dur_us[c] > 0 ? fmin(1, cpu_us[c] / dur_us[c]) : 0;
     }
-    free(values);
     free(sums);
 }
 

@@ -21,10 +21,10 @@ static int64_t share(int64_t us, int64_t parts, int64_t min_us, int64_t max_us)
     return part_us < min_us ? min_us : part_us > max_us ? max_us : part_us;
 }
 
-/* The longest way from a closed session to one that carries. */
-static int64_t reopen_us(const struct hdt_deadlines *d)
+/* The longest way from a peer that fell silent to a session that carries. */
+static int64_t silent_us(const struct hdt_deadlines *d)
 {
-    return d->session_dead_us + d->connect_us + d->handshake_us + d->backoff_us;
+    return d->session_dead_us + d->reopen_us;
 }
 
 void hdt_deadlines_derive(struct hdt_deadlines *d, int64_t knob_ms, int64_t job_timeout_ms)
@@ -38,6 +38,7 @@ void hdt_deadlines_derive(struct hdt_deadlines *d, int64_t knob_ms, int64_t job_
     d->connect_us = share(knob_us, 20, S, 10 * S);
     d->handshake_us = 2 * d->connect_us;
     d->backoff_us = share(knob_us, 20, 100 * MS, 5 * S);
+    d->reopen_us = d->backoff_us + d->connect_us + d->handshake_us;
     d->session_dead_us = knob_us * 3 / 5;
     d->gone_us = share(knob_us, 20, S, 3 * S);
     d->missing_us = share(knob_us, 4, S, 60 * S);
@@ -97,10 +98,12 @@ enum hdt_status hdt_deadlines_check(const struct hdt_deadlines *d, struct hdt_er
          d->missing_us},
         {"the time of a worker whose gateway was restarted", d->missing_us, "the end of a session",
          d->session_dead_us},
+        {"the way back to a peer that is there", d->reopen_us, "the answer of a gateway",
+         d->answer_us},
         {"a sign of life of a rank", d->alive_us, "the end of a rank that waits", d->rank_us},
-        {"a session closed and opened anew", reopen_us(d), "the end of a rank that waits",
+        {"a session closed and opened anew", silent_us(d), "the end of a rank that waits",
          d->rank_us},
-        {"the words of a rank that gave up", d->rank_us + reopen_us(d),
+        {"the words of a rank that gave up", d->rank_us + silent_us(d),
          "the coordinator's back stop", d->back_stop_us},
         {"the wait for the start", d->rank_us, "the end of a rank that was never started",
          d->start_us},
@@ -124,5 +127,5 @@ int64_t hdt_deadlines_job_min_ms(int64_t knob_ms)
     struct hdt_deadlines d;
 
     hdt_deadlines_derive(&d, knob_ms, 0);
-    return reopen_us(&d) / MS + 1000;
+    return silent_us(&d) / MS + 1000;
 }

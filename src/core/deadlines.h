@@ -15,11 +15,11 @@
  * gone < missing < session_dead                a process that ended is known soonest; one whose
  *                                              gateway was restarted has to dial first; a site
  *                                              that is silent may only be stopped
- * session_dead + connect + handshake + backoff < rank
- *                                              a session that was closed is dialled again and
+ * session_dead + reopen < rank                 a session that was closed is dialled again and
  *                                              carries before a rank gives up
- * rank + session_dead + connect + handshake + backoff < back_stop
- *                                              the rank's own words ("waiting for the activation
+ * reopen < answer                              who waits for it does not try the patience of who
+ *                                              asks
+ * rank + session_dead + reopen < back_stop     the rank's own words ("waiting for the activation
  *                                              of ...") reach the coordinator, even over a session
  *                                              opened anew, before it ends the job without words
  * probe < answer < relay < links < profile < survey
@@ -58,6 +58,8 @@ struct hdt_deadlines {
     int64_t connect_us;   /* [3 s] connect() of TCP or Unix: given up, dialled again */
     int64_t handshake_us; /* [6 s] from the connection to the answer of hello, both ends: closed */
     int64_t backoff_us;   /* [3 s] longest pause between two dials */
+    int64_t reopen_us; /* [12 s] the longest way from the end of a session to one that carries, at a
+                          peer that is there: whoever needs its site waits so long for it */
     int64_t session_dead_us; /* [36 s] no byte from a peer on any stream: the session is closed and
                                 dialled again; flows resume. A peer that was stopped for 30 s is
                                 not closed */

@@ -55,7 +55,7 @@ static enum hdt_status plain_read(struct hdt_stream *stream, void *dst, size_t l
 
 static bool payload_is_direct(const struct hdt_stream *stream)
 {
-    return stream->step == HDT_STREAM_PAYLOAD &&
+    return stream->step == HDT_STREAM_PAYLOAD && stream->payload != NULL &&
            stream->payload_len - stream->payload_have >= DIRECT_MIN;
 }
 

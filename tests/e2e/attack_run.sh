@@ -5,10 +5,12 @@
 #
 #     attack_run.sh OUT [WINDOW-SECONDS [ROUNDS]]
 #
-# OUT gets lines "CASE RATIO RATIO", medians over rounds with and without the attack: of tokens a
-# second, and of tokens a second of processor time that the run got (what others do on the machine
-# is not in it). The counters that show that it took place go to standard error. Attackers are niced.
-out=$1 window=${2:-1.5} rounds=${3:-5}
+# OUT gets lines "CASE RATIO RATIO RATIO", medians over rounds, of tokens a second: under attack
+# against as many niced neighbours that compute and connect to nobody, so on the same share of the
+# processors; the same for tokens a second of processor time that the run got; and under attack
+# against nobody on the machine. The counters that show that it took place go to standard error.
+# Attackers are niced, as are the neighbours.
+out=$1 window=${2:-2} rounds=${3:-7}
 srcdir=${srcdir:-$(dirname "$0")/../..}
 # shellcheck source=tests/e2e/lib.sh
 . "$srcdir/tests/e2e/lib.sh"
@@ -30,8 +32,10 @@ worker b w0
 expect_federation a 2 2
 target=$(wan_of a)
 
-job "$work/run.yaml" 1000000 "plan.min_stages: 2" "checkpoint.every: 0"
-timeout 300 hdt submit --gateway "$(gateway_of a)" "$work/run.yaml" >"$work/run.log" 2>&1 </dev/null &
+# Steps of tens of milliseconds: in much shorter ones waking processes up is all that is measured.
+fed_model "$work/model.json" 's/"hidden_size": 32/"hidden_size": 64/; s/"intermediate_size": 96/"intermediate_size": 192/'
+job "$work/run.yaml" 1000000 "plan.min_stages: 2" "checkpoint.every: 0" "batch.n_micro_batches: 8"
+timeout 1200 hdt submit --gateway "$(gateway_of a)" "$work/run.yaml" >"$work/run.log" 2>&1 </dev/null &
 submit_pid=$!
 pids+=("$submit_pid")
 steps() { cat "$work"/a/state/jobs/*/metrics.jsonl 2>/dev/null | grep -c '"loss"'; }
@@ -63,7 +67,7 @@ rate() {
         'BEGIN { printf "%.4f %.4f\n", n / (b - a), n * hz / (c > 0 ? c : 1) }'
 }
 
-attackers=()
+niced=()
 start() { # MODE...
     local mode
 
@@ -74,32 +78,45 @@ start() { # MODE...
         *) set -- ;;
         esac
         nice -n 19 "$attack" "$mode" "$target" --seconds 60 "$@" >>"$work/attacks.jsonl" &
-        attackers+=($!)
+        niced+=($!)
     done
     [ $# -eq 0 ] || sleep 0.5 # until they are at it
 }
 
+neighbours() { # MODE...: as many as start would make threads
+    local i n=$#
+
+    [[ " $* " != *" tls "* ]] || n=$((n + 3))
+    for ((i = 0; i < n; i++)); do
+        nice -n 19 bash -c 'while :; do :; done' &
+        niced+=($!)
+    done
+}
+
 stop() {
-    [ ${#attackers[@]} -eq 0 ] || { kill "${attackers[@]}" && wait "${attackers[@]}"; }
-    attackers=()
+    [ ${#niced[@]} -eq 0 ] || { kill "${niced[@]}" && wait "${niced[@]}" 2>/dev/null; }
+    niced=()
 }
 
 # Median of column N of the file.
 median() { awk -v n="$2" '{ print $n }' "$1" | sort -n | awk '{ v[NR] = $1 } END { print NR % 2 ? v[(NR + 1) / 2] : (v[NR / 2] + v[NR / 2 + 1]) / 2 }'; }
 
 case_of() { # NAME MODE...
-    local name=$1 i off on
+    local name=$1 i alone beside on
 
     shift
     : >"$work/ratios"
     for ((i = 0; i < rounds; i++)); do
-        off=$(rate)
+        alone=$(rate)
+        neighbours "$@"
+        beside=$(rate)
+        stop
         start "$@"
         on=$(rate)
         stop
-        awk -v a="$off" -v b="$on" 'BEGIN { split(a, x); split(b, y); print y[1] / x[1], y[2] / x[2] }' >>"$work/ratios"
+        echo "$on $beside $alone" | awk '{ print $1 / $3, $2 / $4, $1 / $5 }' >>"$work/ratios"
     done
-    echo "$name $(median "$work/ratios" 1) $(median "$work/ratios" 2)" >>"$out"
+    echo "$name $(median "$work/ratios" 1) $(median "$work/ratios" 2) $(median "$work/ratios" 3)" >>"$out"
 }
 
 : >"$out"

@@ -12,6 +12,8 @@ command -v python3 >/dev/null || skip "python3 is missing"
 cd "$work" || exit 1
 section() { printf '\n-- %s (%s s)\n' "$1" "$SECONDS"; }
 seconds_since() { awk -v a="$1" -v b="$EPOCHREALTIME" 'BEGIN { printf "%.1f", b - a }'; }
+# What it may take at most: so much longer than its deadline, where others keep the machine busy.
+at_most() { awk -v lo="$1" -v hi="$2" -v n="$patience" 'BEGIN { print lo + n * (hi - lo) }'; }
 below() { awk -v v="$1" -v lo="$2" -v hi="$3" 'BEGIN { exit !(v >= lo && v <= hi) }'; }
 
 # What talks to a gateway. A job file is read before the gateway is asked.
@@ -22,7 +24,7 @@ one() { # CASE NUMBER OPTION...: a command with the options, its table row in a 
 
     shift 2
     # shellcheck disable=SC2086 # words
-    timeout 60 hdt ${commands[$i]} "$@" >"$name-$i.out" 2>&1 </dev/null
+    timeout $((60 * patience)) hdt ${commands[$i]} "$@" >"$name-$i.out" 2>&1 </dev/null
     rc=$?
     line=$(grep -E '^hdt: |fail +gateway' "$name-$i.out" | head -n 1)
     printf '%s|%s|%s|%s|%s\n' "${commands[$i]//$work\//}" "$name" "$(seconds_since "$from")" "$rc" "${line//$work\//}" >"$name-$i.row"
@@ -42,7 +44,7 @@ against() {
     for i in "${!commands[@]}"; do
         IFS='|' read -r who _ seconds rc line <"$name-$i.row"
         printf '%-16s %-20s %5s s  exit %s  %s\n' "$who" "$name" "$seconds" "$rc" "${line:0:150}"
-        if below "$seconds" "$low" "$high" && [ "$rc" != 0 ] && [ "$rc" != 124 ] &&
+        if below "$seconds" "$low" "$(at_most "$low" "$high")" && [ "$rc" != 0 ] && [ "$rc" != 124 ] &&
             grep -qE -- "$text" "$name-$i.out" && grep -qE '^hint: |remedy: ' "$name-$i.out"; then
             n_good=$((n_good + 1))
         else
@@ -80,20 +82,20 @@ against missing 0 4 "no gateway at" --gateway "unix:$work/none.sock"
 against left-over 0 4 "nobody is behind it" --gateway "unix:$work/left.sock"
 mute full tcp full
 # shellcheck disable=SC2046 # words
-against unreachable 2.9 7 "no answer for 3\.[0-9] s" --gateway "$(cat full.at)" $(tls ops)
+against unreachable 2.9 7 "no answer for [0-9.]+ s" --gateway "$(cat full.at)" $(tls ops)
 
 section "gateways that hang"
 kill -STOP "${gateway_pid[b]}"
-against stopped 5.9 10 "did not answer 'hello' for 6\.[0-9] s" --gateway "$(gateway_of b)"
+against stopped 5.9 10 "did not answer 'hello' for [0-9.]+ s" --gateway "$(gateway_of b)"
 kill -CONT "${gateway_pid[b]}"
 mute mute "unix:$work/mute.sock" mute
-against mute 5.9 10 "did not answer 'hello' for 6\.[0-9] s" --gateway "unix:$work/mute.sock"
-against own-deadline 0.9 5 "did not answer 'hello' for 1\.[0-9] s" --gateway "unix:$work/mute.sock" --timeout 1
+against mute 5.9 10 "did not answer 'hello' for [0-9.]+ s" --gateway "unix:$work/mute.sock"
+against own-deadline 0.9 5 "did not answer 'hello' for [0-9.]+ s" --gateway "unix:$work/mute.sock" --timeout 1
 mute half "unix:$work/half.sock" half
 against half 5.9 10 "20 bytes, then none" --gateway "unix:$work/half.sock"
 mute tcp tcp mute
 # shellcheck disable=SC2046
-against mute-tls 5.9 10 "TLS handshake in 6\.[0-9] s" --gateway "$(cat tcp.at)" $(tls ops)
+against mute-tls 5.9 10 "TLS handshake in [0-9.]+ s" --gateway "$(cat tcp.at)" $(tls ops)
 
 section "certificates"
 at="tls:$(lan_of a)"
@@ -118,12 +120,11 @@ left_in() {
         kill -9 "$3"
     fi
 }
-at_step() { grep -q "^step $2/" "$work/$1" 2>/dev/null; }
 submitted() { # NAME: a run in the background that has made steps; its process number in $pid
     env --default-signal=INT hdt submit --gateway "$(gateway_of a)" job.yaml >"$1" 2>&1 </dev/null &
     pid=$!
     pids+=("$pid")
-    wait_until 30 at_step "$1" 3 || fail "$1: no step 3: $(tail -n 3 "$1")"
+    reaches "${1%.log}" 3 "$pid"
 }
 both_free() { [ "$(hdt status --gateway "$(gateway_of a)" | grep -c '^worker.* free ')" = 2 ]; }
 
@@ -158,7 +159,7 @@ submitted peer-stopped.log
 kill -STOP "${worker_pid[b/w0]}"
 from=$EPOCHREALTIME
 check "the submitter ends" wait_until 40 has_ended $pid
-check "about 20 s after its worker was stopped for good: $(seconds_since "$from") s" below "$(seconds_since "$from")" 15 36
+check "about 20 s after its worker was stopped for good: $(seconds_since "$from") s" below "$(seconds_since "$from")" 15 "$(at_most 15 36)"
 check "and names flow and site" grep -qE "nothing moved for .* flow [0-9]+ .*site b" peer-stopped.log
 check "with a remedy" grep -q "^hint: " peer-stopped.log
 kill -KILL "${worker_pid[b/w0]}"
@@ -168,9 +169,9 @@ wait_until 30 both_free || fail "workers are not free: $(hdt status --gateway "$
 submitted stop-frozen.log
 kill -STOP "${gateway_pid[a]}"
 from=$EPOCHREALTIME
-timeout 60 hdt stop --gateway "$(gateway_of a)" >stop.log 2>&1
+timeout $((60 * patience)) hdt stop --gateway "$(gateway_of a)" >stop.log 2>&1
 same "hdt stop against its stopped coordinator: exit" 4 $?
-check "after the handshake's deadline: $(seconds_since "$from") s" below "$(seconds_since "$from")" 5.9 10
+check "after the handshake's deadline: $(seconds_since "$from") s" below "$(seconds_since "$from")" 5.9 "$(at_most 5.9 10)"
 kill -KILL "${gateway_pid[a]}"
 wait_until 5 grep -q "^gateway lost" stop-frozen.log || fail "the end of the gateway was not seen"
 kill -INT $pid # a gateway that is lost cannot be asked to stop: it leaves at once

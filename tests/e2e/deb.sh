@@ -29,6 +29,7 @@ cd "$work" || exit 1
 timeout 30 /usr/lib/apt/apt-helper -o APT::Sandbox::User=root download-file \
     "${mirror%/}/dists/$codename/Release" Release >helper.log 2>&1 || skip "$mirror does not answer"
 
+export HDT_TEST_PATIENCE=$patience
 trap 'rm -rf --one-file-system "$work/root"; finish' EXIT
 root=$work/root
 section() { printf '\n-- %s (%s s)\n' "$1" "$SECONDS"; }
@@ -48,7 +49,7 @@ in_namespaces() {
     unshare "${kinds[@]}" -f --kill-child sh -c 'mount -t proc proc "$0/proc" &&
         mount -t tmpfs tmpfs "$0/dev/shm" &&
         { ip link set lo up 2>/dev/null || true; } &&
-        exec env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LC_ALL=C DEBIAN_FRONTEND=noninteractive \
+        exec env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LC_ALL=C HDT_TEST_PATIENCE="$HDT_TEST_PATIENCE" DEBIAN_FRONTEND=noninteractive \
             chroot "$0" "$@"' "$root" "$@"
 }
 

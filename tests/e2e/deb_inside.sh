@@ -23,7 +23,7 @@ owner() { stat -c '%U:%G %a' "$1"; }
 as_hdt() { runuser -u hdt -- "$@"; }
 not() { ! "$@"; }
 wait_until() { # SECONDS COMMAND...
-    local end=$((SECONDS + $1))
+    local end=$((SECONDS + $1 * ${HDT_TEST_PATIENCE:-1}))
 
     shift
     until "$@"; do
@@ -109,7 +109,7 @@ optimizer: {warmup_steps: 1}
 batch: {micro_batch: 2, n_micro_batches: 4, seq_len: 32}
 plan: {min_stages: 2}
 YAML
-    check "a run over two sites" timeout 60 hdt submit --json run.json job.yaml
+    check "a run over two sites" timeout $((60 * ${HDT_TEST_PATIENCE:-1})) hdt submit --json run.json job.yaml
     same "it is done" 1 "$(grep -c '"state": *"done"' run.json)"
     same "steps" 4 "$(wc -l </var/lib/hdt/jobs/1-packaged/metrics.jsonl)"
     check "its checkpoint" test -d /var/lib/hdt/checkpoints

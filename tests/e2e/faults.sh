@@ -30,7 +30,7 @@ disturbed() { # NAME FAULT-FUNCTION
 
     quickstart "$name" "${options[@]}" &
     pid=$!
-    if wait_until 120 step_reached "$name" 2; then
+    if wait_beside "$pid" "$work/$name.log" step_reached "$name" 2; then
         $fault "$name"
     else
         fail "$name: did not reach step 2"

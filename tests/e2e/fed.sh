@@ -10,7 +10,7 @@ refused() {
     local code=$1 text=$2 got
 
     shift 2
-    timeout 60 "$@" >"$work/out" 2>"$work/err" </dev/null
+    timeout $((60 * patience)) "$@" >"$work/out" 2>"$work/err" </dev/null
     got=$?
     if [ "$got" = "$code" ] && grep -qF -- "$text" "$work/err" && [ ! -s "$work/out" ] &&
         [ "$(grep -vcE '^hint: | info: ' "$work/err")" = 1 ]; then
@@ -31,18 +31,6 @@ says() {
 not() { ! "$@"; }
 json_of() { python3 -c "import json, sys; d = json.load(sys.stdin); print($1)"; }
 gateway_of() { echo "unix:$work/$1/sock"; }
-is_running() { kill -0 "$1" 2>/dev/null; }
-has_ended() { ! kill -0 "$1" 2>/dev/null; }
-
-# ends TEXT PID SECONDS: it ends by itself within that time, with exit status 0.
-ends() {
-    if ! wait_until "$3" has_ended "$2"; then
-        fail "$1: still there after $3 s"
-        return
-    fi
-    wait "$2"
-    same "$1: exit status" 0 $?
-}
 
 stop_gateway() { # NAME
     kill "${gateway_pid[$1]}"
@@ -141,6 +129,14 @@ worker() { # SITE NAME [LINE...]: a worker with further lines of settings
     pids+=($!)
 }
 
+# A worker of which tests/support/backend_slow.c makes a slower machine: skip without that module, which
+# is no part of an installation; then one as 'worker' makes.
+slow_modules=$build/tests/support/slow/.libs
+slow_module_needed() {
+    [ -e "$slow_modules/backend_slow.so" ] || skip "no backend_slow here: 'make check TESTS=' builds it"
+}
+slow_worker() { HDT_MODULE_PATH=$slow_modules:$HDT_MODULE_PATH worker "$@" "backend: slow"; } # SITE NAME [LINE...]
+
 # As site SITE sees it: sites up, itself among them, and workers up.
 federation_has() { # SITE N-SITES N-WORKERS
     local status
@@ -220,12 +216,14 @@ with open(path, "w") as f:
 PY
 }
 
-# submit SITE NAME OPTION...: trains $work/NAME.yaml; result NAME.json, output NAME.log.
+# submit SITE NAME OPTION...: trains $work/NAME.yaml; result NAME.json, output NAME.log. Runs have their
+# own deadlines; this one is for a submitter that forgets them.
 submit() {
     local site=$1 name=$2
 
     shift 2
-    timeout 120 hdt submit --gateway "$(gateway_of "$site")" --json "$work/$name.json" "$@" \
+    : >"$work/$name.log"
+    timeout $((300 * patience)) hdt submit --gateway "$(gateway_of "$site")" --json "$work/$name.json" "$@" \
         "$work/$name.yaml" >"$work/$name.log" 2>&1 </dev/null
 }
 

@@ -9,7 +9,6 @@
 
 cd "$work" || exit 1
 section() { printf '\n-- %s (%s s)\n' "$1" "$SECONDS"; }
-at_step() { grep -q "^step $2/" "$work/$1.log" 2>/dev/null; }
 status_says() { # SITE REGEX
     hdt status --gateway "$(gateway_of "$1")" >"$work/status" 2>&1 && grep -qE -- "$2" "$work/status"
 }
@@ -43,7 +42,7 @@ job long.yaml 1000000 "plan.min_stages: 2" "codec.activations: none" "progress_t
 hdt submit --gateway "$(gateway_of a)" long.yaml >long.log 2>&1 &
 submit_pid=$!
 pids+=("$submit_pid")
-wait_until 20 at_step long 3 || fail "no step 3"
+reaches long 3 "$submit_pid"
 check "a third site does not take its workers for free" status_says c '^worker b/w0 .*busy'
 kill -STOP "${worker_pid[b/w0]}"
 check "status says which rank waits for which" wait_until 10 status_says a \
@@ -196,8 +195,9 @@ worker y w0
 expect_federation x 2 2
 job cut.yaml 1000000 "plan.min_stages: 2" "codec.activations: none" "progress_timeout: 120s"
 hdt submit --gateway "$(gateway_of x)" cut.yaml >cut.log 2>&1 &
-pids+=($!)
-wait_until 30 at_step cut 3 || fail "no step 3"
+pid=$!
+pids+=("$pid")
+reaches cut 3 "$pid"
 logs=(x/gateway.log y/gateway.log x-w0/worker.log y-w0/worker.log)
 declare -A before
 for log in "${logs[@]}"; do before[$log]=$(wc -l <$log); done

@@ -37,7 +37,6 @@ trap leave EXIT
 
 fill_disk() { dd if=/dev/zero of="$1/filler" bs=4k 2>/dev/null; } # until there is no room
 free_disk() { rm -f "$1/filler"; }
-at_step() { grep -q "^step $2/" "$work/$1.log" 2>/dev/null; }
 flip() { # FILE: one bit in its middle
     python3 - "$1" <<'PY'
 import sys
@@ -67,11 +66,11 @@ cp calm.yaml full.yaml
 sed -i 's/calm.yaml-ckpt/full.yaml-ckpt/' full.yaml
 submit a full &
 pid=$!
-check "a checkpoint is made" wait_until 30 test -e full.yaml-ckpt/latest/hdt.json
+check "a checkpoint is made" wait_beside $pid full.log test -e full.yaml-ckpt/latest/hdt.json
 fill_disk full.yaml-ckpt
 first=$(readlink full.yaml-ckpt/latest)
 check "the next one is said to fail, with what is needed and free" \
-    wait_until 30 grep -qE 'NO CHECKPOINT: .* MB are needed, .* MB are free: No space left' full.log
+    wait_beside $pid full.log grep -qE 'NO CHECKPOINT: .* MB are needed, .* MB are free: No space left' full.log
 check "the one before is what it was" hdt checkpoint verify full.yaml-ckpt
 same "and is the latest" "$first" "$(readlink full.yaml-ckpt/latest)"
 check "nothing half is left" test -z "$(find full.yaml-ckpt -name '*tmp*')"
@@ -89,7 +88,7 @@ sed -i 's/calm.yaml-ckpt/last.yaml-ckpt/; s/every: 10/every: 0/' last.yaml
 fill_disk last.yaml-ckpt
 submit a last &
 pid=$!
-check "the last checkpoint cannot be written" wait_until 40 grep -q 'NO CHECKPOINT' last.log
+check "the last checkpoint cannot be written" wait_beside $pid last.log grep -q 'NO CHECKPOINT' last.log
 free_disk last.yaml-ckpt
 wait $pid
 same "it is tried again, and written" 0 $?
@@ -107,12 +106,12 @@ cp calm.yaml logs.yaml
 sed -i 's/calm.yaml-ckpt/logs.yaml-ckpt/; s/^steps: .*/steps: 150/' logs.yaml
 submit a logs &
 pid=$!
-check "it runs" wait_until 30 at_step logs 5
+reaches logs 5 $pid
 fill_disk a/state
 saved() { hdt checkpoint list --json logs.yaml-ckpt 2>/dev/null | json_of 'd[0]["step"] if d else 0'; }
 before=$(saved)
 later() { [ "$(saved)" -gt "$((${before:-0} + 10))" ]; }
-check "training goes on" wait_until 60 later
+check "training goes on" wait_beside $pid logs.log later
 check "the gateway answers" answers a
 free_disk a/state
 wait $pid
@@ -130,8 +129,8 @@ for i in 1 2 3 4; do
     job "killed$i.yaml" 4000 "${two[@]}" "checkpoint.every: 1" "recovery.on_loss: fail"
     submit a "killed$i" &
     pid=$!
-    wait_until 30 test -e "killed$i.yaml-ckpt/latest" || fail "no checkpoint"
-    wait_until 20 eval "ls -d killed$i.yaml-ckpt/*.tmp-* >/dev/null 2>&1"
+    wait_beside $pid "killed$i.log" test -e "killed$i.yaml-ckpt/latest" || fail "no checkpoint"
+    wait_beside $pid "killed$i.log" eval "ls -d killed$i.yaml-ckpt/*.tmp-* >/dev/null 2>&1"
     sleep "0.00$((i * 2))" # the fault itself
     kill -KILL "${worker_pid[a/w0]}"
     wait $pid

@@ -27,7 +27,7 @@ MODEL = {
 WORDS = "the of and that to in he shall unto for i his a lord they be is not him them it with".split()
 ADDRESS = {"a": "10.77.0.1", "b": "10.77.0.2"}
 PATIENCE = int(os.environ.get("HDT_TEST_PATIENCE", "1"))  # more beside other tests
-PATIENCE_S = 120  # without a new step: the run hangs
+PATIENCE_S = 120 * PATIENCE  # without a new step: the run hangs
 CHECKPOINT_EVERY = 10
 
 
@@ -59,7 +59,7 @@ class Rig:
 
     def hdt(self, *args):
         done = subprocess.run(["hdt", *args], env=self.env, stdin=subprocess.DEVNULL,
-                              capture_output=True, text=True, timeout=60)
+                              capture_output=True, text=True, timeout=60 * PATIENCE)
         if done.returncode != 0:
             raise Failed(f"hdt {' '.join(args)}: {done.stderr}")
         return done.stdout
@@ -105,7 +105,7 @@ class Federation:
 
     def lab(self, *args, check=True):
         return subprocess.run([f"{self.rig.src}/scripts/wan-lab", *args], env=self.env, check=check,
-                              capture_output=True, text=True, timeout=60).stdout
+                              capture_output=True, text=True, timeout=60 * PATIENCE).stdout
 
     def start(self, what):
         """what: "a", "b" (gateways), "a/w0", "b/w0" (workers)."""
@@ -126,13 +126,13 @@ class Federation:
     def status(self):
         done = subprocess.run(["hdt", "status", "--gateway", f"unix:{self.sockets}/a.sock", "--json"],
                               env=self.env, stdin=subprocess.DEVNULL, capture_output=True, text=True,
-                              timeout=60)
+                              timeout=60 * PATIENCE)
         return json.loads(done.stdout) if done.returncode == 0 else {}
 
     def start_all(self):
         for what in "a", "b", "a/w0", "b/w0":
             self.start(what)
-        end = time.monotonic() + 60
+        end = time.monotonic() + 60 * PATIENCE
         while True:
             status = self.status()
             if sum(w["up"] for w in status.get("workers", [])) == 2:
@@ -219,6 +219,16 @@ class Federation:
                          + "".join(t for _, t in self.said[-6:]))
         with open(f"{self.dir}/result.json") as f:
             return json.load(f)
+
+    def last_lines(self):
+        """Of its submitter, gateways and workers: for a look from afar."""
+        found = []
+        for name in "submit.log", *(f"{s}/{w}.log" for s in ADDRESS for w in ("gateway", "worker")):
+            path = f"{self.dir}/{name}"
+            if os.path.exists(path):
+                with open(path, errors="replace") as f:
+                    found += [f"    {name}: {line[:300].rstrip()}" for line in f.readlines()[-12:]]
+        return found
 
     def close(self):
         if self.submitter and self.submitter.poll() is None:
@@ -429,6 +439,7 @@ def run_one(rig, kind, part, moments, reference, args, out):
         fed.close()
     if wrong:
         rig.keep = True
+        say("\n".join([f"FAILED: {kind}, part {part}: {wrong[0]}"] + fed.last_lines()))
     out.append({"wrong": wrong, "records": records, "reasons": fed.reasons})
 
 

@@ -9,7 +9,6 @@
 
 cd "$work" || exit 1
 section() { printf '\n-- %s (%s s)\n' "$1" "$SECONDS"; }
-at_step() { grep -q "^step $2/" "$work/$1.log" 2>/dev/null; }
 rank_free() { hdt status --gateway "$(gateway_of a)" | grep -c '^worker.* free ' | grep -qx "$1"; }
 
 fed_init
@@ -29,9 +28,9 @@ cp whole.yaml cut.yaml
 sed -i 's/whole.yaml-ckpt/cut-ckpt/' cut.yaml
 hdt submit --gateway "$(gateway_of a)" --json cut.json cut.yaml >cut.log 2>&1 &
 pid=$!
-wait_until 20 at_step cut 5 || fail "no step 5"
+reaches cut 5 $pid
 kill -INT $pid
-ends "interrupted submit" $pid 10
+run_ends "interrupted submit" $pid cut.log
 stopped_at=$(sed -n 's/.*checkpoint .*step-0*\([0-9]*\).*/\1/p' cut.log | tail -n 1)
 check "it stopped in the middle, at step $stopped_at" test "${stopped_at:-60}" -lt 60
 same "its state" '"stopped"' "$(field cut.json state)"
@@ -64,7 +63,7 @@ for victim in b/w0 a/w0; do
     rm -rf long.yaml-ckpt # another job's
     hdt submit --gateway "$(gateway_of a)" long.yaml >"$log.log" 2>&1 &
     pid=$!
-    wait_until 20 at_step "$log" 3 || fail "no step 3"
+    reaches "$log" 3 $pid
     kill -9 "${worker_pid[$victim]}"
     begin=$EPOCHREALTIME
     check "the submitter ends within 5 s of the end of $victim" wait_until 5 has_ended $pid
@@ -98,9 +97,9 @@ for fallen in b a; do
     sed -i "s/calm.yaml-ckpt/$log-ckpt/" "$log.yaml"
     hdt submit --gateway "$(gateway_of a)" --json "$log.json" "$log.yaml" >"$log.log" 2>&1 &
     pid=$!
-    wait_until 20 at_step "$log" 20 || fail "no step 20"
+    reaches "$log" 20 $pid
     restart "$fallen"
-    ends "the run in which $fallen was killed" $pid 60
+    run_ends "the run in which $fallen was killed" $pid "$log.log"
     same "its weights" "$(field calm.json weights_digest)" "$(field "$log.json" weights_digest)"
     same "the losses of all 400 steps" "$(field calm.json loss)" "$(field "$log.json" loss)"
     check "each has its line" metrics_whole "$(sed -n 's/^metrics  *//p' "$log.log")" 400
@@ -178,7 +177,7 @@ started() { grep -qE 'step [0-9]+/' "$work/$1.log" 2>/dev/null; }
         pid=$!
         set +m
         groups+=("$pid")
-        wait_until 60 started "int-$how" || fail "int-$how did not start"
+        wait_beside "$pid" "int-$how.log" started "int-$how" || fail "int-$how did not start"
         if [ $how = both ]; then
             check "a second one beside it" quickstart beside --sites 2 --steps 2 --data "$work/text.txt" $(options)
             leftovers_before=$(left_processes int-both)

@@ -10,7 +10,6 @@
 cd "$work" || exit 1
 section() { printf '\n-- %s (%s s)\n' "$1" "$SECONDS"; }
 seconds_since() { echo "$EPOCHREALTIME - $1" | bc; }
-at_step() { grep -q "^step $2/" "$1.log" 2>/dev/null; }
 run_of() { echo a/state/jobs/*-"$1"; }
 metrics() { cat "$(run_of "$1")"/metrics.jsonl; }
 has_restarted() { [ "$(metrics "$1" 2>/dev/null | grep -c '"restart"')" -ge "${2:-1}" ]; }
@@ -59,7 +58,7 @@ trains_again() { # NAME [EPOCH]
 }
 
 ends_as() { # NAME: the run ends by itself, with the bits of the calm one
-    ends "$1: the run" "$pid" 40
+    run_ends "$1: the run" "$pid" "$1.log"
     same "$1: losses and weights" "$(bits "$1")" "$reference"
 }
 
@@ -99,7 +98,7 @@ expect_federation a 2 2
 
 section "calm"
 begin calm
-ends "calm: the run" $pid 40
+run_ends "calm: the run" "$pid" calm.log
 reference=$(bits calm)
 echo "   $reference"
 
@@ -107,7 +106,7 @@ section "a worker dies in a step"
 for victim in b/w0 a/w0; do
     name=step-${victim%/*}
     begin "$name"
-    wait_until 20 at_step "$name" 25 || fail "$name: no step 25"
+    reaches "$name" 25 "$pid"
     kill9 $victim
     told "$name"
     check "$name: it is said what is waited for" grep -q "worker $victim is lost" a/gateway.log
@@ -118,7 +117,7 @@ done
 
 section "a worker dies and is back at once"
 begin at-once
-wait_until 20 at_step at-once 25 || fail "at-once: no step 25"
+reaches at-once 25 "$pid"
 kill9 b/w0
 worker_again b/w0
 trains_again at-once
@@ -128,7 +127,7 @@ section "in a checkpoint"
 for victim in a/w0 b/w0; do
     name=save-${victim%/*}
     begin "$name" "checkpoint.every: 5"
-    wait_until 20 at_step "$name" 12 || fail "$name: no step 12"
+    reaches "$name" 12 "$pid"
     until compgen -G "$name.yaml-ckpt/step-*.tmp-*" >/dev/null || has_ended $pid; do :; done
     kill9 $victim
     worker_again $victim
@@ -138,7 +137,7 @@ done
 
 section "in the preparation"
 begin prepared
-wait_until 20 grep -q "preparing" prepared.log
+wait_beside "$pid" prepared.log grep -q "preparing" prepared.log || fail "prepared: it is not"
 kill9 b/w0
 worker_again b/w0
 ends_as prepared
@@ -147,7 +146,7 @@ section "at the end"
 for victim in a/w0 b/w0; do
     name=end-${victim%/*}
     begin "$name"
-    wait_until 30 grep -q "finishing" "$name.log"
+    wait_beside "$pid" "$name.log" grep -q "finishing" "$name.log" || fail "$name: no end"
     kill9 $victim
     worker_again $victim
     ends_as "$name"
@@ -155,7 +154,7 @@ done
 
 section "a worker dies with the coordinator's gateway"
 begin both
-wait_until 20 at_step both 25 || fail "both: no step 25"
+reaches both 25 "$pid"
 kill9 b/w0
 gateway_kill a
 back=$EPOCHREALTIME
@@ -166,7 +165,7 @@ ends_as both
 
 section "everything dies at once"
 begin all
-wait_until 20 at_step all 25 || fail "all: no step 25"
+reaches all 25 "$pid"
 kill9 a/w0 b/w0
 gateway_kill a
 gateway_kill b
@@ -194,7 +193,7 @@ check "70 jobs" serves
 
 section "what a user asks of a job that waits"
 begin stopped
-wait_until 20 at_step stopped 25 || fail "stopped: no step 25"
+reaches stopped 25 "$pid"
 kill9 b/w0
 told stopped
 check "stop" eval 'hdt stop --gateway "$(gateway_of a)" >stop.out'
@@ -206,7 +205,7 @@ worker_again b/w0
 
 section "a job that is not to wait"
 begin unforgiving "recovery.on_loss: fail"
-wait_until 20 at_step unforgiving 12 || fail "unforgiving: no step 12"
+reaches unforgiving 12 "$pid"
 kill9 b/w0
 check "the submitter ends within 5 s" wait_until 5 has_ended "$pid"
 check "it names the worker" grep -q "^hdt: worker b/w0 is lost: " unforgiving.log
@@ -214,11 +213,11 @@ check "it names the worker" grep -q "^hdt: worker b/w0 is lost: " unforgiving.lo
 section "a worker that does not come back"
 worker_again b/w0
 begin shrunk "recovery.wait: 2s"
-wait_until 20 at_step shrunk 12 || fail "shrunk: no step 12"
+reaches shrunk 12 "$pid"
 worker a w1
 kill9 b/w0
 told shrunk
-wait_until 30 steps_of_epoch shrunk 2 || fail "shrunk: no step without b/w0"
+wait_beside "$pid" shrunk.log steps_of_epoch shrunk 2 || fail "shrunk: no step without b/w0"
 check "shrunk: it is said who is missing and who goes on" \
     grep -Eq "b/w0 did not come back in [0-9]+ s: .* blocks on a/w., a/w.; " shrunk.log
 ends_as shrunk
@@ -228,7 +227,7 @@ worker_again b/w0
 
 section "a worker that cannot be done without"
 begin held "recovery.wait: 2s" "plan.cut: [\"a/w0=3\", \"b/w0=3\"]"
-wait_until 20 at_step held 12 || fail "held: no step 12"
+reaches held 12 "$pid"
 kill9 b/w0
 why_not() { grep -q "it cannot go on without b/w0: " held.log; }
 check "held: it is said why" wait_until 20 why_not
@@ -240,7 +239,7 @@ kill "${worker_pid[a/w1]}" # so that b/w0 has a part in it
 wait "${worker_pid[a/w1]}" 2>/dev/null
 expect_federation a 2 2
 begin damaged
-wait_until 20 at_step damaged 35 || fail "damaged: no step 35"
+reaches damaged 35 "$pid"
 kill9 b/w0
 told damaged
 newest=$(find damaged.yaml-ckpt -maxdepth 1 -name "step-*[0-9]" | sort | tail -1)

@@ -11,7 +11,6 @@ command -v python3 >/dev/null || skip "no python3"
 cd "$work" || exit 1
 seed=${HDT_E2E_SEED:-$RANDOM}
 echo "seed $seed (HDT_E2E_SEED)"
-at_step() { grep -q "^step $2/" "$work/$1.log" 2>/dev/null; }
 
 fed_init
 fed_data
@@ -39,10 +38,11 @@ disturbed() { # NAME FUNCTION: the run while sessions are reset, and while the f
     sed -i "s/calm.yaml-ckpt/$name-ckpt/" "$name.yaml"
     submit a "$name" &
     pid=$!
-    wait_until 20 at_step "$name" 3 || fail "$name: no step 3"
+    pids+=("$pid")
+    reaches "$name" 3 "$pid"
     touch resetting
     $2 "$name"
-    ends "$name" "$pid" 100
+    run_ends "$name" "$pid" "$name.log"
     rm -f resetting
     same "$name: losses and weights" "$(result_of calm)" "$(result_of "$name")"
     check "$name: its lines" metrics_whole "$(sed -n 's/^metrics  *//p' "$name.log")" 1000

@@ -42,14 +42,14 @@ for mode in random http silent loris tls wrong; do
     options=()
     [ $mode = tls ] && options=(--cert "$work/foreign-tls" --threads 2)
     [ $mode = wrong ] && options=(--cert "$work/x-tls" --site x --federation lab)
-    nice -n 19 "$attack" $mode "$(wan_of a)" --seconds 100 "${options[@]}" >/dev/null &
+    nice -n 19 "$attack" $mode "$(wan_of a)" --seconds $((100 * patience)) "${options[@]}" >/dev/null &
     attackers+=($!)
     pids+=($!)
 done
-nice -n 19 "$attack" http "$(lan_of a)" --seconds 100 >/dev/null &
+nice -n 19 "$attack" http "$(lan_of a)" --seconds $((100 * patience)) >/dev/null &
 attackers+=($!)
 pids+=($!)
-nice -n 19 "$attack" silent "$(http_of a | sed 's,http://,,')" --seconds 100 >/dev/null &
+nice -n 19 "$attack" silent "$(http_of a | sed 's,http://,,')" --seconds $((100 * patience)) >/dev/null &
 attackers+=($!)
 pids+=($!)
 counted() { [ "$(refused_by "$@")" -ge 20 ] 2>/dev/null; }

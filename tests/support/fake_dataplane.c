@@ -11,7 +11,7 @@ static struct {
     json_t *sent; /* [{"to", "msg"}] */
     char failing[32];
     enum hdt_status failing_status;
-    size_t n_flows, n_jobs_closed, n_rechecks;
+    size_t n_flows, n_jobs_closed, n_rechecks, n_probes;
     struct hdt_peer_stats peer;
 } fake;
 
@@ -55,6 +55,11 @@ size_t fake_dataplane_n_jobs_closed(void)
 size_t fake_dataplane_n_rechecks(void)
 {
     return fake.n_rechecks;
+}
+
+size_t fake_dataplane_n_probes(void)
+{
+    return fake.n_probes;
 }
 
 void fake_dataplane_reset(void)
@@ -135,6 +140,7 @@ void hdt_dataplane_probe(struct hdt_dataplane *dp, const char *site, uint64_t by
     (void)site;
     (void)bytes;
     (void)timeout_ms;
+    fake.n_probes++;
 }
 
 size_t hdt_dataplane_peer_stats(struct hdt_dataplane *dp, struct hdt_peer_stats *stats, size_t cap)

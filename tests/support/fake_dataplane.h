@@ -14,6 +14,7 @@ void fake_dataplane_fail(const char *to, enum hdt_status status);
 size_t fake_dataplane_n_flows(void);
 size_t fake_dataplane_n_jobs_closed(void);
 size_t fake_dataplane_n_rechecks(void);
+size_t fake_dataplane_n_probes(void);
 /* The only peer that there are figures of, until the next reset. */
 void fake_dataplane_set_peer(const struct hdt_peer_stats *peer);
 void fake_dataplane_reset(void);

@@ -257,6 +257,32 @@ Test(control, a_busy_worker_is_not_given_a_second_job)
     cr_expect_str_eq(hdt_ctl_error_to("2"), "EEXIST");
 }
 
+/* A session that ended a moment ago is no reason to refuse a job: its site is told when it is back.
+ */
+Test(control, a_job_is_taken_while_a_session_is_opened_anew)
+{
+    const struct hdt_error why = {.status = HDT_ELINK, .msg = "connection lost"};
+    struct hdt_gwjob *job;
+
+    hdt_federation_peer_down(&hdt_ctl_gw, "b", &why);
+    job = hdt_gwjob_find(&hdt_ctl_gw, hdt_ctl_submit());
+    hdt_ctl_answer_ready("1", "a/w0");
+    cr_expect_null(fake_dataplane_take("b", "assign"));
+    hdt_ctl_peer_up("b");
+    hdt_ctl_answer_ready("b", "b/w0");
+    cr_expect_eq(job->state, HDT_GWJOB_RUNNING);
+}
+
+Test(control, a_job_is_refused_while_a_site_stays_away)
+{
+    const struct hdt_error why = {.status = HDT_ELINK, .msg = "connection lost"};
+
+    hdt_federation_peer_down(&hdt_ctl_gw, "b", &why);
+    hdt_federation_site(&hdt_ctl_gw, "b")->since_us -= hdt_ctl_gw.deadlines.reopen_us;
+    hdt_ctl_from_client(HDT_CTL_OPERATOR, hdt_ctl_submit_msg());
+    cr_expect_str_eq(hdt_ctl_error_to("2"), "EPEER");
+}
+
 static json_t *flow_open_msg(uint32_t job, int flow, const char *end, const struct hdt_plan *plan)
 {
     const struct hdt_plan_flow *f = &plan->flows[flow];
@@ -465,8 +491,8 @@ Test(control, jobs_that_are_over_are_forgotten_in_the_end)
     LL_COUNT(hdt_ctl_gw.jobs, job, n_jobs);
     cr_expect_eq(n_jobs, 40, "their workers have not answered yet");
     why.status = HDT_EPEER;
-    hdt_route_lost(&hdt_ctl_gw, "a", &why);
-    hdt_route_lost(&hdt_ctl_gw, "b", &why);
+    hdt_route_lost(&hdt_ctl_gw, "a", NULL, &why);
+    hdt_route_lost(&hdt_ctl_gw, "b", NULL, &why);
     hdt_coordinator_tick(&hdt_ctl_gw);
     LL_COUNT(hdt_ctl_gw.jobs, job, n_jobs);
     cr_expect_eq(n_jobs, 32);

@@ -167,6 +167,29 @@ Test(dataplane_faults, probe_measures_the_link, .timeout = 60)
     hdt_rig_close(&rig);
 }
 
+/* What was on its way is lost: nobody is to wait until the probe's deadline for it. */
+Test(dataplane_faults, a_probe_ends_with_its_session, .timeout = 60)
+{
+    struct hdt_peer_stats stats = {0};
+    struct rig_proxy *proxy;
+    struct rig rig;
+
+    proxy = open_behind_proxy(&rig, 0, 30000);
+    hdt_rig_wait_peer(&rig, 0, 1, &stats);
+    hdt_rig_proxy_hold(proxy, true);
+    hdt_dataplane_probe(rig.sites[0].dp, "site-b", 8 << 20, 600000);
+    hdt_rig_proxy_reset(proxy);
+    hdt_rig_wait_count(&rig.sites[0].n_probed, 1);
+    cr_expect_eq(rig.sites[0].probed_bytes_per_s, 0);
+    hdt_rig_proxy_hold(proxy, false);
+    hdt_rig_wait_count(&rig.sites[0].n_up, 2);
+    hdt_dataplane_probe(rig.sites[0].dp, "site-b", 8 << 20, 600000);
+    hdt_rig_wait_count(&rig.sites[0].n_probed, 2);
+    cr_expect_gt(rig.sites[0].probed_bytes_per_s, 0);
+    hdt_rig_close(&rig);
+    hdt_rig_proxy_close(proxy);
+}
+
 /* ---- strangers ---- */
 
 static uint64_t strangers(struct rig *rig)

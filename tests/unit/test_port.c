@@ -400,6 +400,8 @@ Test(port, the_last_checkpoint_is_known_when_its_report_is_given_up)
     cr_expect_eq(json_integer_value(json_object_get(body, "step")), 20);
     json_decref(body);
     cr_expect_null(hdt_port_last_checkpoint(ports[0], 1));
+    hdt_port_checkpoint_forget(ports[0]); /* another job of that number begins */
+    cr_expect_null(hdt_port_last_checkpoint(ports[0], 1234567));
 }
 
 /* Connections are reset, reports refused and lost, at random; each comes once and in order. */

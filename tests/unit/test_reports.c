@@ -8,6 +8,7 @@
 #include "gateway/member.h"
 #include "gateway/recovery.h"
 #include "src/base/buf.h"
+#include "src/base/file.h"
 #include "src/core/msg.h"
 #include "tests/support/control_rig.h"
 
@@ -186,6 +187,30 @@ Test(reports, what_cannot_be_written_is_not_acknowledged)
     say_step(job->job, 2, 2, 2);
     cr_expect_eq(acknowledged("1"), 2);
     expect_lines(path, 2);
+    free(path);
+}
+
+/* Nobody would say it again. */
+Test(reports, a_line_of_the_coordinator_waits_for_room)
+{
+    struct hdt_gwjob *job = hdt_ctl_run();
+    struct hdt_journal *whole = job->metrics;
+    char *path = metrics_path(job);
+    struct hdt_buf text = {0};
+    struct hdt_error err = {0};
+    const char *at;
+
+    cr_assert_eq(hdt_journal_open("/dev/full", &job->metrics, &err), HDT_OK, "%s", err.msg);
+    hdt_gwjob_metrics_note(job, json_pack("{s:s}", "event", "replan"));
+    hdt_gwjob_metrics_note(job, json_pack("{s:s}", "event", "restart"));
+    hdt_journal_close(job->metrics);
+    job->metrics = whole; /* there is room again */
+    say_step(job->job, 1, 1, 1);
+    cr_expect_eq(acknowledged("1"), 1);
+    cr_assert_eq(hdt_file_read(path, 4096, &text, &err), HDT_OK, "%s", err.msg);
+    at = strstr((char *)text.data, "replan");
+    cr_assert(at && (at = strstr(at, "restart")) && strstr(at, "loss"), "%s", (char *)text.data);
+    hdt_buf_release(&text);
     free(path);
 }
 

@@ -515,7 +515,7 @@ struct counter {
     unsigned n_placed, n_records, n_sent;
     size_t payload_len;
     struct hdt_error why;
-    bool is_closed;
+    bool is_closed, forgets;
 };
 
 static enum hdt_status count_place(struct hdt_stream *stream, void *user,
@@ -529,7 +529,7 @@ static enum hdt_status count_place(struct hdt_stream *stream, void *user,
     (void)err;
     counter->n_placed++;
     counter->payload_len = payload_len;
-    *buf = counter->buf;
+    *buf = counter->forgets ? NULL : counter->buf;
     return HDT_OK;
 }
 
@@ -543,7 +543,7 @@ static enum hdt_status count_record(struct hdt_stream *stream, void *user,
     (void)frame;
     (void)err;
     cr_expect_eq(passed_fd, -1);
-    cr_expect_eq(buf, counter->n_placed ? counter->buf : NULL);
+    cr_expect_eq(buf, counter->n_placed && !counter->forgets ? counter->buf : NULL);
     counter->n_records++;
     return HDT_OK;
 }
@@ -572,18 +572,18 @@ static const struct hdt_stream_events count_events = {.up = order_up,
                                                       .closed = count_closed};
 
 /* A DATA record is followed by its frame on a link that copies, by nothing on one that shares. */
-static void data_record(bool is_copied)
+static void data_record(bool is_copied, bool is_forgotten)
 {
-    static uint8_t payload[5000];
+    static uint8_t payload[100000];
+    const uint32_t len = is_forgotten ? sizeof(payload) : 5000; /* more than is read at once */
     struct hdt_engine *engine;
     struct hdt_stream *streams[2];
-    struct counter counters[2] = {{.n_placed = 0}};
+    struct counter counters[2] = {{.n_placed = 0}, {.forgets = is_forgotten}};
     struct hdt_stream_conf conf = {.name = "data", .foreign_lengths_are_frames = is_copied};
-    struct hdt_record record = {
-        .frame = {.kind = HDT_FRAME_DATA, .len = sizeof(payload), .frame_len = sizeof(payload)},
-        .payload = is_copied ? payload : NULL,
-        .payload_len = is_copied ? sizeof(payload) : 0,
-        .passed_fd = -1};
+    struct hdt_record record = {.frame = {.kind = HDT_FRAME_DATA, .len = len, .frame_len = len},
+                                .payload = is_copied ? payload : NULL,
+                                .payload_len = is_copied ? len : 0,
+                                .passed_fd = -1};
     int fds[2];
 
     cr_assert_eq(hdt_engine_open(NULL, &engine, NULL), HDT_OK);
@@ -594,9 +594,10 @@ static void data_record(bool is_copied)
             HDT_OK);
     }
     hdt_stream_send(streams[0], &record, false);
-    while (counters[1].n_records < 1 || counters[0].n_sent < 1) {
+    while ((counters[1].n_records < 1 || counters[0].n_sent < 1) && !counters[1].is_closed) {
         hdt_engine_run_once(engine, 1000);
     }
+    cr_expect_eq(counters[1].n_records, 1u);
     cr_expect_eq(counters[1].n_placed, is_copied ? 1u : 0u);
     cr_expect_eq(counters[1].payload_len, record.payload_len);
     hdt_stream_close(streams[0], NULL);
@@ -611,8 +612,13 @@ static void data_record(bool is_copied)
 
 Test(stream, data_records_carry_bytes_only_where_memory_is_not_shared)
 {
-    data_record(true);
-    data_record(false);
+    data_record(true, false);
+    data_record(false, false);
+}
+
+Test(stream, what_place_does_not_want_is_read_and_forgotten)
+{
+    data_record(true, true);
 }
 
 /* A peer that dies with half a record sent, under TLS: no close_notify, the socket just ends. */

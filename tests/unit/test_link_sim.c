@@ -1,0 +1,173 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The data plane over a simulated network: a few seeds of each class of faults and of mixtures.
+ * tests/support/link_sim_run plays a thousand. A run that fails says its seed; with
+ * HDT_TEST_SEED (and HDT_TEST_FAULTS, as it said) link_sim_run plays that one again.
+ */
+#include "config.h"
+
+#include "tests/support/link_sim_impl.h"
+
+#include <criterion/criterion.h>
+
+/* The sum of what happened with the seeds from `from` on. */
+static struct hdt_sim_outcome play(unsigned faults, uint64_t from, unsigned n_seeds)
+{
+    struct hdt_sim_outcome sum = {0}, one;
+    uint64_t seed;
+
+    for (seed = from; seed < from + n_seeds; seed++) {
+        hdt_sim_run(seed, faults, &one);
+        cr_assert_gt(one.n_frames, 0u);
+        sum.n_frames += one.n_frames;
+        sum.n_faults += one.n_faults;
+        sum.sent_chunks += one.sent_chunks;
+        sum.resent_chunks += one.resent_chunks;
+        sum.dup_chunks += one.dup_chunks;
+        sum.bad_chunks += one.bad_chunks;
+        sum.n_sessions += one.n_sessions;
+        sum.n_stream_losses += one.n_stream_losses;
+    }
+    return sum;
+}
+
+/* What does not have to happen does not. */
+Test(link_sim, a_calm_network_repeats_nothing, .timeout = 60)
+{
+    const struct hdt_sim_outcome sum = play(0, 1, 4);
+
+    cr_expect_eq(sum.resent_chunks, 0u);
+    cr_expect_eq(sum.dup_chunks, 0u);
+    cr_expect_eq(sum.bad_chunks, 0u);
+}
+
+Test(link_sim, losses_and_unlike_streams, .timeout = 60)
+{
+    const struct hdt_sim_outcome sum = play(HDT_SIM_LOSS | HDT_SIM_SKEW, 10, 3);
+
+    cr_expect_eq(sum.bad_chunks, 0u);
+}
+
+Test(link_sim, resets_within_records, .timeout = 60)
+{
+    const struct hdt_sim_outcome sum = play(HDT_SIM_RESET, 20, 3);
+
+    cr_expect_gt(sum.n_stream_losses, 0u);
+    cr_expect_gt(sum.resent_chunks, 0u);
+}
+
+Test(link_sim, cuts_of_both_directions_and_of_one, .timeout = 60)
+{
+    play(HDT_SIM_CUT, 30, 2);
+    play(HDT_SIM_HALF_OPEN, 32, 2);
+}
+
+Test(link_sim, connections_that_are_forgotten, .timeout = 60)
+{
+    const struct hdt_sim_outcome sum = play(HDT_SIM_FORGET, 40, 3);
+
+    cr_expect_gt(sum.n_sessions, 0u);
+}
+
+Test(link_sim, gateways_that_die_and_stop, .timeout = 60)
+{
+    play(HDT_SIM_KILL, 50, 2);
+    play(HDT_SIM_POWER, 52, 2);
+    play(HDT_SIM_PAUSE, 54, 2);
+}
+
+Test(link_sim, workers_that_come_back_and_are_slow, .timeout = 60)
+{
+    play(HDT_SIM_WORKER, 60, 2);
+    play(HDT_SIM_SLOW, 62, 2);
+}
+
+Test(link_sim, damage_is_found_and_mended, .timeout = 60)
+{
+    const struct hdt_sim_outcome sum = play(HDT_SIM_FLIP, 70, 3);
+
+    cr_expect_gt(sum.bad_chunks, 0u);
+    cr_expect_gt(sum.resent_chunks, 0u);
+}
+
+Test(link_sim, chunks_that_come_twice_count_once, .timeout = 60)
+{
+    const struct hdt_sim_outcome sum = play(HDT_SIM_TWICE, 80, 3);
+
+    cr_expect_gt(sum.dup_chunks, 0u);
+    cr_expect_eq(sum.bad_chunks, 0u);
+}
+
+Test(link_sim, epochs_dials_and_crowded_processors, .timeout = 60)
+{
+    play(HDT_SIM_EPOCH, 90, 2);
+    play(HDT_SIM_DIALS, 92, 2);
+    play(HDT_SIM_CROWD, 94, 2);
+}
+
+Test(link_sim, mixtures, .timeout = 60)
+{
+    bool is_given;
+    const uint64_t seed = hdt_sim_seed(1000, &is_given);
+
+    play(hdt_sim_faults(HDT_SIM_DRAWN), seed, is_given ? 1 : 6);
+}
+
+/* Whatever a seed does, it does again. */
+Test(link_sim, a_seed_is_a_run, .timeout = 60)
+{
+    struct hdt_sim_outcome first, second, other;
+
+    hdt_sim_run(7, HDT_SIM_FAULTS_ALL, &first);
+    hdt_sim_run(7, HDT_SIM_FAULTS_ALL, &second);
+    hdt_sim_run(8, HDT_SIM_FAULTS_ALL, &other);
+    cr_expect_eq(first.digest, second.digest);
+    cr_expect_eq(first.n_events, second.n_events);
+    cr_expect_neq(first.digest, other.digest);
+}
+
+/* ---- what the simulation found, one by one ---- */
+
+static void forget_when_half_is_done(struct sim_plan *plan, unsigned how)
+{
+    unsigned i;
+
+    for (i = 0; i < plan->n_sites; i++) {
+        plan->sites[i].n_streams = 3;
+    }
+    plan->n_faults = 1;
+    plan->faults[0] = (struct sim_fault_plan){
+        .kind = HDT_SIM_FORGET, .per_mille = 500, .a = 0, .b = 1, .how = how | 1};
+}
+
+static void forget_control(struct sim_plan *plan)
+{
+    forget_when_half_is_done(plan, 0);
+}
+
+static void forget_bulk(struct sim_plan *plan)
+{
+    forget_when_half_is_done(plan, SIM_FORGET_CONTROL);
+}
+
+/* Something in between acknowledges stream 0 and passes nothing on, while chunks pass. */
+Test(link_sim, a_control_stream_that_hangs_alone_is_noticed, .timeout = 60)
+{
+    struct hdt_sim_outcome outcome;
+
+    for (uint64_t seed = 1; seed <= 3; seed++) {
+        hdt_sim_run_adapted(seed, 0, forget_control, &outcome);
+        cr_expect_gt(outcome.n_sessions, 2u);
+    }
+}
+
+/* The other way round: heartbeats of stream 0 pass, and no chunk on any other. */
+Test(link_sim, bulk_streams_that_all_hang_are_noticed, .timeout = 60)
+{
+    struct hdt_sim_outcome outcome;
+
+    for (uint64_t seed = 1; seed <= 3; seed++) {
+        hdt_sim_run_adapted(seed, 0, forget_bulk, &outcome);
+        cr_expect_gt(outcome.n_stream_losses, 0u);
+    }
+}

@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Profiles on a machine that stands still now and then: the cpu backend, with halts in it. */
+#include "config.h"
+
+#include "runtime/cpu/cpu_device.h"
+#include "runtime/profile.h"
+
+#include <criterion/criterion.h>
+#include <time.h>
+
+#define HALT_S 0.5
+
+static struct hdt_backend halting;
+static int n_waits, halt_at, n_halts;
+
+/* As if something else had the processor: of the waits from halt_at on, n_halts take so long. */
+static enum hdt_status halting_wait(struct hdt_stream *stream, struct hdt_error *err)
+{
+    const struct timespec halt = {.tv_nsec = (long)(HALT_S * 1e9)};
+
+    if (n_waits >= halt_at && n_waits < halt_at + n_halts) {
+        nanosleep(&halt, NULL);
+    }
+    n_waits++;
+    return hdt_backend_cpu.stream_wait(stream, err);
+}
+
+static const struct hdt_profile_shape shape = {.model = {.V = 64,
+                                                         .C = 32,
+                                                         .L = 2,
+                                                         .NH = 2,
+                                                         .NKV = 1,
+                                                         .HS = 16,
+                                                         .F = 64,
+                                                         .T = 32,
+                                                         .rms_norm_eps = 1e-5f},
+                                               .micro_batch = 1,
+                                               .seq_len = 16};
+
+static void measure(struct hdt_profile *profile)
+{
+    const struct hdt_device_conf conf = {.n_threads = 1};
+    struct hdt_device *device;
+    struct hdt_error err = {0};
+
+    halting = hdt_backend_cpu;
+    halting.stream_wait = halting_wait;
+    n_waits = 0;
+    cr_assert_eq(hdt_backend_cpu.device_open(&conf, &device, &err), HDT_OK, "%s", err.msg);
+    cr_assert_eq(hdt_profile_measure(&halting, device, &shape, profile, &err), HDT_OK, "%s",
+                 err.msg);
+    hdt_backend_cpu.device_close(device);
+}
+
+/* Wherever the halts fall, a unit of this model takes nowhere near as long as one of them. */
+Test(profile, a_machine_that_stands_still_for_a_moment_is_not_believed, .timeout = 120)
+{
+    struct hdt_profile p;
+
+    n_halts = 2;
+    for (halt_at = 21; halt_at <= 27; halt_at += 3) { /* in the first runs of a block, by and by */
+        measure(&p);
+        cr_expect_lt(p.embed_fwd_s + p.embed_bwd_s, HALT_S / 4, "halt at %d", halt_at);
+        cr_expect_lt(p.block_fwd_s + p.block_bwd_s, HALT_S / 4, "halt at %d", halt_at);
+        cr_expect_lt(p.head_fwd_s + p.head_bwd_s, HALT_S / 4, "halt at %d", halt_at);
+    }
+}
