@@ -358,13 +358,14 @@ static enum hdt_err open_with(const struct hdt_channel_conf *conf, struct hdt_er
     return code;
 }
 
-static void test_joining(void)
+static void joining_rank(int rank)
 {
     static const char *const members[] = {"a", "b", "nowhere"}, *const twice[] = {"a", "a"};
     static const char *const alone[] = {"a"};
     struct hdt_channel_conf conf = HDT_CHANNEL_CONF_INIT;
     struct hdt_error_info error;
 
+    (void)rank;
     conf.name = "joining";
     conf.members = members;
     conf.n_members = 3;
@@ -457,7 +458,7 @@ int main(void)
     run_pair(killed_rank, 1);
     run_pair(leaves_rank, 0);
     run_pair(aborts_rank, 0);
-    test_joining();
+    CHAN_CHECK(chan_rig_join(chan_rig_fork(joining_rank, 0), 60));
     run_pair(tls_rank, 0);
     chan_rig_close();
     return chan_rig_n_failed > 0;
