@@ -260,8 +260,8 @@ static bool doorman_is_door(const struct hdt_doorman *doorman, const void *ptr)
            (const char *)ptr < (const char *)(doorman->doors + HDT_LISTENER_COUNT);
 }
 
-/* One event may free the caller of another: callers are looked at first, and one has one event. */
-static void doorman_serve(struct hdt_doorman *doorman, const struct epoll_event *events, int n)
+/* Before it is looked for what woke us: whatever is offered after that wakes us again. */
+static void doorman_woken(struct hdt_doorman *doorman, const struct epoll_event *events, int n)
 {
     uint64_t count;
     int i;
@@ -269,7 +269,17 @@ static void doorman_serve(struct hdt_doorman *doorman, const struct epoll_event 
     for (i = 0; i < n; i++) {
         if (events[i].data.ptr == NULL) {
             (void)!read(doorman->wake_fd, &count, sizeof(count));
-        } else if (!doorman_is_door(doorman, events[i].data.ptr)) {
+        }
+    }
+}
+
+/* One event may free the caller of another: callers are looked at first, and one has one event. */
+static void doorman_serve(struct hdt_doorman *doorman, const struct epoll_event *events, int n)
+{
+    int i;
+
+    for (i = 0; i < n; i++) {
+        if (events[i].data.ptr != NULL && !doorman_is_door(doorman, events[i].data.ptr)) {
             caller_look(doorman, events[i].data.ptr,
                         (events[i].events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) != 0);
         }
@@ -306,6 +316,7 @@ static void *doorman_main(void *arg)
                                  doorman_has_work(doorman) ? TICK_US / HDT_US_PER_MS : -1);
         const int64_t now_us = hdt_clock_now_us();
 
+        doorman_woken(doorman, events, n);
         doorman_take_offers(doorman);
         hdt_doorman_take_verdicts(doorman);
         doorman_serve(doorman, events, n);
