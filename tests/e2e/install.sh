@@ -93,7 +93,8 @@ done
 # ---- the library, for C99 and for C++ ----
 read -ra flags < <(pkg-config --cflags --libs hdt)
 check "header" test -f "$includedir/hdt.h"
-check "a C99 program" "${CC:-cc}" -std=c99 -pedantic -Wall -Wextra -Werror -o c99 \
+read -ra cc <<<"${CC:-cc}" # "ccache gcc"
+check "a C99 program" "${cc[@]}" -std=c99 -pedantic -Wall -Wextra -Werror -o c99 \
     "$docdir/examples/example_status.c" "${flags[@]}"
 if command -v c++ >/dev/null; then
     check "a C++ program" c++ -Wall -Wextra -pedantic -Werror -o cxx -x c++ \
