@@ -84,6 +84,11 @@ void hdt_channel_set_state(struct channel_end *end, enum channel_end_state state
 /* All that joined here have left in order: nobody is told. */
 void hdt_channel_close_if_left(struct hdt_gateway *gw, struct hdt_gwchannel *channel);
 
+/* ---- channel_join.c ---- */
+
+/* [[flow, frames]]: what the member of this rank has taken of flows that end at it? */
+bool hdt_channel_taken_is_right(const json_t *taken, json_int_t rank);
+
 /* ---- channel_tell.c ---- */
 
 /* Tell other sites what is true here; `ask`: and have them answer with what is true there. */

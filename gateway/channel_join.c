@@ -288,8 +288,7 @@ void hdt_channel_join(struct hdt_gateway *gw, const json_t *msg)
 
 /* ---- leaving ---- */
 
-/* [[flow, frames]]: what the end has taken of flows that end at it. */
-static bool taken_is_right(const json_t *taken, json_int_t rank)
+bool hdt_channel_taken_is_right(const json_t *taken, json_int_t rank)
 {
     const json_t *item;
     size_t i;
@@ -328,7 +327,7 @@ static void end_leave(struct hdt_gateway *gw, struct hdt_gwchannel *channel, uns
         hdt_channel_close_if_left(gw, channel);
         return;
     }
-    end->taken = taken_is_right(taken, rank) ? json_incref(taken) : NULL;
+    end->taken = hdt_channel_taken_is_right(taken, rank) ? json_incref(taken) : NULL;
     hdt_channel_set_state(end, END_CLOSED, "");
     hdt_channel_tell_sites(gw, channel, false);
     hdt_channel_tell_programs(gw, channel);

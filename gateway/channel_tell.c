@@ -173,7 +173,7 @@ static bool end_take_over(struct hdt_gateway *gw, struct hdt_gwchannel *channel,
 
     if (json_is_true(json_object_get(item, "closed"))) {
         if (end->state != END_CLOSED && channel->up) {
-            end->taken = json_is_array(taken) ? json_incref(taken) : NULL;
+            end->taken = hdt_channel_taken_is_right(taken, rank) ? json_incref(taken) : NULL;
             hdt_channel_set_state(end, END_CLOSED, "");
             hdt_channel_tell_programs(gw, channel);
         } else if (!channel->up) {
