@@ -11,6 +11,9 @@
 #include "compress/kernels.h"
 #include "compress/kernels_avx2.h"
 
+#ifdef HDT_KERNELS_AVX2
+# include <cpuid.h>
+#endif
 #include <math.h>
 #include <string.h>
 
@@ -307,11 +310,21 @@ static const struct hdt_kernels *const tables[] = {
 #endif
 };
 
+#ifdef HDT_KERNELS_AVX2
+/* Not every compiler that has __builtin_cpu_supports knows F16C by name. */
+static bool cpu_has_f16c(void)
+{
+    unsigned a, b, c = 0, d;
+
+    return __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C) != 0;
+}
+#endif
+
 const struct hdt_kernels *const *hdt_kernels_all(size_t *n)
 {
     *n = 1;
 #ifdef HDT_KERNELS_AVX2
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c")) {
+    if (__builtin_cpu_supports("avx2") && cpu_has_f16c()) {
         *n = 2;
     }
 #endif

@@ -538,7 +538,7 @@ struct chan_slot *hdt_chan_flow_peek(struct hdt_flow *flow, uint64_t i)
     if (!slot->is_checked && slot->xxh3 != 0 &&
         (uint32_t)slot->xxh3 != (uint32_t)XXH3_64bits(slot->mem, slot->len)) {
         hdt_error_set(&why, HDT_ECRC, "frame %llu of flow %08x was damaged on its way",
-                      (unsigned long long)(flow->acked + i), flow->number);
+                      (unsigned long long)flow->acked + i, flow->number);
         hdt_gwlink_break(flow->channel->link, &why);
         return NULL;
     }

@@ -555,7 +555,7 @@ enum hdt_err hdt_flow_open(struct hdt_channel *ch, const struct hdt_flow_conf *g
 
 enum hdt_err hdt_flow_close(struct hdt_flow *flow, struct hdt_error_info *error)
 {
-    struct hdt_request *flush;
+    struct hdt_request *flush, *request = NULL;
     struct hdt_channel *ch;
     enum hdt_err code;
 
@@ -568,9 +568,9 @@ enum hdt_err hdt_flow_close(struct hdt_flow *flow, struct hdt_error_info *error)
     pthread_mutex_unlock(&ch->lock);
     flush = hdt_chan_request_new(ch, REQUEST_FLUSH);
     flush->flow = flow;
-    code = request_begin(flush, &flush, error);
-    if (code == HDT_ERR_NONE) {
-        code = hdt_wait(&flush, NULL, error);
+    code = request_begin(flush, &request, error);
+    if (request) {
+        code = hdt_wait(&request, NULL, error);
     }
     if (code == HDT_ERR_NONE && flow->is_src) { /* nobody reads there any more */
         pthread_mutex_lock(&ch->lock);
