@@ -44,6 +44,7 @@ struct rig_flow {
 
 struct rig_end {
     uint64_t next, acked, credit; /* src: next to hand over; dst: next expected */
+    uint64_t most;                /* src: the largest `next` so far */
     bool is_synced;
     bool ack_due;
     uint64_t offset; /* of slot 0 in the pool */

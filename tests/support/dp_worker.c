@@ -277,13 +277,14 @@ static bool worker_on_record(struct rig_worker *worker)
     if (frame.kind == HDT_FRAME_ACK) {
         struct rig_end *end = &worker->src[frame.flow];
 
-        RIG_CHECK(frame.seq >= end->acked && frame.seq <= end->next, "flow %u: ACK %llu of %llu",
-                  frame.flow, (unsigned long long)frame.seq, (unsigned long long)end->next);
+        RIG_CHECK(frame.seq >= end->acked && frame.seq <= end->most, "flow %u: ACK %llu of %llu",
+                  frame.flow, (unsigned long long)frame.seq, (unsigned long long)end->most);
         end->acked = frame.seq;
         end->credit = frame.offset;
-        if (!end->is_synced) {
+        /* The rest again; but for what was on its way and is there now. */
+        if (!end->is_synced || end->next < frame.seq) {
             end->is_synced = true;
-            end->next = frame.seq; /* the rest again */
+            end->next = frame.seq;
         }
     }
     return true;
@@ -300,6 +301,7 @@ static bool worker_submit(struct rig_worker *worker, unsigned idx)
         uint8_t *slot = worker_slot(worker, end, flow, end->next);
 
         frame.seq = end->next++;
+        end->most = end->next > end->most ? end->next : end->most;
         frame.frame_len = frame_len(worker->rig, idx, frame.seq);
         frame.raw_len = frame.frame_len * 2;
         frame.dtype = HDT_DTYPE_BF16;
