@@ -8,12 +8,16 @@
 
 #include <stdatomic.h>
 
-#define HDT_ENGINE_TIMERS_MAX 4096
+#define HDT_ENGINE_TIMERS_MAX  4096
+#define HDT_ENGINE_FDS_MAX     (1 << 16) /* descriptors with a higher number: EMFILE */
+#define HDT_ENGINE_WOULD_BLOCK INT64_MIN /* no result of any operation */
 
 enum hdt_io_state {
     HDT_IO_IDLE = 0,
-    HDT_IO_WAITING, /* in a queue of the back-end */
-    HDT_IO_FINISHED /* in the list below; `done` follows */
+    HDT_IO_WAITING,    /* in a queue of the back-end */
+    HDT_IO_FLYING,     /* in a queue, and the kernel has it (io_uring) */
+    HDT_IO_CANCELLING, /* the same, and the kernel was told to give it back */
+    HDT_IO_FINISHED    /* in the list below; `done` follows */
 };
 
 struct hdt_engine {
@@ -32,6 +36,21 @@ struct hdt_engine {
 };
 
 extern const struct hdt_engine_ops hdt_engine_epoll;
+extern const struct hdt_engine_ops hdt_engine_uring; /* in builds with liburing */
+
+/* Operations of one descriptor and direction, in order of submission. */
+struct hdt_io_queue {
+    struct hdt_io *first, *last;
+};
+
+enum hdt_fd_family { HDT_FD_UNKNOWN = 0, HDT_FD_UNIX, HDT_FD_OTHER };
+
+/* What a back-end knows of a descriptor; it has an array of them by number, zero at first. */
+struct hdt_engine_fd {
+    struct hdt_io_queue in, out;
+    uint32_t registered; /* epoll: EPOLLIN, EPOLLOUT */
+    enum hdt_fd_family family;
+};
 
 /* Set up and tear down the common part. */
 enum hdt_status hdt_engine_base_init(struct hdt_engine *engine, const struct hdt_engine_ops *ops,
@@ -46,5 +65,18 @@ size_t hdt_engine_timers_left(const struct hdt_engine *engine);
 
 /* Take the wake-up back. */
 void hdt_engine_woken(struct hdt_engine *engine);
+
+/* ---- engine_try.c ---- */
+
+/* Try `io` now, without blocking: its result, -errno, or HDT_ENGINE_WOULD_BLOCK. A descriptor that
+ * is accepted gets a fresh state. is_first: CONNECT begins, later ones look whether it is done. */
+int64_t hdt_engine_try(struct hdt_engine_fd *fds, struct hdt_io *io, bool is_first);
+
+bool hdt_engine_fd_is_unix(struct hdt_engine_fd *state, int fd);
+bool hdt_io_is_output(const struct hdt_io *io);
+struct hdt_io_queue *hdt_io_queue_of(struct hdt_engine_fd *fds, const struct hdt_io *io);
+/* The operation is HDT_IO_WAITING from here. */
+void hdt_io_queue_append(struct hdt_io_queue *queue, struct hdt_io *io);
+void hdt_io_queue_remove(struct hdt_io_queue *queue, struct hdt_io *io);
 
 #endif /* HDT_NET_ENGINE_IMPL_H */
