@@ -44,8 +44,9 @@ struct hdt_dataplane_conf {
     uint64_t memory_bytes;          /* bound on chunk buffers and frames of clients without shm */
     uint64_t rate_bits_per_s;       /* cap to all peers; 0 = none */
     const char *congestion;         /* "" = the kernel's */
+    const char *engine;             /* as hdt_engine_open takes it; NULL: the default */
     struct hdt_deadlines deadlines; /* of this site; of a session: of the larger knob of the two */
-    const struct hdt_engine_ops *stepped; /* NULL: threads, and the best engine here. Else neither:
+    const struct hdt_engine_ops *stepped; /* NULL: threads, and that engine. Else neither:
                                              its owner does their work (gateway/dpstep.h) */
 };
 
@@ -216,7 +217,7 @@ struct hdt_dataplane_stats {
     /* CPU time of this process for a byte of a probe, sent and received; 0: none was made. */
     double probe_send_s_per_byte, probe_recv_s_per_byte;
     uint64_t events_queued;
-    const char *engine; /* "epoll" */
+    const char *engine; /* "epoll", "io_uring" */
 };
 void hdt_dataplane_stats(struct hdt_dataplane *dp, struct hdt_dataplane_stats *stats);
 

@@ -16,6 +16,7 @@
 #include "src/base/watchdog.h"
 #include "src/core/channel_id.h"
 #include "src/net/addr.h"
+#include "src/net/engine.h"
 #include "src/net/tls.h"
 
 #include <argp.h>
@@ -440,6 +441,19 @@ static enum hdt_status gateway_listen(struct hdt_gateway *gw, struct hdt_error *
     return HDT_OK;
 }
 
+/* Which engine moves the bytes; said once, with the reason. */
+static const char *gateway_choose_engine(const struct hdt_gateway *gw)
+{
+    struct hdt_engine_choice choice;
+
+    hdt_engine_choose(hdt_gateway_engine_names[gw->conf.data.engine], &choice);
+    if (choice.refused.status != HDT_OK) {
+        hdt_log_failure(HDT_LOG_WARN, &choice.refused);
+    }
+    hdt_log_info("I/O engine %s: %s", choice.name, choice.why);
+    return choice.name;
+}
+
 static enum hdt_status gateway_open_dataplane(struct hdt_gateway *gw, struct hdt_error *err)
 {
     const struct hdt_dataplane_conf conf = {
@@ -456,6 +470,7 @@ static enum hdt_status gateway_open_dataplane(struct hdt_gateway *gw, struct hdt
         .memory_bytes = gw->conf.data.memory,
         .rate_bits_per_s = gw->conf.wan.rate,
         .congestion = gw->conf.wan.congestion,
+        .engine = gateway_choose_engine(gw),
         .deadlines = gw->deadlines,
     };
 

@@ -186,8 +186,9 @@ enum hdt_status hdt_iothreads_start(struct hdt_dataplane *dp, struct hdt_error *
         dp->io[i].tick.user = &dp->io[i];
         dp->io[i].rate.fire = iothread_rate;
         dp->io[i].rate.user = &dp->io[i];
-        HDT_TRY(dp->conf.stepped != NULL ? dp->conf.stepped->open(&dp->io[i].engine, err)
-                                         : hdt_engine_open(NULL, &dp->io[i].engine, err));
+        HDT_TRY(dp->conf.stepped != NULL
+                    ? dp->conf.stepped->open(&dp->io[i].engine, err)
+                    : hdt_engine_open(dp->conf.engine, &dp->io[i].engine, err));
     }
     for (i = 0; i < dp->n_io; i++) {
         HDT_TRY(iothread_start(&dp->io[i], err));

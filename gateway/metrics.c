@@ -113,6 +113,11 @@ static void metrics_build(struct hdt_gateway *gw, struct hdt_buf *out, const cha
     hdt_metrics_label(out, "protocol", protocol);
     hdt_metrics_label(out, "engine", engine);
     hdt_metrics_end(out, 1);
+    hdt_metrics_head(out, "hdt_engine_info", "gauge",
+                     "Always 1; what moves the bytes of all streams, as label.");
+    hdt_metrics_begin(out, gw, "hdt_engine_info");
+    hdt_metrics_label(out, "engine", engine);
+    hdt_metrics_end(out, 1);
 }
 
 static void metrics_gateway(struct hdt_gateway *gw, struct hdt_buf *out,

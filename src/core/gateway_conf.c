@@ -63,7 +63,13 @@ static const struct hdt_conf_row http_rows[] = {
     HDT_CONF_END,
 };
 
+const char *const hdt_gateway_engine_names[] = {"auto", "epoll", "io_uring", NULL};
+
 static const struct hdt_conf_row data_rows[] = {
+    HDT_CONF_ENUM(struct hdt_gateway_data_conf, engine, "auto", hdt_gateway_engine_names,
+                  "How the kernel is asked to move bytes. auto: both are tried for some "
+                  "milliseconds at the start, and the one that needs less CPU time here is taken. "
+                  "Where io_uring is refused, epoll serves."),
     HDT_CONF_INT(struct hdt_gateway_data_conf, io_threads, "1", 1, 64,
                  "Threads that move bytes between sockets; each drives its own streams."),
     HDT_CONF_INT(struct hdt_gateway_data_conf, codec_threads, "1", 1, 64,

@@ -41,7 +41,11 @@ struct hdt_gateway_http_conf {
     char *listen; /* STRING ["127.0.0.1:7421"]: /status and /metrics; "": off */
 };
 
+/* "auto", then the engines of src/net/engine.h. */
+extern const char *const hdt_gateway_engine_names[];
+
 struct hdt_gateway_data_conf {
+    int engine;            /* ENUM hdt_gateway_engine_names [auto] */
     int64_t io_threads;    /* INT [1] 1..64 */
     int64_t codec_threads; /* INT [1] 1..64 */
     uint64_t memory; /* BYTES ["512MiB"] 16MiB..1TiB: chunk buffers and frames of TCP workers */

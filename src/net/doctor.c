@@ -4,6 +4,7 @@
 #include "src/net/doctor.h"
 #include "src/base/buf.h"
 #include "src/base/cgroup.h"
+#include "src/net/engine.h"
 #include "src/net/identity.h"
 
 #include <dirent.h>
@@ -18,9 +19,6 @@
 #include <sys/statvfs.h>
 #include <sys/timex.h>
 #include <unistd.h>
-#ifdef HAVE_LIBURING
-# include <liburing.h>
-#endif
 #ifdef HAVE_VERBS
 # include <infiniband/verbs.h>
 #endif
@@ -159,53 +157,21 @@ static void check_files(json_t *checks)
                    "%llu may be open at once", (unsigned long long)limit.rlim_cur);
 }
 
-#ifdef HAVE_LIBURING
-/* Who refused, and what to do. */
-static const char *uring_remedy(const char *root, int errnum, char *why, size_t cap)
+/* What the gateway would meet. */
+static void check_io_uring(json_t *checks)
 {
-    char disabled[16];
+    struct hdt_engine *engine = NULL;
+    struct hdt_error err = {0};
 
-    file_line(root, "/proc/sys/kernel/io_uring_disabled", disabled, sizeof(disabled));
-    if (errnum == EPERM && disabled[0] != '\0' && disabled[0] != '0') {
-        snprintf(why, cap, "kernel.io_uring_disabled is %s", disabled);
-        return "sysctl kernel.io_uring_disabled=0; epoll serves meanwhile";
-    }
-    if (errnum == EPERM || errnum == EACCES) {
-        snprintf(why, cap, "a seccomp filter or the container forbids it");
-        return "allow io_uring_setup in the container's seccomp profile; epoll serves meanwhile";
-    }
-    if (errnum == ENOSYS) {
-        snprintf(why, cap, "this kernel, or a seccomp filter, has no io_uring");
-        return "a kernel from 5.11 on; epoll serves meanwhile";
-    }
-    if (errnum == ENOMEM) {
-        snprintf(why, cap, "too little memory may be locked");
-        return "LimitMEMLOCK=infinity in the service; epoll serves meanwhile";
-    }
-    snprintf(why, cap, "%s", strerror(errnum));
-    return "epoll serves meanwhile";
-}
-#endif
-
-static void check_io_uring(json_t *checks, const char *root)
-{
-#ifdef HAVE_LIBURING
-    struct io_uring ring;
-    char why[128];
-    const char *remedy;
-    int rc = io_uring_queue_init(4, &ring, 0);
-
-    if (rc == 0) {
-        io_uring_queue_exit(&ring);
+    if (!hdt_engine_built_in(1)) {
+        hdt_doctor_add(checks, "io_uring", "ok", "",
+                       "not built in (--with-liburing); epoll is used");
+    } else if (hdt_engine_open("io_uring", &engine, &err) == HDT_OK) {
         hdt_doctor_add(checks, "io_uring", "ok", "", "may be used");
-        return;
+    } else {
+        hdt_doctor_add(checks, "io_uring", "warn", err.hint, "%s", err.msg);
     }
-    remedy = uring_remedy(root, -rc, why, sizeof(why));
-    hdt_doctor_add(checks, "io_uring", "warn", remedy, "refused: %s", why);
-#else
-    (void)root;
-    hdt_doctor_add(checks, "io_uring", "ok", "", "not built in (--with-liburing); epoll is used");
-#endif
+    hdt_engine_close(engine);
 }
 
 static void check_congestion(json_t *checks, const char *root)
@@ -442,7 +408,7 @@ void hdt_doctor_machine(json_t *checks, const struct hdt_doctor_machine *machine
     }
     check_memlock(checks);
     check_files(checks);
-    check_io_uring(checks, machine->root);
+    check_io_uring(checks);
     check_congestion(checks, machine->root);
     check_cores(checks, machine, &cgroup);
     check_memory(checks, machine, &cgroup);

@@ -22,30 +22,33 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-/* Fastest first. */
-static const struct hdt_engine_ops *const engines[] = {&hdt_engine_epoll};
+/* First the one that works everywhere. */
+static const struct hdt_engine_ops *const engines[] = {
+    &hdt_engine_epoll,
+#ifdef HAVE_LIBURING
+    &hdt_engine_uring,
+#endif
+};
 
 enum { N_ENGINES = sizeof(engines) / sizeof(engines[0]) };
 
+const char *hdt_engine_built_in(unsigned i)
+{
+    return i < N_ENGINES ? engines[i]->name : NULL;
+}
+
 enum hdt_status hdt_engine_open(const char *name, struct hdt_engine **engine, struct hdt_error *err)
 {
-    enum hdt_status status = HDT_ENOTSUP;
-
     for (int i = 0; i < N_ENGINES; i++) {
-        if (name && strcmp(name, engines[i]->name) != 0) {
-            continue;
-        }
-        status = engines[i]->open(engine, err);
-        if (status == HDT_OK || name) {
-            return status;
+        if (!name || strcmp(name, engines[i]->name) == 0) {
+            return engines[i]->open(engine, err);
         }
     }
-    if (name) {
-        hdt_error_set(err, HDT_ENOTSUP,
-                      "cannot open I/O engine '%s': this build has no such engine", name);
-        hdt_error_hint(err, "use '%s'", engines[N_ENGINES - 1]->name);
-    }
-    return status;
+    hdt_error_set(err, HDT_ENOTSUP, "cannot open I/O engine '%s': this build has no such engine",
+                  name);
+    hdt_error_hint(err, "use '%s'%s", engines[0]->name,
+                   strcmp(name, "io_uring") == 0 ? ", or build --with-liburing" : "");
+    return HDT_ENOTSUP;
 }
 
 void hdt_engine_close(struct hdt_engine *engine)
@@ -88,7 +91,7 @@ void hdt_engine_submit(struct hdt_engine *engine, struct hdt_io *io)
 
 void hdt_engine_cancel(struct hdt_engine *engine, struct hdt_io *io)
 {
-    if (io->state_ == HDT_IO_WAITING) {
+    if (io->state_ == HDT_IO_WAITING || io->state_ == HDT_IO_FLYING) {
         engine->ops->cancel(engine, io);
     }
 }

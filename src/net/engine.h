@@ -75,10 +75,22 @@ struct hdt_engine_ops {
     void (*run_once)(struct hdt_engine *engine, int64_t timeout_us);
 };
 
-/* Open the engine called `name`, or the best one that works here when NULL. HDT_ENOTSUP, HDT_EIO.
- */
+/* Open the engine called `name`; NULL: epoll, which works everywhere. HDT_ENOTSUP: this build,
+ * kernel or container has none of that name, with cause and remedy. HDT_EIO. */
 enum hdt_status hdt_engine_open(const char *name, struct hdt_engine **engine,
                                 struct hdt_error *err);
+/* Names of the engines of this build; NULL after the last. */
+const char *hdt_engine_built_in(unsigned i);
+
+struct hdt_engine_choice {
+    const char *name;         /* what hdt_engine_open takes */
+    char why[160];            /* for a log: "io_uring: 0.071 CPU-s a GB here, epoll 0.080" */
+    struct hdt_error refused; /* HDT_OK: nothing was; else why the engine wanted is not to be had */
+};
+/* Choose by `setting`: "epoll", "io_uring" or "auto". The latter lets each engine move some MiB
+ * over loopback, which takes some ten ms, and takes the one that needs less CPU time. Always gives
+ * an engine that opens here. Not for a thread that serves. */
+void hdt_engine_choose(const char *setting, struct hdt_engine_choice *choice);
 /* No io may be in flight. NULL is allowed. */
 void hdt_engine_close(struct hdt_engine *engine);
 const char *hdt_engine_name(const struct hdt_engine *engine);

@@ -122,6 +122,7 @@ void hdt_rig_open(struct rig *rig, unsigned n_sites)
         .chunk_bytes = 64 << 10,
         .memory_bytes = 128 << 20,
         .congestion = "",
+        .engine = getenv("HDT_TEST_ENGINE"),
     };
     hdt_deadlines_derive(&rig->conf.deadlines, HDT_DEADLINES_KNOB_MIN_MS, 0);
     for (i = 0; i < n_sites; i++) {
@@ -288,9 +289,7 @@ static int site_listen(const char *text, char *got, size_t got_cap)
     return fd;
 }
 
-/* The calling thread, and those that it makes, are in this namespace from now on. Returns
- * a descriptor of the one that it was in, -1 when it stays. */
-static int netns_enter(const char *name)
+int hdt_rig_netns_enter(const char *name)
 {
     char path[128];
     int was, fd;
@@ -306,7 +305,7 @@ static int netns_enter(const char *name)
     return was;
 }
 
-static void netns_back(int was)
+void hdt_rig_netns_back(int was)
 {
     if (was >= 0) {
         RIG_CHECK(setns(was, CLONE_NEWNET) == 0, "cannot leave a namespace");
@@ -317,7 +316,7 @@ static void netns_back(int was)
 static void site_open(struct rig_site *site)
 {
     struct hdt_dataplane_conf conf = site->rig->conf;
-    const int was = netns_enter(site->netns);
+    const int was = hdt_rig_netns_enter(site->netns);
     struct hdt_error err = {0};
 
     conf.site = site->name;
@@ -332,7 +331,7 @@ static void site_open(struct rig_site *site)
         site->dp, HDT_LISTENER_LAN_TLS,
         site_listen(site->lan[0] ? site->lan : "127.0.0.1:0", site->lan, sizeof(site->lan)));
     hdt_dataplane_listen(site->dp, HDT_LISTENER_LAN_UNIX, site_listen(site->sock, NULL, 0));
-    netns_back(was);
+    hdt_rig_netns_back(was);
     site->wan_port = hdt_rig_port(site->wan);
     atomic_store(&site->stop, false);
     RIG_CHECK(pthread_create(&site->main_thread, NULL, site_main, site) == 0, "no thread");

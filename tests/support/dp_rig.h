@@ -113,6 +113,11 @@ uint64_t hdt_rig_frames_total(const struct rig *rig);
 uint64_t hdt_rig_frames_done(struct rig *rig);
 unsigned hdt_rig_random(unsigned *state);
 void hdt_rig_sleep_ms(int ms);
+/* The calling thread, and those that it makes, are in this network namespace from now on. Returns a
+ * descriptor of the one that it was in, for hdt_rig_netns_back; -1 when `name` is NULL: it stays.
+ */
+int hdt_rig_netns_enter(const char *name);
+void hdt_rig_netns_back(int was);
 /* Port of "host:port". */
 int hdt_rig_port(const char *address);
 /* Folder of a bundle: certificate of another site or role. */

@@ -2,7 +2,7 @@
 /*
  * Threads that meet at engines: two engines on threads of their own, each with plain and TLS
  * streams in full use, and threads that post to both all the while. To be built with
- * --enable-sanitize=thread; without it it is an ordinary test.
+ * --enable-sanitize=thread; without it it is an ordinary test. HDT_TEST_ENGINE names the engine.
  */
 #include "config.h"
 
@@ -12,6 +12,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 
@@ -93,7 +94,7 @@ static void round_run(struct tls_pair *tls, bool *is_ok)
     for (int i = 0; i < N_ENGINES; i++) {
         loops[i].tls = tls;
         loops[i].is_tls = i > 0;
-        HDT_ASSERT(hdt_engine_open(NULL, &loops[i].engine, NULL) == HDT_OK);
+        HDT_ASSERT(hdt_engine_open(getenv("HDT_TEST_ENGINE"), &loops[i].engine, NULL) == HDT_OK);
         pthread_create(&loops[i].thread, NULL, loop_main, &loops[i]);
     }
     for (int i = 0; i < N_POSTERS; i++) {
@@ -112,9 +113,16 @@ static void round_run(struct tls_pair *tls, bool *is_ok)
 
 int main(void)
 {
+    struct hdt_engine *engine = NULL;
+    struct hdt_error err = {0};
     struct tls_pair tls;
     bool is_ok = true;
 
+    if (hdt_engine_open(getenv("HDT_TEST_ENGINE"), &engine, &err) != HDT_OK) {
+        printf("tsan_engine: %s\n", err.msg);
+        return 77;
+    }
+    hdt_engine_close(engine);
     hdt_tls_pair_init(&tls);
     round_run(&tls, &is_ok);
     hdt_tls_pair_release(&tls);

@@ -4,8 +4,10 @@
 #include "src/net/engine.h"
 #include "src/net/addr.h"
 #include "src/base/clock.h"
+#include "tests/support/stream_end.h"
 
 #include <criterion/criterion.h>
+#include <criterion/parameterized.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <netinet/in.h>
@@ -17,13 +19,49 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-static struct hdt_engine *engine_open(void)
+/* Twice the number of an engine; odd: over TCP, where the test does not care which socket it has.
+ */
+static int engine_ids[] = {0, 1, 2, 3};
+
+static size_t engine_count(void)
 {
+    return hdt_engine_built_in(1) ? 4 : 2;
+}
+
+/* A test that each engine of this build has to pass. */
+#define ENGINE_TEST(test_, ...)                                                                    \
+ ParameterizedTestParameters(engine, test_)                                                        \
+ {                                                                                                 \
+  return cr_make_param_array(int, engine_ids, engine_count());                                     \
+ }                                                                                                 \
+ ParameterizedTest(int *id, engine, test_, __VA_ARGS__)
+
+static struct hdt_engine *engine_open(int id)
+{
+    const char *name = hdt_engine_built_in((unsigned)id / 2);
     struct hdt_engine *engine = NULL;
     struct hdt_error err = {0};
 
-    cr_assert_eq(hdt_engine_open(NULL, &engine, &err), HDT_OK, "%s", err.msg);
+    if (hdt_engine_open(name, &engine, &err) != HDT_OK) {
+        cr_assert_geq(id, 2, "%s", err.msg);
+        cr_skip_test("%s: %s", name, err.msg);
+    }
+    cr_expect_str_eq(hdt_engine_name(engine), name);
     return engine;
+}
+
+/* Connected sockets that hold less than a MiB. */
+static void pair_open(int id, int fds[2])
+{
+    int len = 64 << 10;
+
+    if (id % 2 == 0) {
+        cr_assert_eq(socketpair(AF_UNIX, SOCK_STREAM, 0, fds), 0);
+        return;
+    }
+    hdt_tcp_pair(fds);
+    cr_assert_eq(setsockopt(fds[1], SOL_SOCKET, SO_SNDBUF, &len, sizeof(len)), 0);
+    cr_assert_eq(setsockopt(fds[0], SOL_SOCKET, SO_RCVBUF, &len, sizeof(len)), 0);
 }
 
 /* What an operation ended with. */
@@ -68,24 +106,23 @@ Test(engine, unknown_names_are_refused_with_a_remedy)
     struct hdt_engine *engine = NULL;
     struct hdt_error err = {0};
 
-    cr_expect_eq(hdt_engine_open("io_uring", &engine, &err), HDT_ENOTSUP);
-    cr_expect(strstr(err.msg, "io_uring") && strstr(err.hint, "epoll"), "%s; %s", err.msg,
-              err.hint);
+    cr_expect_eq(hdt_engine_open("kqueue", &engine, &err), HDT_ENOTSUP);
+    cr_expect(strstr(err.msg, "kqueue") && strstr(err.hint, "epoll"), "%s; %s", err.msg, err.hint);
     cr_assert_eq(hdt_engine_open("epoll", &engine, &err), HDT_OK);
     cr_expect_str_eq(hdt_engine_name(engine), "epoll");
     hdt_engine_close(engine);
     hdt_engine_close(NULL);
 }
 
-Test(engine, receives_before_and_after_the_bytes_are_there)
+ENGINE_TEST(receives_before_and_after_the_bytes_are_there, .timeout = 60)
 {
-    struct hdt_engine *engine = engine_open();
+    struct hdt_engine *engine = engine_open(*id);
     struct outcome got = {0};
     char buf[16] = "";
     int fds[2];
     struct hdt_io io;
 
-    cr_assert_eq(socketpair(AF_UNIX, SOCK_STREAM, 0, fds), 0);
+    pair_open(*id, fds);
     io = io_of(HDT_IO_RECV, fds[0], buf, sizeof(buf), &got);
     cr_assert_eq(write(fds[1], "early", 5), 5);
     hdt_engine_submit(engine, &io);
@@ -110,17 +147,17 @@ Test(engine, receives_before_and_after_the_bytes_are_there)
 
 /* Several operations on one descriptor finish in order; long sends are cut where the kernel cuts.
  */
-Test(engine, queued_operations_keep_their_order)
+ENGINE_TEST(queued_operations_keep_their_order, .timeout = 60)
 {
     enum { N = 8, LEN = 1 << 20 };
-    struct hdt_engine *engine = engine_open();
+    struct hdt_engine *engine = engine_open(*id);
     struct outcome sent = {0}, got[N] = {{0}};
     static char big[LEN], parts[N][4];
     struct hdt_io send, recvs[N];
     int fds[2];
     size_t n_taken = 0;
 
-    cr_assert_eq(socketpair(AF_UNIX, SOCK_STREAM, 0, fds), 0);
+    pair_open(*id, fds);
     for (int i = 0; i < N; i++) {
         recvs[i] = io_of(HDT_IO_RECV, fds[0], parts[i], 4, &got[i]);
         hdt_engine_submit(engine, &recvs[i]);
@@ -150,16 +187,16 @@ Test(engine, queued_operations_keep_their_order)
     hdt_engine_close(engine);
 }
 
-Test(engine, blocked_sends_go_on_when_there_is_room)
+ENGINE_TEST(blocked_sends_go_on_when_there_is_room, .timeout = 60)
 {
-    struct hdt_engine *engine = engine_open();
+    struct hdt_engine *engine = engine_open(*id);
     struct outcome sent = {0};
     static char bytes[1 << 18];
     struct hdt_io io;
     int fds[2];
     unsigned n = 0;
 
-    cr_assert_eq(socketpair(AF_UNIX, SOCK_STREAM, 0, fds), 0);
+    pair_open(*id, fds);
     io = io_of(HDT_IO_SEND, fds[1], bytes, sizeof(bytes), &sent);
     for (;;) {
         hdt_engine_submit(engine, &io);
@@ -176,15 +213,15 @@ Test(engine, blocked_sends_go_on_when_there_is_room)
     hdt_engine_close(engine);
 }
 
-Test(engine, cancel_tells_later_and_only_what_waits)
+ENGINE_TEST(cancel_tells_later_and_only_what_waits, .timeout = 60)
 {
-    struct hdt_engine *engine = engine_open();
+    struct hdt_engine *engine = engine_open(*id);
     struct outcome first = {0}, second = {0};
     char a[4], b[4];
     struct hdt_io one, two;
     int fds[2];
 
-    cr_assert_eq(socketpair(AF_UNIX, SOCK_STREAM, 0, fds), 0);
+    pair_open(*id, fds);
     one = io_of(HDT_IO_RECV, fds[0], a, 4, &first);
     two = io_of(HDT_IO_RECV, fds[0], b, 4, &second);
     hdt_engine_submit(engine, &one);
@@ -210,9 +247,9 @@ Test(engine, cancel_tells_later_and_only_what_waits)
     hdt_engine_close(engine);
 }
 
-Test(engine, accepts_and_connects)
+ENGINE_TEST(accepts_and_connects, .timeout = 60)
 {
-    struct hdt_engine *engine = engine_open();
+    struct hdt_engine *engine = engine_open(*id);
     struct outcome accepted = {0}, connected = {0}, refused = {0};
     struct hdt_addr addr, there;
     struct hdt_io accept_io, connect_io;
@@ -254,9 +291,9 @@ Test(engine, accepts_and_connects)
     hdt_engine_close(engine);
 }
 
-Test(engine, descriptors_travel_over_unix_sockets)
+ENGINE_TEST(descriptors_travel_over_unix_sockets, .timeout = 60)
 {
-    struct hdt_engine *engine = engine_open();
+    struct hdt_engine *engine = engine_open(*id);
     struct outcome sent = {0}, got = {0};
     struct hdt_io send, recv;
     struct stat mine, theirs;
@@ -287,9 +324,9 @@ Test(engine, descriptors_travel_over_unix_sockets)
     hdt_engine_close(engine);
 }
 
-Test(engine, readable_is_level)
+ENGINE_TEST(readable_is_level, .timeout = 60)
 {
-    struct hdt_engine *engine = engine_open();
+    struct hdt_engine *engine = engine_open(*id);
     struct outcome got = {0};
     uint64_t count = 1;
     int fd = eventfd(0, EFD_NONBLOCK);
@@ -312,9 +349,9 @@ Test(engine, readable_is_level)
 }
 
 /* A number that comes back for another socket after forget. */
-Test(engine, descriptor_numbers_may_come_back)
+ENGINE_TEST(descriptor_numbers_may_come_back, .timeout = 60)
 {
-    struct hdt_engine *engine = engine_open();
+    struct hdt_engine *engine = engine_open(*id);
 
     for (int i = 0; i < 3; i++) {
         struct outcome got = {0};
@@ -335,9 +372,9 @@ Test(engine, descriptor_numbers_may_come_back)
     hdt_engine_close(engine);
 }
 
-Test(engine, bad_descriptors_fail_in_order)
+ENGINE_TEST(bad_descriptors_fail_in_order, .timeout = 60)
 {
-    struct hdt_engine *engine = engine_open();
+    struct hdt_engine *engine = engine_open(*id);
     struct outcome got = {0};
     char buf[4];
     struct hdt_io io = io_of(HDT_IO_RECV, -1, buf, 4, &got);
@@ -367,9 +404,9 @@ static void timer_note(struct hdt_engine *engine, struct hdt_timer *timer)
     n_fired++;
 }
 
-Test(engine, timers_fire_once_in_order_and_not_early)
+ENGINE_TEST(timers_fire_once_in_order_and_not_early, .timeout = 60)
 {
-    struct hdt_engine *engine = engine_open();
+    struct hdt_engine *engine = engine_open(*id);
     int64_t now_us = hdt_clock_now_us();
     unsigned seed = (unsigned)now_us, n_armed = 0;
 
@@ -406,9 +443,9 @@ static void timer_again(struct hdt_engine *engine, struct hdt_timer *timer)
     hdt_engine_timer_arm(engine, timer, 0);
 }
 
-Test(engine, a_timer_that_arms_itself_for_the_past_does_not_hold_the_loop)
+ENGINE_TEST(a_timer_that_arms_itself_for_the_past_does_not_hold_the_loop, .timeout = 60)
 {
-    struct hdt_engine *engine = engine_open();
+    struct hdt_engine *engine = engine_open(*id);
     struct hdt_timer timer = {.fire = timer_again};
 
     hdt_engine_timer_arm(engine, &timer, 0);
@@ -460,9 +497,9 @@ static void *poster_main(void *arg)
     return NULL;
 }
 
-Test(engine, posts_of_many_threads_run_in_their_order, .timeout = 60)
+ENGINE_TEST(posts_of_many_threads_run_in_their_order, .timeout = 60)
 {
-    struct hdt_engine *engine = engine_open();
+    struct hdt_engine *engine = engine_open(*id);
     pthread_t threads[N_POSTERS];
 
     for (int i = 0; i < N_POSTERS; i++) {
@@ -487,9 +524,9 @@ static void post_own(struct hdt_engine *engine, struct hdt_task *task)
     }
 }
 
-Test(engine, posts_from_its_own_thread_wake_it, .timeout = 30)
+ENGINE_TEST(posts_from_its_own_thread_wake_it, .timeout = 30)
 {
-    struct hdt_engine *engine = engine_open();
+    struct hdt_engine *engine = engine_open(*id);
     struct hdt_task task = {.run = post_own};
 
     hdt_engine_post(engine, &task);
@@ -499,4 +536,26 @@ Test(engine, posts_from_its_own_thread_wake_it, .timeout = 30)
     hdt_engine_stop(engine);
     hdt_engine_run(engine);
     hdt_engine_close(engine);
+}
+
+/* The choice opens here, says why, and what a build has not got is said with its remedy. */
+Test(engine, a_choice_opens_and_says_why, .timeout = 60)
+{
+    static const char *const settings[] = {"auto", "epoll", "io_uring"};
+
+    for (size_t i = 0; i < sizeof(settings) / sizeof(settings[0]); i++) {
+        struct hdt_engine_choice choice;
+        struct hdt_engine *engine = NULL;
+
+        hdt_engine_choose(settings[i], &choice);
+        cr_expect_neq(choice.why[0], '\0');
+        cr_assert_eq(hdt_engine_open(choice.name, &engine, NULL), HDT_OK, "%s", choice.name);
+        if (choice.refused.status != HDT_OK) {
+            cr_expect_str_eq(choice.name, "epoll");
+            cr_expect(choice.refused.msg[0] && choice.refused.hint[0]);
+        } else if (i > 0) {
+            cr_expect_str_eq(choice.name, settings[i]);
+        }
+        hdt_engine_close(engine);
+    }
 }
