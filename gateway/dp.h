@@ -741,6 +741,9 @@ void hdt_codecpool_stop(struct hdt_dataplane *dp);
 /* L */
 void hdt_codecpool_push(struct hdt_rx_job *job);
 void hdt_codecpool_wake(struct hdt_dataplane *dp);
+/* Not L: compare a chunk that came without codec with its checksum, here and now, and hand it on.
+ */
+void hdt_rx_job_check(struct hdt_rx_job *job);
 /* L: take back an rx job of a connection. */
 void hdt_rx_job_release(struct hdt_rx_job *job);
 /* Bytes of room that the encoded form of a chunk needs. */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "config.h"
 
+#include "compress/codec.h"
 #include "gateway/dp.h"
 #include "src/base/clock.h"
 
@@ -107,6 +108,11 @@ static enum hdt_status wan_record_bulk(struct hdt_conn *conn, const struct hdt_f
     }
     if (job->mode == HDT_RX_DROP && frame->kind == HDT_FRAME_CHUNK) {
         hdt_conn_charge(conn, hdt_dropped_cost(frame, job->is_bad));
+    }
+    if (job->mode != HDT_RX_DROP && frame->codec == HDT_CODEC_NONE) {
+        conn->rx_now = NULL;
+        hdt_rx_job_check(job);
+        return HDT_OK;
     }
     hdt_dp_lock(conn->dp);
     conn->rx_now = NULL;
