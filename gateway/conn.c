@@ -532,6 +532,7 @@ void hdt_conn_serve(struct hdt_conn *conn)
     bool close_requested, resume, recheck, is_gone;
 
     hdt_dp_lock(conn->dp);
+    conn->dirty = false;
     is_gone = conn->is_gone;
     close_requested = conn->close_requested;
     resume = conn->resume_requested;

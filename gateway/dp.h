@@ -231,7 +231,7 @@ struct hdt_conn {
     int refs;
     struct hdt_conn *next, *prev; /* all of the data plane */
     struct hdt_conn *next_dirty;
-    bool dirty;
+    bool dirty; /* in the list of its thread, or about to be served */
 
     /* owned by the I/O thread */
     struct hdt_stream *stream;

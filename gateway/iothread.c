@@ -14,6 +14,8 @@
  * kick the connection, and its thread serves all kicked connections of a wake-up together.
  */
 
+enum { SERVED_MAX = 32 };
+
 struct hdt_iothread *hdt_iothread_next(struct hdt_dataplane *dp)
 {
     return &dp->io[dp->next_io++ % dp->n_io];
@@ -67,38 +69,50 @@ static void iothread_wind_up(struct hdt_iothread *io)
     }
 }
 
+/* Serve a list of kicked connections, each with the reference of its kick, and give those back a
+ * few at a time: the lock is every thread's. */
+static void iothread_serve(struct hdt_iothread *io, struct hdt_conn *first)
+{
+    struct hdt_conn *served[SERVED_MAX];
+    struct hdt_conn *conn = first;
+
+    while (conn != NULL) {
+        unsigned i, n = 0;
+
+        while (conn != NULL && n < SERVED_MAX) {
+            struct hdt_conn *next = conn->next_dirty; /* before it may be kicked again */
+
+            hdt_conn_serve(conn);
+            served[n++] = conn;
+            conn = next;
+        }
+        hdt_dp_lock(io->dp);
+        for (i = 0; i < n; i++) {
+            hdt_conn_unref(served[i]);
+        }
+        hdt_dp_unlock(io->dp);
+    }
+}
+
 static void iothread_wake(struct hdt_engine *engine, struct hdt_task *task)
 {
     struct hdt_iothread *io =
         (struct hdt_iothread *)((char *)task - offsetof(struct hdt_iothread, wake));
     struct hdt_dataplane *dp = io->dp;
-    struct hdt_conn *conn;
+    struct hdt_conn *dirty;
     bool stopping;
 
     (void)engine;
     hdt_dp_lock(dp);
     io->wake_posted = false;
     stopping = dp->stopping;
+    dirty = io->dirty;
+    io->dirty = NULL;
     hdt_dp_unlock(dp);
     if (stopping) {
         iothread_wind_up(io);
     }
-    for (;;) {
-        hdt_dp_lock(dp);
-        conn = io->dirty;
-        if (conn != NULL) {
-            io->dirty = conn->next_dirty;
-            conn->dirty = false;
-        }
-        hdt_dp_unlock(dp);
-        if (conn == NULL) {
-            return;
-        }
-        hdt_conn_serve(conn);
-        hdt_dp_lock(dp);
-        hdt_conn_unref(conn);
-        hdt_dp_unlock(dp);
-    }
+    iothread_serve(io, dirty);
 }
 
 /* The next connection of this thread after `conn` (NULL: the first), referenced. */
