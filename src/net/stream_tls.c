@@ -137,6 +137,15 @@ static BIO *bio_new(struct hdt_stream *stream)
 
 /* Errors. */
 
+/* SSL_get_error wants an empty queue before each call. It nearly always is, and clearing an empty
+ * one writes all of its slots. */
+static void errors_clear(void)
+{
+    if (ERR_peek_error() != 0) {
+        ERR_clear_error();
+    }
+}
+
 /* Words for what broke: OpenSSL's error queue holds it, tls.c knows what it means. */
 static enum hdt_status tls_error(struct hdt_stream *stream, struct hdt_error *err)
 {
@@ -261,7 +270,7 @@ static enum hdt_status tls_handshake(struct hdt_stream *stream, struct hdt_error
 {
     int ret;
 
-    ERR_clear_error();
+    errors_clear();
     ret = SSL_do_handshake(stream->tls->ssl);
     return ret == 1 ? HDT_OK : tls_result(stream, ret, err);
 }
@@ -272,7 +281,7 @@ static enum hdt_status tls_read(struct hdt_stream *stream, void *dst, size_t len
     struct hdt_stream_tls *tls = stream->tls;
     int ret;
 
-    ERR_clear_error();
+    errors_clear();
     ret = SSL_read_ex(tls->ssl, dst, len, n);
     if (stream->stats.recv_key_updates >
         KEY_UPDATES_FREE + (stream->stats.recv_bytes >> KEY_UPDATES_BYTES_LOG)) {
@@ -332,7 +341,7 @@ static enum hdt_status tls_fill(struct hdt_stream *stream, struct hdt_error *err
         if (len == 0) {
             return HDT_OK;
         }
-        ERR_clear_error();
+        errors_clear();
         HDT_TRY(key_update_if_due(stream, err));
         ret = SSL_write_ex(tls->ssl, bytes, len, &n);
         tls->write_pending = ret != 1;
