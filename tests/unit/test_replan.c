@@ -81,7 +81,7 @@ static struct hdt_gwjob *running_as_planned(int every)
     json_decref(json);
     hdt_search_result_release(&result);
     hdt_cluster_release(&cluster);
-    fake_dataplane_reset();
+    hdt_fake_dataplane_reset();
     return job;
 }
 
@@ -117,7 +117,7 @@ static void planner_answers(void)
 
 static const char *stop_mode_told(const char *to)
 {
-    json_t *msg = fake_dataplane_take(to, "stop");
+    json_t *msg = hdt_fake_dataplane_take(to, "stop");
 
     return json_string_value(json_object_get(hdt_msg_body(msg), "mode"));
 }
@@ -238,7 +238,7 @@ static const json_t *link_after(struct hdt_peer_stats *peer)
 
     snprintf(peer->site, sizeof(peer->site), "b");
     peer->up = true;
-    fake_dataplane_set_peer(peer);
+    hdt_fake_dataplane_set_peer(peer);
     run_steps(job, 12, 4 * job->plan.step_s, 0.26, 0.26);
     planner_answers();
     return link_corrected(job);
@@ -288,10 +288,11 @@ Test(replan, a_worker_is_measured_that_joined_after_the_plan_was_made)
 
     run_steps(job, 3, job->plan.step_s, 0.26, 0.26);
     site_b_has(2); /* before the first ten steps are full */
-    fake_dataplane_reset();
+    hdt_fake_dataplane_reset();
     run_steps(job, 9, job->plan.step_s, 0.26, 0.26);
     cr_assert(job->replan.is_asked, "the plan is judged");
-    cr_expect_not_null(fake_dataplane_take("b", "profile"), "the new worker is measured for it");
+    cr_expect_not_null(hdt_fake_dataplane_take("b", "profile"),
+                       "the new worker is measured for it");
 }
 
 Test(replan, a_loss_meanwhile_comes_first)
