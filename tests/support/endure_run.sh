@@ -34,7 +34,7 @@ expect_federation a 2 2
 begin() { # NAME STEPS
     job "$1.yaml" "$2" "name: $1" "plan.cut: [a/w0=3, b/w0=3]" "plan.min_stages: 2" "checkpoint.every: 0" \
         "batch.n_micro_batches: $n_micro_batches" "replan.auto: false"
-    hdt submit --gateway "$(gateway_of a)" --json "$work/$1.json" "$1.yaml" >"$1.log" 2>&1 </dev/null &
+    hdt submit --verbose --gateway "$(gateway_of a)" --json "$work/$1.json" "$1.yaml" >"$1.log" 2>&1 </dev/null &
     pid=$!
     pids+=("$pid")
 }
