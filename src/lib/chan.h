@@ -84,6 +84,8 @@ struct hdt_flow {
     struct hdt_flow *new_next, *all_next;
 };
 
+#define TENSOR_BYTES_MAX ((size_t)1 << 46)
+
 /* ---- requests ---- */
 
 enum chan_request_kind { REQUEST_SEND, REQUEST_RECV, REQUEST_FLUSH, REQUEST_COLLECTIVE };
@@ -308,8 +310,6 @@ void hdt_chan_request_done(struct hdt_request *request, size_t result, const str
 bool hdt_chan_requests_step(struct hdt_channel *ch);
 /* Thread: the frames before flow->acked are taken. */
 void hdt_chan_requests_acked(struct hdt_flow *flow);
-/* Thread: the other end of this flow will not send or take anything any more. */
-void hdt_chan_requests_closed(struct hdt_flow *flow, unsigned rank);
 
 /* ---- chan_coll.c ---- */
 

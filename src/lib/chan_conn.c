@@ -225,7 +225,7 @@ static void members_read(struct hdt_channel *ch, const json_t *items)
 
     json_array_foreach(items, i, item)
     {
-        struct chan_member *member = &ch->members[i];
+        struct chan_member *member;
         enum chan_member_state state = state_of(text_of(item, "state"));
         const double since_s = json_number_value(json_object_get(item, "since_s"));
 
@@ -233,6 +233,7 @@ static void members_read(struct hdt_channel *ch, const json_t *items)
             break;
         }
         pthread_mutex_lock(&ch->lock);
+        member = &ch->members[i];
         member->state = state;
         member->since_us = now_us - (int64_t)(since_s * 1e6);
         snprintf(member->why, sizeof(member->why), "%s", text_of(item, "why"));

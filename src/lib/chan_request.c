@@ -15,8 +15,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define TENSOR_BYTES_MAX ((size_t)1 << 46)
-
 /* ---- life ---- */
 
 struct hdt_request *hdt_chan_request_new(struct hdt_channel *ch, enum chan_request_kind kind)

@@ -216,6 +216,7 @@ static void misuse_rank(struct hdt_channel *channel, int rank, int n)
     reduce.codec = "lossless";
     CHAN_CHECK(hdt_allreduce(channel, small, small, 1, &reduce, &error) == HDT_ERR_INVALID);
     CHAN_CHECK(hdt_broadcast(channel, small, 1, 7, NULL) == HDT_ERR_INVALID);
+    CHAN_CHECK(hdt_broadcast(channel, small, (size_t)-1, 0, NULL) == HDT_ERR_INVALID);
     /* A tensor that is too long is that request's error, and the next one is whole. */
     memset(large, 'x', sizeof(large));
     CHAN_CHECK(transfer(out, HDT_SEND, large, sizeof(large), NULL) == HDT_ERR_NONE);
@@ -252,6 +253,41 @@ static void differ_rank(int rank)
     }
     CHAN_CHECK(strstr(error.message, "u8") && strstr(error.message, "i8"));
     CHAN_CHECK(hdt_channel_close(channel, &error) == HDT_ERR_INVALID);
+}
+
+/* Memory is changed for as long as it is under way, so that it never is what its hash says: the
+ * channel ends at both, with a reason, instead of sending for ever. */
+static void changes_rank(int rank)
+{
+    const size_t bytes = (size_t)8 << 20;
+    struct hdt_error_info error;
+    struct hdt_channel *channel = hdt_chan_rig_channel("changes", 2, rank, &error);
+    struct hdt_request *request;
+    struct hdt_flow *flow;
+    void *memory = NULL;
+    int done = 0;
+
+    CHAN_CHECK(channel && hdt_alloc(channel, bytes, &memory, NULL) == HDT_ERR_NONE);
+    if (!memory) {
+        return;
+    }
+    flow = flow_open(channel, !rank, rank == 0 ? HDT_SEND : HDT_RECEIVE, 0, HDT_TYPE_BYTES, NULL);
+    if (rank == 0) {
+        enum hdt_err code = hdt_isend(flow, memory, bytes, &request, &error);
+
+        for (uint64_t round = 0; code == HDT_ERR_NONE && !done; round++) {
+            for (size_t i = 0; i < bytes; i += 4096) {
+                memcpy((char *)memory + i, &round, sizeof(round));
+            }
+            code = hdt_test(&request, &done, NULL, &error);
+        }
+        CHAN_CHECK(code != HDT_ERR_NONE);
+    } else {
+        CHAN_CHECK(hdt_irecv(flow, memory, bytes, &request, NULL) == HDT_ERR_NONE);
+        CHAN_CHECK(hdt_wait(&request, NULL, &error) != HDT_ERR_NONE);
+    }
+    CHAN_CHECK(strstr(error.message, "damaged") != NULL);
+    CHAN_CHECK(hdt_channel_close(channel, NULL) != HDT_ERR_NONE);
 }
 
 static void count_differs_rank(int rank)
@@ -455,6 +491,7 @@ int main(void)
     hdt_chan_rig_run("misuse", 2, 60, misuse_rank);
     run_pair(differ_rank, 0);
     run_pair(count_differs_rank, 0);
+    run_pair(changes_rank, 0);
     run_pair(killed_rank, 1);
     run_pair(leaves_rank, 0);
     run_pair(aborts_rank, 0);
