@@ -188,7 +188,7 @@ struct hdt_request *hdt_coll_at(const struct hdt_channel *ch, uint64_t seq)
 static bool op_complete(struct hdt_channel *ch, struct hdt_request *op)
 {
     for (unsigned p = 0; op->coll.is_zero_copy && p < ch->n; p++) {
-        if (p != ch->rank && ch->lanes[p].scatter_out->acked < op->coll.out_end[p]) {
+        if (p != ch->rank && ch->lanes[p].scatter_out->window.acked < op->coll.out_end[p]) {
             return false;
         }
     }
