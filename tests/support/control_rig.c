@@ -102,6 +102,37 @@ void hdt_ctl_teardown(void)
     free(command);
 }
 
+void hdt_ctl_pass(int64_t us)
+{
+    struct hdt_gwworker *worker;
+    struct hdt_gwsite *site;
+
+    LL_FOREACH(hdt_ctl_gw.workers, worker)
+    {
+        worker->since_us -= us;
+    }
+    LL_FOREACH(hdt_ctl_gw.sites, site)
+    {
+        site->since_us -= us;
+    }
+}
+
+struct hdt_profile hdt_ctl_profile(double block_fwd_s)
+{
+    return (struct hdt_profile){.valid = true,
+                                .micro_batch = 8,
+                                .seq_len = 16,
+                                .embed_fwd_s = 1e-4,
+                                .embed_bwd_s = 1e-4,
+                                .block_fwd_s = block_fwd_s,
+                                .block_bwd_s = 2 * block_fwd_s,
+                                .head_fwd_s = 1e-3,
+                                .head_bwd_s = 1e-3,
+                                .step_s_per_param = 1e-9,
+                                .op_overhead_s = 1e-5,
+                                .cast_bytes_per_s = 1e9};
+}
+
 void hdt_ctl_from_client(uint64_t client, json_t *msg)
 {
     hdt_route_from_client(&hdt_ctl_gw, client, msg);

@@ -55,18 +55,9 @@ void hdt_loss_tick(void)
 
 void hdt_loss_pass(int64_t us)
 {
-    struct hdt_gwworker *worker;
-    struct hdt_gwsite *site;
     struct hdt_gwjob *job;
 
-    LL_FOREACH(hdt_ctl_gw.workers, worker)
-    {
-        worker->since_us -= us;
-    }
-    LL_FOREACH(hdt_ctl_gw.sites, site)
-    {
-        site->since_us -= us;
-    }
+    hdt_ctl_pass(us);
     LL_FOREACH(hdt_ctl_gw.jobs, job)
     {
         job->lost_us -= us;

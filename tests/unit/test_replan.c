@@ -25,18 +25,7 @@ static void add_worker(struct hdt_cluster *cluster, const char *site)
 
     snprintf(w.site, sizeof(w.site), "%s", site);
     snprintf(w.name, sizeof(w.name), "w0");
-    w.profile = (struct hdt_profile){.valid = true,
-                                     .micro_batch = 8,
-                                     .seq_len = 16,
-                                     .embed_fwd_s = 1e-4,
-                                     .embed_bwd_s = 1e-4,
-                                     .block_fwd_s = 0.01,
-                                     .block_bwd_s = 0.02,
-                                     .head_fwd_s = 1e-3,
-                                     .head_bwd_s = 1e-3,
-                                     .step_s_per_param = 1e-9,
-                                     .op_overhead_s = 1e-5,
-                                     .cast_bytes_per_s = 1e9};
+    w.profile = hdt_ctl_profile(0.01);
     hdt_cluster_add_site(cluster, site);
     hdt_cluster_add_worker(cluster, &w);
 }

@@ -24,17 +24,7 @@ static void session_ends(const char *site)
 /* Time passes for who is away. */
 static void pass(int64_t us)
 {
-    struct hdt_gwworker *worker;
-    struct hdt_gwsite *site;
-
-    LL_FOREACH(hdt_ctl_gw.sites, site)
-    {
-        site->since_us -= us;
-    }
-    LL_FOREACH(hdt_ctl_gw.workers, worker)
-    {
-        worker->since_us -= us;
-    }
+    hdt_ctl_pass(us);
     hdt_survey_tick(&hdt_ctl_gw);
 }
 
@@ -76,18 +66,7 @@ static bool answer_links(const char *site, double bytes_per_s)
 /* As the worker b/w0 (to "b") or a/w0 (to "1"). */
 static bool answer_profile(const char *to)
 {
-    const struct hdt_profile p = {.valid = true,
-                                  .micro_batch = 8,
-                                  .seq_len = 16,
-                                  .embed_fwd_s = 1e-4,
-                                  .embed_bwd_s = 1e-4,
-                                  .block_fwd_s = 1e-3,
-                                  .block_bwd_s = 2e-3,
-                                  .head_fwd_s = 1e-3,
-                                  .head_bwd_s = 1e-3,
-                                  .step_s_per_param = 1e-9,
-                                  .op_overhead_s = 1e-5,
-                                  .cast_bytes_per_s = 1e9};
+    const struct hdt_profile p = hdt_ctl_profile(1e-3);
     json_t *order = hdt_fake_dataplane_take(to, "profile");
     json_t *reply;
 
@@ -148,6 +127,16 @@ static void expect_whole(void)
     hdt_cluster_release(&answer.cluster);
 }
 
+/* All that was asked for is answered. */
+static void expect_answers(void)
+{
+    probed("b", 1e7);
+    cr_assert(answer_links("b", 1e7));
+    cr_assert(answer_profile("1"));
+    cr_assert(answer_profile("b"));
+    expect_whole();
+}
+
 static void expect_no_answer(void)
 {
     cr_expect_null(hdt_fake_dataplane_take("2", "cluster.is"), "it is waited");
@@ -191,11 +180,7 @@ Test(survey, a_site_that_is_just_dialled_again_is_waited_for)
     expect_no_answer();
     hdt_ctl_peer_up("b");
     cr_expect_eq(hdt_fake_dataplane_n_probes(), 1);
-    probed("b", 1e7);
-    cr_assert(answer_links("b", 1e7));
-    cr_assert(answer_profile("1"));
-    cr_assert(answer_profile("b"));
-    expect_whole();
+    expect_answers();
 }
 
 Test(survey, a_site_that_stays_away_is_not_waited_for_longer)
@@ -239,11 +224,7 @@ Test(survey, a_probe_that_its_session_took_along_is_made_again)
     cr_expect_eq(hdt_fake_dataplane_n_probes(), 1, "nobody is there to probe");
     hdt_ctl_peer_up("b");
     cr_expect_eq(hdt_fake_dataplane_n_probes(), 2);
-    probed("b", 1e7);
-    cr_assert(answer_links("b", 1e7));
-    cr_assert(answer_profile("1"));
-    cr_assert(answer_profile("b"));
-    expect_whole();
+    expect_answers();
 }
 
 Test(survey, a_link_that_could_not_be_measured_is_measured_at_the_next_time)
@@ -260,11 +241,7 @@ Test(survey, a_link_that_could_not_be_measured_is_measured_at_the_next_time)
     hdt_cluster_release(&answer.cluster);
     ask();
     cr_expect_eq(hdt_fake_dataplane_n_probes(), 2);
-    probed("b", 1e7);
-    cr_assert(answer_links("b", 1e7));
-    cr_assert(answer_profile("1"));
-    cr_assert(answer_profile("b"));
-    expect_whole();
+    expect_answers();
 }
 
 Test(survey, questions_that_a_session_took_along_are_asked_again)
@@ -329,11 +306,7 @@ Test(survey, a_worker_that_has_yet_to_find_its_gateway_is_waited_for)
     cr_expect_eq(hdt_fake_dataplane_n_probes(), 0);
     hdt_ctl_peer_up("b"); /* and names it */
     hdt_survey_tick(&hdt_ctl_gw);
-    probed("b", 1e7);
-    cr_assert(answer_links("b", 1e7));
-    cr_assert(answer_profile("1"));
-    cr_assert(answer_profile("b"));
-    expect_whole();
+    expect_answers();
 }
 
 /* Its gateway saw it go. */
@@ -353,11 +326,7 @@ Test(survey, a_worker_that_has_left_is_not_waited_for)
 Test(survey, links_are_known_of_the_sites_that_they_were_measured_to)
 {
     ask();
-    probed("b", 1e7);
-    cr_assert(answer_links("b", 1e7));
-    cr_assert(answer_profile("1"));
-    cr_assert(answer_profile("b"));
-    expect_whole();
+    expect_answers();
     hdt_ctl_peer_up("c"); /* as many as before, but another one */
     session_ends("b");
     pass(hdt_ctl_gw.deadlines.reopen_us);
