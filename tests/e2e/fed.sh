@@ -191,6 +191,8 @@ JSON
 }
 
 # A job file; lines given as "section.key: value" go where they belong.
+# The plan stays as it was made unless the lines say otherwise: a run that stops at a checkpoint for a better
+# one waits for other things than the test makes it wait for.
 job() { # FILE STEPS [LINE...]
     python3 - "$@" "$work" <<'PY'
 import sys
@@ -199,7 +201,8 @@ tree = {"name": "e2e", "model": f"{work}/model.json", "steps": steps,
         "data": {"train": f"{work}/train.bin", "valid": f"{work}/valid.bin"},
         "batch": {"micro_batch": 2, "n_micro_batches": 4, "seq_len": 32},
         "optimizer": {"lr": "3e-3", "warmup_steps": 2}, "codec": {},
-        "checkpoint": {"dir": f"{path}-ckpt"}, "plan": {}, "eval": {"n_micro_batches": 8}}
+        "checkpoint": {"dir": f"{path}-ckpt"}, "plan": {}, "replan": {"auto": "false"},
+        "eval": {"n_micro_batches": 8}}
 for line in lines:
     key, value = line.split(": ", 1)
     at = tree
