@@ -25,7 +25,7 @@ enum {
     N_PAIRS = 4,
     BUF_LEN = 128 << 10, /* as streams submit */
     TRIAL_BYTES = 8 << 20,
-    N_ROUNDS = 3,
+    N_ROUNDS = 5,
     CONNECT_MS = 200
 };
 

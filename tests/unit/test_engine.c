@@ -10,13 +10,18 @@
 #include <criterion/parameterized.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <netinet/in.h>
 #include <pthread.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 /* Twice the number of an engine; odd: over TCP, where the test does not care which socket it has.
@@ -558,4 +563,55 @@ Test(engine, a_choice_opens_and_says_why, .timeout = 60)
         }
         hdt_engine_close(engine);
     }
+}
+
+/* As a container's filter does. */
+static void io_uring_forbid(int errnum)
+{
+    struct sock_filter filter[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, __NR_io_uring_setup, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | (uint32_t)errnum),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    struct sock_fprog program = {.len = sizeof(filter) / sizeof(filter[0]), .filter = filter};
+
+    cr_assert_eq(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
+    if (prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) != 0) {
+        cr_skip_test("no seccomp here: %s", strerror(errno));
+    }
+}
+
+static void refusal_expect(int errnum, const char *in_hint)
+{
+    static const char *const settings[] = {"auto", "io_uring"};
+
+    if (!hdt_engine_built_in(1)) {
+        cr_skip_test("this build has no io_uring");
+    }
+    io_uring_forbid(errnum);
+    for (size_t i = 0; i < 2; i++) {
+        struct hdt_engine_choice choice;
+
+        hdt_engine_choose(settings[i], &choice);
+        cr_expect_str_eq(choice.name, "epoll");
+        cr_expect_eq(choice.refused.status, HDT_ENOTSUP);
+        cr_expect(strstr(choice.refused.msg, "io_uring"), "%s", choice.refused.msg);
+        cr_expect(strstr(choice.refused.hint, in_hint), "%s", choice.refused.hint);
+    }
+}
+
+Test(engine, a_filter_that_forbids_io_uring_is_named_and_epoll_serves)
+{
+    refusal_expect(EPERM, "seccomp");
+}
+
+Test(engine, a_kernel_without_io_uring_is_named_and_epoll_serves)
+{
+    refusal_expect(ENOSYS, "5.11");
+}
+
+Test(engine, too_little_locked_memory_is_named_and_epoll_serves)
+{
+    refusal_expect(ENOMEM, "LimitMEMLOCK");
 }
