@@ -84,7 +84,7 @@ const char *hdt_engine_built_in(unsigned i);
 
 struct hdt_engine_choice {
     const char *name;         /* what hdt_engine_open takes */
-    char why[160];            /* for a log: "io_uring: 0.071 CPU-s a GB here, epoll 0.080" */
+    char why[160];            /* for a log: "io_uring needs 0.94 of the CPU time ..." */
     struct hdt_error refused; /* HDT_OK: nothing was; else why the engine wanted is not to be had */
 };
 /* Choose by `setting`: "epoll", "io_uring" or "auto". The latter lets each engine move some MiB

@@ -165,42 +165,56 @@ static void trial_close(struct trial *trial)
     free(trial->buf);
 }
 
-/* The lowest of a few rounds in turn; 0 where one did not end. */
-static void engines_measure(struct hdt_engine *const engines[2], double cost[2])
+static int double_compare(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+
+    return (x > y) - (x < y);
+}
+
+static double median(const double values[N_ROUNDS])
+{
+    double sorted[N_ROUNDS];
+
+    memcpy(sorted, values, sizeof(sorted));
+    qsort(sorted, N_ROUNDS, sizeof(sorted[0]), double_compare);
+    return sorted[N_ROUNDS / 2];
+}
+
+/* Rounds in turn; false: one did not end. */
+static bool engines_measure(struct hdt_engine *const engines[2], double cost[2][N_ROUNDS])
 {
     struct trial trial;
-    bool is_open = trial_open(&trial);
+    bool is_ok = trial_open(&trial);
 
-    cost[0] = 0;
-    cost[1] = 0;
-    for (unsigned n = 0; is_open && n < 2 * N_ROUNDS; n++) {
-        double c = trial_round(engines[n % 2], &trial);
-
-        if (c == 0) {
-            cost[n % 2] = 0;
-            break;
-        }
-        cost[n % 2] = n < 2 || c < cost[n % 2] ? c : cost[n % 2];
+    for (unsigned n = 0; is_ok && n < 2 * N_ROUNDS; n++) {
+        cost[n % 2][n / 2] = trial_round(engines[n % 2], &trial);
+        is_ok = cost[n % 2][n / 2] > 0;
     }
     trial_close(&trial);
+    return is_ok;
 }
 
 /* Both open here. */
 static void choose_by_trial(struct hdt_engine *const engines[2], struct hdt_engine_choice *choice)
 {
-    double cost[2];
+    double cost[2][N_ROUNDS], share[N_ROUNDS];
     unsigned best;
 
-    engines_measure(engines, cost);
-    if (cost[0] == 0 || cost[1] == 0) {
+    if (!engines_measure(engines, cost)) {
         snprintf(choice->why, sizeof(choice->why),
                  "nothing could be measured over loopback, which is down or busy");
         return;
     }
-    best = cost[1] < MARGIN * cost[0];
+    for (unsigned i = 0; i < N_ROUNDS; i++) {
+        share[i] = cost[1][i] / cost[0][i];
+    }
+    best = median(share) < MARGIN;
     choice->name = hdt_engine_name(engines[best]);
-    snprintf(choice->why, sizeof(choice->why), "%.3f CPU-s a GB over loopback, %s %.3f", cost[best],
-             hdt_engine_name(engines[!best]), cost[!best]);
+    snprintf(choice->why, sizeof(choice->why),
+             "%s needs %.2f of the CPU time of %s over loopback, which needs %.3f CPU-s a GB",
+             hdt_engine_name(engines[1]), median(share), hdt_engine_name(engines[0]),
+             median(cost[0]));
 }
 
 void hdt_engine_choose(const char *setting, struct hdt_engine_choice *choice)

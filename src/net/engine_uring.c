@@ -31,8 +31,10 @@
 #include <string.h>
 #include <unistd.h>
 
-/* More submissions in a round than this cost another system call, no more. */
-enum { ENTRIES = 1024 };
+enum {
+    ENTRIES = 1024,     /* more submissions in a round cost another system call, no more */
+    BULK_LEN = 32 << 10 /* sends from this length on leave at once */
+};
 
 struct uring_engine {
     struct hdt_engine base;
@@ -98,14 +100,20 @@ static int ring_open(struct uring_engine *ur)
     return rc;
 }
 
+static void ring_submit(struct uring_engine *ur)
+{
+    int rc = io_uring_submit(&ur->ring);
+
+    /* What was not taken leaves with the next call. */
+    HDT_ASSERT(rc >= 0 || rc == -EINTR || rc == -EAGAIN || rc == -EBUSY);
+}
+
 static struct io_uring_sqe *sqe_get(struct uring_engine *ur)
 {
     struct io_uring_sqe *sqe = io_uring_get_sqe(&ur->ring);
 
     while (!sqe) {
-        int rc = io_uring_submit(&ur->ring);
-
-        HDT_ASSERT(rc >= 0 || rc == -EINTR || rc == -EAGAIN || rc == -EBUSY);
+        ring_submit(ur);
         sqe = io_uring_get_sqe(&ur->ring);
     }
     return sqe;
@@ -209,6 +217,10 @@ static void uring_submit(struct hdt_engine *engine, struct hdt_io *io)
     queue = hdt_io_queue_of(ur->fds, io);
     hdt_io_queue_append(queue, io);
     queue_start(ur, queue);
+    if (io->kind == HDT_IO_SEND && io->state_ == HDT_IO_FLYING && io->len >= BULK_LEN &&
+        ur->is_enabled) {
+        ring_submit(ur);
+    }
 }
 
 static void uring_cancel(struct hdt_engine *engine, struct hdt_io *io)
