@@ -303,6 +303,11 @@ void hdt_revocation_msg(struct hdt_gateway *gw, const json_t *msg);
 
 json_t *hdt_status_json(struct hdt_gateway *gw); /* new reference */
 
+/* ---- link_show.c ---- */
+
+/* What the kernel knows of the streams to a peer; new reference, NULL: nothing. */
+json_t *hdt_link_json(struct hdt_gateway *gw, const struct hdt_peer_stats *peer);
+
 /* ---- metrics.c ---- */
 
 void hdt_metrics_text(struct hdt_gateway *gw, struct hdt_buf *out); /* for Prometheus */
