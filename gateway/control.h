@@ -98,6 +98,7 @@ struct hdt_survey {
     struct dial_back *dials;                       /* under way */
     struct doctor *doctors;                        /* being asked for */
     double encode_bytes_per_s, decode_bytes_per_s; /* own_cost.c; 0: not measured yet */
+    json_t *codecs;                                /* link_facts.c; NULL: not measured yet */
 };
 
 struct hdt_planner;
@@ -307,6 +308,13 @@ json_t *hdt_status_json(struct hdt_gateway *gw); /* new reference */
 
 /* What the kernel knows of the streams to a peer; new reference, NULL: nothing. */
 json_t *hdt_link_json(struct hdt_gateway *gw, const struct hdt_peer_stats *peer);
+
+/* ---- link_facts.c ---- */
+
+/* Request "link" of an operator: answer "link.is". */
+void hdt_link_request(struct hdt_gateway *gw, const json_t *msg);
+/* Is there a link to that site? HDT_EINVAL: it is ours; HDT_ENOENT; HDT_EPEER: it is down. */
+enum hdt_status hdt_link_find(struct hdt_gateway *gw, const char *name, struct hdt_error *err);
 
 /* ---- metrics.c ---- */
 
