@@ -17,6 +17,7 @@
 #include <jansson.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include <sys/types.h>
 
 #define HDT_ADDRESS_CAP (2 * HDT_NAME_CAP + 2) /* "SITE/WORKER" */
 
@@ -129,6 +130,7 @@ struct hdt_gateway {
     struct hdt_request *requests;
     int64_t next_request;
     struct hdt_survey survey;
+    pid_t echo_pid;              /* bench_echo.c: the other end of a measurement; 0: none */
     struct hdt_planner *planner; /* planner.h; NULL: it was not needed yet */
     uint64_t n_messages, n_refused_messages, n_refused_lists;
     uint64_t http_refused[HDT_REFUSED_COUNT];
@@ -315,6 +317,14 @@ json_t *hdt_link_json(struct hdt_gateway *gw, const struct hdt_peer_stats *peer)
 void hdt_link_request(struct hdt_gateway *gw, const json_t *msg);
 /* Is there a link to that site? HDT_EINVAL: it is ours; HDT_ENOENT; HDT_EPEER: it is down. */
 enum hdt_status hdt_link_find(struct hdt_gateway *gw, const char *name, struct hdt_error *err);
+
+/* ---- bench_echo.c ---- */
+
+/* Request "link.bench" of an operator: answer "link.benched". */
+void hdt_link_bench_request(struct hdt_gateway *gw, const json_t *msg);
+void hdt_link_bench_tick(struct hdt_gateway *gw);
+/* Ends the program that was started. */
+void hdt_link_bench_free(struct hdt_gateway *gw);
 
 /* ---- metrics.c ---- */
 

@@ -4,6 +4,7 @@
 
 #include "src/cli/cmd.h"
 #include "src/cli/gwoptions.h"
+#include "src/cli/link_bench.h"
 #include "src/cli/link_explain.h"
 
 #include <argp.h>
@@ -174,7 +175,8 @@ static int explain_run(int argc, char **argv)
 
 static const struct hdt_cmd explain_cmd = {"explain", "why a link is as fast as it is", explain_run,
                                            &explain_argp, NULL};
-static const struct hdt_cmd *const subs[] = {&explain_cmd, NULL};
+static const struct hdt_cmd *const subs[] = {&hdt_cmd_link_bench, &explain_cmd, &hdt_cmd_link_echo,
+                                             NULL};
 
 static int link_run(int argc, char **argv)
 {
@@ -182,5 +184,5 @@ static int link_run(int argc, char **argv)
                             argv);
 }
 
-const struct hdt_cmd hdt_cmd_link = {"link", "links between sites: explain", link_run, NULL,
+const struct hdt_cmd hdt_cmd_link = {"link", "links between sites: bench, explain", link_run, NULL,
                                      subs};
