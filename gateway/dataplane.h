@@ -212,7 +212,9 @@ struct hdt_link_stats {
         double resent_share;     /* of bytes sent */
         int64_t queue_us;
         double limit_share[HDT_LIMIT_COUNT]; /* sum: 1 */
-    } load; /* the last second in which they were in use for half of the time */
+        double used_share;                   /* of the second */
+    } load; /* the last second in which they were in use for half of the time; of those in ten
+               seconds the one in which they were most */
 };
 
 struct hdt_peer_stats {

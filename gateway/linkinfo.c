@@ -4,6 +4,7 @@
 #include "gateway/linkinfo.h"
 #include "gateway/dp.h"
 #include "src/base/clock.h"
+#include "src/net/doctor.h"
 
 #include <linux/tcp.h>
 #include <netinet/in.h>
@@ -21,8 +22,9 @@
  * Heartbeats are no traffic.
  *
  * "Limited by the send buffer" is the kernel's word for a socket that ran dry while its owner was
- * waiting for room. Where bytes in flight fill the buffer that is the cause; where they do not, the
- * owner was told that there is room and did not get the processor in time.
+ * waiting for room. Where the buffer is as large as it may become, or bytes in flight fill it, that
+ * is the cause; where not, the owner was told that there is room and did not get the processor in
+ * time.
  *
  * Refused: TCP's application-limited flag. It is that of the best sample so far, not of now.
  */
@@ -31,10 +33,12 @@
 #define LINKINFO_WINDOW_US   HDT_US_PER_S
 #define LINKINFO_IDLE_BYTES  4096 /* less in a tick is heartbeats */
 /* Of the send buffer in flight: it is the limit. The kernel makes room for twice the congestion
- * window as long as it may. */
+ * window as long as it may; its bookkeeping takes up to a half. */
 #define LINKINFO_FULL_PART 0.6
+#define LINKINFO_MAX_PART  0.9 /* of the largest buffer that the kernel makes */
 /* Of the congestion window in flight: below, that is not the limit. */
 #define LINKINFO_OPEN_PART 0.75
+#define LINKINFO_KEEP_US   (10 * HDT_US_PER_S)
 /* Of the window in use: its figures say what the link can do. */
 #define LINKINFO_LOAD_PART 0.5
 
@@ -88,6 +92,15 @@ bool hdt_linkinfo_read(const struct hdt_conn *conn, struct hdt_tcp_stats *tcp)
 
 /* ---- where the time of a stream goes ---- */
 
+/* L */
+static bool linkinfo_is_full(const struct hdt_peer *peer, const struct hdt_tcp_stats *tcp)
+{
+    const double buffer = (double)tcp->send_buffer_bytes;
+
+    return (double)tcp->in_flight_bytes >= LINKINFO_FULL_PART * buffer ||
+           (peer->link.buffer_max > 0 && buffer >= LINKINFO_MAX_PART * peer->link.buffer_max);
+}
+
 static bool linkinfo_codec_owes(const struct hdt_peer *peer)
 {
     int prio;
@@ -138,9 +151,7 @@ static void linkinfo_split(struct hdt_conn *conn, const struct hdt_tcp_stats *tc
     limit_us[HDT_LIMIT_RECEIVER] += waited_us;
     tick_us -= waited_us;
     waited_us = linkinfo_grown(tcp->sndbuf_limited_us, old->sndbuf_limited_us, tick_us);
-    limit_us[(double)tcp->in_flight_bytes >= LINKINFO_FULL_PART * (double)tcp->send_buffer_bytes
-                 ? HDT_LIMIT_BUFFER
-                 : HDT_LIMIT_CPU] += waited_us;
+    limit_us[linkinfo_is_full(conn->peer, tcp) ? HDT_LIMIT_BUFFER : HDT_LIMIT_CPU] += waited_us;
     tick_us -= waited_us;
     limit_us[linkinfo_seen(conn, tcp, queued_bytes)] += tick_us;
 }
@@ -219,16 +230,23 @@ static void linkinfo_sum(struct hdt_peer *peer, double window_s, uint64_t acked)
     stats->queue_us = stats->n_tcp > 0 ? queue_us / stats->n_tcp : 0;
 }
 
-/* L: the window had traffic: what limited it? */
+/* L: the window had traffic: what limited it? One that was used in part only does not take the
+ * place of a better one that is not old. */
 static void linkinfo_load(struct hdt_peer_link *link, uint64_t acked, int64_t used_us,
                           int64_t now_us)
 {
     const uint64_t sent = link->stats.sent_bytes - link->before.sent_bytes;
     const uint64_t resent = link->stats.resent_bytes - link->before.resent_bytes;
+    const double used_share =
+        (double)used_us / (double)((now_us - link->window_us) * link->stats.n_tcp);
     struct hdt_link_load *load = &link->stats.load;
     int i;
 
+    if (now_us - load->at_us < LINKINFO_KEEP_US && used_share < load->used_share) {
+        return;
+    }
     load->at_us = now_us;
+    load->used_share = used_share;
     load->rate_bytes_per_s =
         (double)acked * 1e6 * link->stats.n_tcp / (double)used_us; /* while in use */
     load->resent_share = sent > 0 ? (double)resent / (double)sent : 0;
@@ -245,10 +263,14 @@ void hdt_linkinfo_tick(struct hdt_peer *peer, int64_t now_us)
     const int64_t window_us = now_us - link->window_us;
     const uint64_t acked = link->acked_bytes - link->before_acked_bytes;
     int64_t used_us = 0;
+    double in;
     int i;
 
     if (window_us < LINKINFO_WINDOW_US) {
         return;
+    }
+    if (link->stats.n_tcp == 0) { /* a session begins: not read in each window */
+        hdt_doctor_buffers("", &link->buffer_max, &in);
     }
     linkinfo_sum(peer, (double)window_us / 1e6, acked);
     link->stats.rate_bytes_per_s = (double)acked * 1e6 / (double)window_us;

@@ -29,6 +29,7 @@ struct hdt_peer_link {
     struct hdt_link_stats before; /* at the begin of the window */
     uint64_t acked_bytes, before_acked_bytes;
     int64_t window_us;
+    double buffer_max; /* what the kernel gives a socket to send from at most; 0: unknown */
 };
 
 /* On its thread, without the lock, every tick. false: there is no TCP below, or not yet. */

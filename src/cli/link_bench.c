@@ -4,9 +4,10 @@
  *
  * Each case has two parts. Tensors alone: one is sent when the one before is known to be there, and
  * its time is that until the other end's word came, less the half round trip that the word took;
- * the median counts. Tensors one after another: as many as take about half a second, less the one
- * round trip at both ends in which nothing could arrive; that is the goodput. Where one alone takes
- * longer than that, it is the goodput, too.
+ * the median counts. Tensors one after another: as many as take about half a second; the goodput is
+ * of all but the first, whose time is that of one alone. So neither the round trip counts in it nor
+ * that TCP begins slowly after a pause. Of a tensor that takes seconds alone there is no second,
+ * and its own time is what the goodput is made of.
  *
  * Both ends' programs are src/cli/link_flows.h; why, stands there. What the lossless codec saves is
  * known to the gateway that sends, which is asked after each case.
@@ -36,7 +37,9 @@
 #define ALONE_MAX     9
 #define ALONE_S       0.15 /* time of a case for tensors alone, and ... */
 #define STREAM_S      0.4  /* ... one after another */
-#define N_MAX         4096 /* tensors in a row */
+#define STREAM_MAX_S  2.0  /* one that takes longer alone is not repeated */
+#define N_MIN         3    /* tensors in a row */
+#define N_MAX         4096
 #define PINGS         5
 #define OPEN_MS       15000
 #define WINDOW_MIN    (8ll << 20)
@@ -257,15 +260,15 @@ static enum hdt_err case_alone(struct bench *bench, struct hdt_bench_order *orde
     return rc;
 }
 
-/* More of them, until they take long enough for the round trip not to matter. */
+/* More of them, until they take long enough. */
 static enum hdt_err case_stream(struct bench *bench, struct hdt_bench_order *order,
                                 struct bench_case *result)
 {
-    enum hdt_err rc = HDT_ERR_NONE;
-    double seconds = 0;
-    int64_t n = 4;
+    enum hdt_err rc;
+    double seconds = 0, more_s;
+    int64_t n = N_MIN;
 
-    if (result->alone_s > STREAM_S) {
+    if (result->alone_s > STREAM_MAX_S) {
         return HDT_ERR_NONE;
     }
     for (;; n *= seconds < STREAM_S / 8 ? 4 : 2) {
@@ -274,11 +277,11 @@ static enum hdt_err case_stream(struct bench *bench, struct hdt_bench_order *ord
         if (rc != HDT_ERR_NONE) {
             return rc;
         }
-        seconds -= bench->rtt_s;
-        seconds = seconds > bench->rtt_s / 4 ? seconds : bench->rtt_s / 4;
-        result->n_stream = order->n;
-        result->goodput = (double)(order->n * order->bytes) / seconds;
-        if (seconds >= STREAM_S / 2 || order->n == N_MAX) {
+        more_s = seconds - result->alone_s - bench->rtt_s / 2;
+        if ((more_s >= STREAM_S / 2 && seconds >= STREAM_S) || order->n == N_MAX) {
+            more_s = more_s > seconds / N_MIN ? more_s : seconds / N_MIN;
+            result->n_stream = order->n;
+            result->goodput = (double)((order->n - 1) * order->bytes) / more_s;
             return HDT_ERR_NONE;
         }
     }

@@ -68,7 +68,7 @@ hdt link explain $G --json b >explain.json 2>explain.err </dev/null
 same "explain: exit status" 0 $?
 same "the limit of a link that is full" path "$(explained explain.json "d['limit']")"
 check "rate x round trip is 125 kB: $(explained explain.json "round(d['bdp_bytes'])")" \
-    within "$(explained explain.json "d['bdp_bytes']")" 90000 150000
+    within "$(explained explain.json "d['bdp_bytes']")" 85000 140000
 no_echo() { ! pgrep -f "link echo --gateway unix:$work/" >/dev/null; }
 check "the program at the other site is gone" wait_until 10 no_echo
 
