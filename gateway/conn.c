@@ -599,6 +599,8 @@ static void conn_error_late(const struct hdt_conn *conn, int64_t now_us, struct 
 void hdt_conn_tick(struct hdt_conn *conn, int64_t now_us)
 {
     struct hdt_stream_stats stats = {0};
+    struct hdt_tcp_stats tcp;
+    const bool has_tcp = hdt_linkinfo_read(conn, &tcp);
     int64_t segment_us = 0;
     struct hdt_error why;
     bool pump;
@@ -612,6 +614,9 @@ void hdt_conn_tick(struct hdt_conn *conn, int64_t now_us)
     if (conn->stream != NULL) {
         conn->stats = stats;
         conn->last_segment_us = segment_us;
+    }
+    if (has_tcp) {
+        hdt_linkinfo_note(conn, &tcp, hdt_stream_queued_bytes(conn->stream), now_us);
     }
     if (now_us > conn->deadline_us && conn->close_after != NULL) {
         hdt_conn_close(conn, &conn->close_why);

@@ -17,6 +17,7 @@
 #include <jansson.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include <sys/types.h>
 
 #define HDT_ADDRESS_CAP (2 * HDT_NAME_CAP + 2) /* "SITE/WORKER" */
 
@@ -98,6 +99,7 @@ struct hdt_survey {
     struct dial_back *dials;                       /* under way */
     struct doctor *doctors;                        /* being asked for */
     double encode_bytes_per_s, decode_bytes_per_s; /* own_cost.c; 0: not measured yet */
+    json_t *codecs;                                /* link_facts.c; NULL: not measured yet */
 };
 
 struct hdt_planner;
@@ -128,6 +130,7 @@ struct hdt_gateway {
     struct hdt_request *requests;
     int64_t next_request;
     struct hdt_survey survey;
+    pid_t echo_pid;              /* bench_echo.c: the other end of a measurement; 0: none */
     struct hdt_planner *planner; /* planner.h; NULL: it was not needed yet */
     uint64_t n_messages, n_refused_messages, n_refused_lists;
     uint64_t http_refused[HDT_REFUSED_COUNT];
@@ -302,6 +305,26 @@ void hdt_revocation_msg(struct hdt_gateway *gw, const json_t *msg);
 /* ---- status.c ---- */
 
 json_t *hdt_status_json(struct hdt_gateway *gw); /* new reference */
+
+/* ---- link_show.c ---- */
+
+/* What the kernel knows of the streams to a peer; new reference, NULL: nothing. */
+json_t *hdt_link_json(struct hdt_gateway *gw, const struct hdt_peer_stats *peer);
+
+/* ---- link_facts.c ---- */
+
+/* Request "link" of an operator: answer "link.is". */
+void hdt_link_request(struct hdt_gateway *gw, const json_t *msg);
+/* Is there a link to that site? HDT_EINVAL: it is ours; HDT_ENOENT; HDT_EPEER: it is down. */
+enum hdt_status hdt_link_find(struct hdt_gateway *gw, const char *name, struct hdt_error *err);
+
+/* ---- bench_echo.c ---- */
+
+/* Request "link.bench" of an operator: answer "link.benched". */
+void hdt_link_bench_request(struct hdt_gateway *gw, const json_t *msg);
+void hdt_link_bench_tick(struct hdt_gateway *gw);
+/* Ends the program that was started. */
+void hdt_link_bench_free(struct hdt_gateway *gw);
 
 /* ---- metrics.c ---- */
 

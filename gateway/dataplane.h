@@ -165,6 +165,59 @@ enum hdt_bad_chunk {
     HDT_BAD_COUNT
 };
 
+/* What keeps the streams to a peer from carrying more. */
+enum hdt_link_limit {
+    HDT_LIMIT_APPLICATION, /* there was nothing to send */
+    HDT_LIMIT_CODEC,       /* frames wait for the codec threads */
+    HDT_LIMIT_RATE,        /* the setting wan.rate */
+    HDT_LIMIT_RECEIVER,    /* the window that the peer's kernel gives is full */
+    HDT_LIMIT_BUFFER,      /* bytes in flight fill the socket's send buffer */
+    HDT_LIMIT_CPU,         /* the I/O thread does not come to fill a socket that has room */
+    HDT_LIMIT_PATH,        /* none of these: the congestion window, so the way itself */
+    HDT_LIMIT_COUNT
+};
+
+/* One bulk stream, as its kernel had it at the last tick. */
+struct hdt_tcp_stats {
+    unsigned stream;     /* its number, from 1 */
+    char congestion[16]; /* "cubic" */
+    int64_t rtt_us, min_rtt_us;
+    double delivery_bytes_per_s;      /* TCP's own estimate of what the way delivers to it */
+    double rate_bytes_per_s, share;   /* acknowledged in the last second; of that of all streams, in
+                                         the last second with traffic */
+    uint64_t sent_bytes, acked_bytes; /* since it began; sent: with what was sent again */
+    uint64_t resent_bytes;
+    int64_t busy_us, rwnd_limited_us, sndbuf_limited_us; /* since it began */
+    uint64_t in_flight_bytes, unsent_bytes, cwnd_bytes;
+    double cwnd_used;           /* share of the window's segments that are in flight */
+    uint64_t peer_window_bytes; /* 0: unknown */
+    uint64_t send_buffer_bytes;
+    uint32_t path_mtu, mss;
+};
+
+/* All bulk streams to a peer. */
+struct hdt_link_stats {
+    unsigned n_tcp;      /* streams of which the kernel tells; 0: what has no "total" is absent */
+    char congestion[16]; /* "mixed": they differ */
+    int64_t rtt_us, min_rtt_us; /* mean; shortest */
+    int64_t queue_us;           /* mean of how far each is above its own shortest */
+    double rate_bytes_per_s;    /* acknowledged in the last second */
+    uint64_t cwnd_bytes, in_flight_bytes;
+    /* totals, of streams that are gone, too */
+    uint64_t sent_bytes, resent_bytes;
+    int64_t limit_us[HDT_LIMIT_COUNT]; /* time of streams in use, by what limited them */
+    struct hdt_link_load {
+        int64_t ago_us;          /* -1: there was none, and the rest is 0 */
+        int64_t at_us;           /* of the monotonic clock */
+        double rate_bytes_per_s; /* acknowledged, by the time in use */
+        double resent_share;     /* of bytes sent */
+        int64_t queue_us;
+        double limit_share[HDT_LIMIT_COUNT]; /* sum: 1 */
+        double used_share;                   /* of the second */
+    } load; /* the last second in which they were in use for half of the time; of those in ten
+               seconds the one in which they were most */
+};
+
 struct hdt_peer_stats {
     char site[64];
     char address[160];
@@ -188,6 +241,7 @@ struct hdt_peer_stats {
     int64_t cert_left_s;    /* until its end */
     uint32_t path_mtu, mss; /* smallest of the bulk streams, as the kernel has them; 0: unknown */
     uint64_t acked_bytes;   /* of the bulk streams that are up, by the peer's kernel */
+    struct hdt_link_stats link;
 };
 
 struct hdt_flow_stats {
@@ -205,6 +259,9 @@ struct hdt_flow_stats {
 /* Snapshots into arrays of the caller; return how many there are (may be more than cap). */
 size_t hdt_dataplane_peer_stats(struct hdt_dataplane *dp, struct hdt_peer_stats *stats, size_t cap);
 size_t hdt_dataplane_flow_stats(struct hdt_dataplane *dp, struct hdt_flow_stats *stats, size_t cap);
+/* The bulk streams to a peer of which the kernel tells something. */
+size_t hdt_dataplane_stream_stats(struct hdt_dataplane *dp, const char *site,
+                                  struct hdt_tcp_stats *stats, size_t cap);
 
 /* One end of a flow; false: it is not open. */
 bool hdt_dataplane_flow_find(struct hdt_dataplane *dp, uint32_t job, uint32_t flow, bool is_src,

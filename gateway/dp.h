@@ -20,6 +20,7 @@
  * of buffers a peer; received ones in a fixed number of buffers a stream.
  */
 #include "gateway/dataplane.h"
+#include "gateway/linkinfo.h"
 #include "src/base/log.h"
 #include "src/core/msg.h"
 #include "src/net/addr.h"
@@ -274,6 +275,7 @@ struct hdt_conn {
     int64_t last_pong_us, last_ping_rtt_us;
     struct hdt_stream_stats stats; /* as of the last tick */
     int64_t last_segment_us;       /* WAN: the peer's kernel was heard, be it without a byte */
+    struct hdt_stream_link link;
 
     /* WAN */
     bool dialled;
@@ -375,6 +377,7 @@ struct hdt_peer {
     struct hdt_probe_out probe_out;
     struct hdt_probe_in probe_in;
     struct hdt_peer_stats total; /* counters; bytes of closed streams only */
+    struct hdt_peer_link link;
     struct hdt_log_limit bad_log[HDT_BAD_COUNT], misdeed_log[HDT_MISDEED_COUNT];
     size_t rx_bytes; /* receive buffers of its streams */
     struct hdt_peer_dials dials;

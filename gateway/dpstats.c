@@ -4,10 +4,7 @@
 #include "gateway/dp.h"
 #include "src/base/clock.h"
 
-#include <linux/tcp.h>
-#include <netinet/in.h>
 #include <string.h>
-#include <sys/socket.h>
 
 /* Snapshots of counters for the main thread. */
 
@@ -35,23 +32,18 @@ static uint64_t dpstats_queued_bytes(const struct hdt_peer *peer)
     return bytes;
 }
 
-/* What the kernel knows of a bulk stream. */
+/* L: what the kernel knows of a bulk stream. */
 static void dpstats_add_tcp(const struct hdt_conn *conn, struct hdt_peer_stats *stats)
 {
-    struct tcp_info info = {0};
-    socklen_t len = sizeof(info);
+    const struct hdt_tcp_stats *tcp = &conn->link.tcp;
 
-    if (conn->stream == NULL ||
-        getsockopt(hdt_stream_fd(conn->stream), IPPROTO_TCP, TCP_INFO, &info, &len) != 0) {
-        return;
+    if (stats->path_mtu == 0 || tcp->path_mtu < stats->path_mtu) {
+        stats->path_mtu = tcp->path_mtu;
     }
-    if (stats->path_mtu == 0 || info.tcpi_pmtu < stats->path_mtu) {
-        stats->path_mtu = info.tcpi_pmtu;
+    if (stats->mss == 0 || tcp->mss < stats->mss) {
+        stats->mss = tcp->mss;
     }
-    if (stats->mss == 0 || info.tcpi_snd_mss < stats->mss) {
-        stats->mss = info.tcpi_snd_mss;
-    }
-    stats->acked_bytes += info.tcpi_bytes_acked;
+    stats->acked_bytes += tcp->acked_bytes;
 }
 
 /* L */
@@ -85,10 +77,13 @@ static void dpstats_fill_peer(const struct hdt_peer *peer, int64_t now_us,
             if (session != NULL && conn->session == session && conn->index > 0 &&
                 conn->state == HDT_CONN_UP) {
                 stats->n_streams++;
-                dpstats_add_tcp(conn, stats);
+                if (conn->link.taken_us != 0) {
+                    dpstats_add_tcp(conn, stats);
+                }
             }
         }
     }
+    hdt_linkinfo_fill(peer, now_us, &stats->link);
     if (session != NULL) {
         stats->dialled_by_us = session->dialled_by_us;
         stats->silent_us = hdt_session_silent_us(session, now_us);

@@ -240,6 +240,7 @@ static void on_tick(evutil_socket_t fd, short what, void *user)
     hdt_survey_tick(gw);
     hdt_coordinator_tick(gw);
     hdt_channels_tick(gw);
+    hdt_link_bench_tick(gw);
     if (++gw->n_ticks % TICKS_PER_REPORT == 0) {
         hdt_member_tick(gw);
         hdt_store_retry(gw->store);
@@ -521,6 +522,7 @@ static void gateway_close(struct hdt_gateway *gw)
     hdt_http_close(gw->http);
     hdt_member_free(gw);
     hdt_dataplane_close(gw->dp);
+    hdt_link_bench_free(gw);
     hdt_survey_free(gw);
     hdt_planner_close(gw);
     hdt_coordinator_free(gw);

@@ -353,6 +353,7 @@ static void metrics_peers(struct hdt_gateway *gw, struct hdt_buf *out)
             hdt_metrics_end(out, peer_metrics[m].value(&peers[i]));
         }
     }
+    hdt_metrics_links(gw, out, peers, n);
     free(peers);
 }
 

@@ -27,6 +27,10 @@ struct hdt_metric {
 void hdt_metrics_singles(struct hdt_buf *out, const struct hdt_gateway *gw,
                          const struct hdt_metric *metrics, size_t n);
 
+/* link_show.c: the streams to peers. */
+void hdt_metrics_links(struct hdt_gateway *gw, struct hdt_buf *out,
+                       const struct hdt_peer_stats *peers, size_t n);
+
 /* metrics_jobs.c: the jobs that are coordinated here. */
 void hdt_metrics_jobs(struct hdt_gateway *gw, struct hdt_buf *out);
 

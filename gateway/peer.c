@@ -192,6 +192,7 @@ void hdt_peers_tick(struct hdt_dataplane *dp, int64_t now_us)
             hdt_session_tick(peer->session, now_us);
         }
         hdt_probe_tick(peer, now_us);
+        hdt_linkinfo_tick(peer, now_us);
     }
     hdt_dp_unlock(dp);
     do {

@@ -75,6 +75,8 @@ static const struct {
     {"logs", FROM_OPERATOR, route_logs},
     {"cluster", FROM_OPERATOR, hdt_survey_cluster},
     {"doctor", FROM_OPERATOR, hdt_doctor_request},
+    {"link", FROM_OPERATOR, hdt_link_request},
+    {"link.bench", FROM_OPERATOR, hdt_link_bench_request},
     {"bundle.list", FROM_OPERATOR, hdt_evidence_list_answer},
     {"bundle.read", FROM_OPERATOR, hdt_evidence_read_answer},
     {"submit", FROM_OPERATOR, hdt_coordinator_submit},

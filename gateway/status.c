@@ -60,7 +60,12 @@ static json_t *sites_json(struct hdt_gateway *gw)
 
         for (size_t i = 0; i < n && i < MAX_PEERS; i++) {
             if (strcmp(peers[i].site, site->name) == 0) {
-                json_object_set_new(item, "link", peer_json(&peers[i]));
+                json_t *link = peer_json(&peers[i]), *tcp = hdt_link_json(gw, &peers[i]);
+
+                if (tcp) {
+                    json_object_set_new(link, "tcp", tcp);
+                }
+                json_object_set_new(item, "link", link);
             }
         }
         json_array_append_new(sites, item);

@@ -628,5 +628,6 @@ void hdt_survey_free(struct hdt_gateway *gw)
         survey_free(gw->survey.own);
     }
     json_decref(gw->survey.links);
+    json_decref(gw->survey.codecs);
     memset(&gw->survey, 0, sizeof(gw->survey));
 }

@@ -56,6 +56,7 @@ extern const struct hdt_cmd hdt_cmd_doctor;
 extern const struct hdt_cmd hdt_cmd_eval;
 extern const struct hdt_cmd hdt_cmd_export;
 extern const struct hdt_cmd hdt_cmd_generate;
+extern const struct hdt_cmd hdt_cmd_link;
 extern const struct hdt_cmd hdt_cmd_logs;
 extern const struct hdt_cmd hdt_cmd_plan;
 extern const struct hdt_cmd hdt_cmd_status;

@@ -85,6 +85,27 @@ static void peer_print(const char *site, const json_t *link)
            hdt_human_bytes(real_of(link, "recv_bytes"), received), (int)strcspn(tls, " "), tls);
 }
 
+/* What the streams to a peer do, and what keeps them from carrying more; nothing of a peer to which
+ * little was sent yet. */
+static void tcp_print(const json_t *tcp)
+{
+    const json_t *load = json_object_get(tcp, "load");
+    const json_t *shares = json_object_get(load, "limit_shares");
+    char now[HDT_HUMAN_CAP], most[HDT_HUMAN_CAP], queue[HDT_HUMAN_CAP], ago[HDT_HUMAN_CAP];
+
+    if (!load) {
+        return;
+    }
+    printf("       %s  now %s  under load %s, %s ago: queue %s, sent again %.2g %%, limited by "
+           "%s %.0f %%\n",
+           text_of(tcp, "congestion"), hdt_human_rate(real_of(tcp, "rate_bits_per_s") / 8, now),
+           hdt_human_rate(real_of(load, "rate_bits_per_s") / 8, most),
+           hdt_human_duration(real_of(load, "ago_s"), ago),
+           hdt_human_time(real_of(load, "queue_ms") / 1e3, queue),
+           100 * real_of(load, "resent_share"), text_of(load, "limit"),
+           100 * real_of(shares, text_of(load, "limit")));
+}
+
 static void sites_print(const json_t *body)
 {
     const json_t *sites = json_object_get(body, "sites");
@@ -102,6 +123,7 @@ static void sites_print(const json_t *body)
             continue;
         }
         peer_print(text_of(site, "site"), link);
+        tcp_print(json_object_get(link, "tcp"));
     }
 }
 

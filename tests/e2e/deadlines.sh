@@ -17,7 +17,7 @@ at_most() { awk -v lo="$1" -v hi="$2" -v n="$patience" 'BEGIN { print lo + n * (
 below() { awk -v v="$1" -v lo="$2" -v hi="$3" 'BEGIN { exit !(v >= lo && v <= hi) }'; }
 
 # What talks to a gateway. A job file is read before the gateway is asked.
-commands=("status" "logs" "logs b/w0" "doctor" "plan $work/job.yaml" "submit $work/job.yaml" "stop" "stop 7")
+commands=("status" "logs" "logs b/w0" "doctor" "plan $work/job.yaml" "submit $work/job.yaml" "stop" "stop 7" "link explain b" "link bench b")
 
 one() { # CASE NUMBER OPTION...: a command with the options, its table row in a file
     local name=$1 i=$2 from=$EPOCHREALTIME rc line

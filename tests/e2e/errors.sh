@@ -77,7 +77,8 @@ for words in "hdt submit" "hdt submit a b" "hdt plan" "hdt plan --stepz 3 x" "hd
     "hdt status x" "hdt logs a/b c" "hdt doctor x" "hdt eval" "hdt generate" "hdt export" \
     "hdt tokenize" "hdt version x" "hdt config show" "hdt ca issue" "hdt nothing" "hdt-gateway x" \
     "hdt-gateway --log-level loud" "hdt-worker x" "hdt-worker --threads x" "hdt submit --steps 0 good-job.yaml" \
-    "hdt submit --steps many good-job.yaml" "hdt plan --codec int9 good-job.yaml" "hdt stop --timeout 0 1"; do
+    "hdt submit --steps many good-job.yaml" "hdt plan --codec int9 good-job.yaml" "hdt stop --timeout 0 1" "hdt link" "hdt link bench" "hdt link explain a b" "hdt link bench --max-size 1KiB b" \
+    "hdt link bench --codec int9 b" "hdt link echo"; do
     # shellcheck disable=SC2086 # words
     $words >out 2>err </dev/null
     same "wrong options: $words" 2 $?

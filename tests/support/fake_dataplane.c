@@ -143,6 +143,16 @@ void hdt_dataplane_probe(struct hdt_dataplane *dp, const char *site, uint64_t by
     fake.n_probes++;
 }
 
+size_t hdt_dataplane_stream_stats(struct hdt_dataplane *dp, const char *site,
+                                  struct hdt_tcp_stats *stats, size_t cap)
+{
+    (void)dp;
+    (void)site;
+    (void)stats;
+    (void)cap;
+    return 0;
+}
+
 size_t hdt_dataplane_peer_stats(struct hdt_dataplane *dp, struct hdt_peer_stats *stats, size_t cap)
 {
     (void)dp;

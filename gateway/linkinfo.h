@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef HDT_GATEWAY_LINKINFO_H
+#define HDT_GATEWAY_LINKINFO_H
+
+/*
+ * What the kernel knows of the bulk streams to a peer, and what their time goes for. Inside of the
+ * data plane, like dp.h: "L:" is called with its lock held. Nothing is decided by these figures:
+ * they are for people.
+ */
+#include "gateway/dataplane.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct hdt_conn;
+struct hdt_peer;
+
+/* Of one connection. */
+struct hdt_stream_link {
+    struct hdt_tcp_stats tcp; /* as of the last tick; stream 0: none was taken */
+    int64_t taken_us;
+    uint64_t window_acked; /* at the begin of the peer's window */
+};
+
+/* Of one peer: sums over its streams, those that are gone included, and windows of a second. */
+struct hdt_peer_link {
+    struct hdt_link_stats stats;
+    struct hdt_link_stats before; /* at the begin of the window */
+    uint64_t acked_bytes, before_acked_bytes;
+    int64_t window_us;
+    double buffer_max; /* what the kernel gives a socket to send from at most; 0: unknown */
+};
+
+/* On its thread, without the lock, every tick. false: there is no TCP below, or not yet. */
+bool hdt_linkinfo_read(const struct hdt_conn *conn, struct hdt_tcp_stats *tcp);
+/* L: what was read; `queued_bytes` wait in the stream above it. */
+void hdt_linkinfo_note(struct hdt_conn *conn, const struct hdt_tcp_stats *tcp, size_t queued_bytes,
+                       int64_t now_us);
+/* L: every tick. */
+void hdt_linkinfo_tick(struct hdt_peer *peer, int64_t now_us);
+/* L: for a snapshot. */
+void hdt_linkinfo_fill(const struct hdt_peer *peer, int64_t now_us, struct hdt_link_stats *stats);
+
+#endif /* HDT_GATEWAY_LINKINFO_H */

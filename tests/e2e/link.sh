@@ -1,0 +1,118 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# hdt link: what it says of emulated links whose limit is known, what it measures of one whose rate is
+# known, and what it refuses.
+# shellcheck source=tests/e2e/lib.sh
+. "${srcdir:-$(dirname "$0")/../..}/tests/e2e/lib.sh"
+# shellcheck source=tests/e2e/fed.sh
+. "$src/tests/e2e/fed.sh"
+
+can_have_wan || skip "$("$src/scripts/wan-lab" check 2>&1 | head -n 1)"
+cd "$work" || exit 1
+section() { printf '\n-- %s (%s s)\n' "$1" "$SECONDS"; }
+export WANLAB_DIR=$work/lab HDT_WANEM=$build/hdt-wanem
+lab=$src/scripts/wan-lab
+trap '"$lab" down >/dev/null 2>&1; finish' EXIT
+run_at() { exec "$lab" exec "$@"; }
+G="--gateway $(gateway_of a)"
+both_up() { hdt status --gateway "$(gateway_of a)" | grep -q '^peer.* up .* [1-9] streams'; }
+
+# Two sites joined by a link.
+link_up() { # LINK [SYSCTL...]
+    local setting
+
+    {
+        for setting in "${@:2}"; do echo "sysctl $setting"; done
+        printf 'port a addr 10.77.0.1/24\nport b addr 10.77.0.2/24\nlink a b %s\n' "$1"
+    } >topology
+    "$lab" up topology || fail "the emulated WAN did not start"
+}
+
+# The first row of a result of bench with codec, from, bytes: a field of it.
+row() { # FILE CODEC FROM BYTES FIELD
+    python3 - "$@" <<'PY'
+import json, sys
+file, codec, here, size, name = sys.argv[1:]
+print(next(r[name] for r in json.load(open(file))["rows"]
+           if r["codec"] == codec and r["from"] == here and r["bytes"] == int(size)))
+PY
+}
+within() { awk -v v="$1" -v lo="$2" -v hi="$3" 'BEGIN { exit !(v >= lo && v <= hi) }'; }
+explained() { # FILE EXPRESSION: of the direction from a to b
+    python3 -c "import json, sys; d = json.load(open(sys.argv[1]))['directions'][0]; print($2)" "$1"
+}
+
+fed_init lab
+section "a link of 50 Mbit/s and 20 ms"
+link_up "rate 50mbit rtt 20ms queue 50ms"
+listen=10.77.0.1:7420 http='' site a
+listen=10.77.0.2:7420 http='' site b a=10.77.0.1:7420
+check "both gateways are there" wait_until 20 both_up
+# shellcheck disable=SC2086 # options
+{
+    refused 3 "knows no site 'c'" hdt link bench $G c
+    refused 3 "knows no site 'c'" hdt link explain $G c
+    refused 1 "is the site of this gateway" hdt link bench $G a
+    hdt link bench $G --json --codec none --max-size 4MiB b >bench.json 2>bench.err </dev/null
+    same "bench: exit status" 0 $?
+}
+for from in a b; do
+    mbit=$(row bench.json none $from 4194304 goodput_bits_per_s | awk '{ print $1 / 1e6 }')
+    check "goodput from $from is within 15 % of the link: $mbit Mbit/s" within "$mbit" 42.5 50
+    check "without a codec nothing becomes smaller" within "$(row bench.json none $from 4194304 ratio)" 0.98 1.01
+    ms=$(row bench.json none $from 4096 median_s | awk '{ print 1000 * $1 }')
+    check "4 KiB take half a round trip and little more: $ms ms" within "$ms" 10 20
+done
+# shellcheck disable=SC2086
+hdt link explain $G --json b >explain.json 2>explain.err </dev/null
+same "explain: exit status" 0 $?
+same "the limit of a link that is full" path "$(explained explain.json "d['limit']")"
+check "rate x round trip is 125 kB: $(explained explain.json "round(d['bdp_bytes'])")" \
+    within "$(explained explain.json "d['bdp_bytes']")" 85000 140000
+no_echo() { ! pgrep -f "link echo --gateway unix:$work/" >/dev/null; }
+check "the program at the other site is gone" wait_until 10 no_echo
+
+section "Ctrl-C"
+# shellcheck disable=SC2086
+env --default-signal=INT hdt link bench $G b >ctrl-c.out 2>&1 </dev/null &
+pid=$!
+pids+=("$pid")
+check "rows come as they are measured" wait_until 20 grep -q '^none ' ctrl-c.out
+kill -INT $pid
+check "it ends at once" wait_until 2 has_ended $pid
+wait $pid
+same "exit status" 1 $?
+check "the program at the other site ends" wait_until 10 no_echo
+is_over() { hdt status --gateway "$(gateway_of b)" --json | json_of "[c['state'] for c in d['channels']]" | grep -qv up; }
+check "and no channel is up" wait_until 10 is_over
+
+section "the other gateway stops, and dies"
+kill -STOP "${gateway_pid[b]}"
+# shellcheck disable=SC2086
+refused 4 "did not answer 'link.bench'" hdt link bench --json $G b
+kill -CONT "${gateway_pid[b]}"
+kill -KILL "${gateway_pid[b]}"
+is_down() { hdt status --gateway "$(gateway_of a)" | grep -q '^peer.* down'; }
+wait_until 30 is_down
+# shellcheck disable=SC2086
+for command in bench explain; do
+    refused 3 "there is no link from site a to site b" hdt link $command $G b
+    check "with a remedy" grep -q '^hint: ' err
+done
+stop_gateway a
+
+section "a socket buffer that is too small"
+"$lab" down
+link_up "rate 200mbit rtt 40ms queue 100ms" "net.ipv4.tcp_wmem 4096 16384 65536"
+listen=10.77.0.1:7420 http='' site a
+listen=10.77.0.2:7420 http='' site b a=10.77.0.1:7420
+check "both gateways are there" wait_until 20 both_up
+# shellcheck disable=SC2086
+{
+    hdt link bench $G --codec none --max-size 4MiB b >small.out 2>&1 </dev/null
+    same "bench: exit status" 0 $?
+    hdt link explain $G --json b >small.json </dev/null
+}
+same "the limit" buffer "$(explained small.json "d['limit']")"
+check "the remedy is the kernel's setting" grep -q "sysctl -w net.ipv4.tcp_wmem=" small.json
+[ "$n_failed" = 0 ]

@@ -1,0 +1,160 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Figures of the streams to a peer, against what the rig knows that it sent. */
+#include "config.h"
+
+#include "tests/support/dp_rig.h"
+
+#include <criterion/criterion.h>
+#include <math.h>
+#include <string.h>
+
+#define N_STREAMS   3
+#define FRAME_BYTES (256u << 10)
+
+/* So many frames one way, each of FRAME_BYTES at most. */
+static void rig_one_way(struct rig *rig, uint64_t n_frames)
+{
+    hdt_rig_open(rig, 2);
+    rig->conf.n_streams = N_STREAMS;
+    rig->unchecked = true; /* all frames full */
+    rig->n_flows = 1;
+    rig->flows[0] = (struct rig_flow){
+        .src_site = 0, .dst_site = 1, .depth = 8, .frame_cap = FRAME_BYTES, .n_frames = n_frames};
+    hdt_rig_start(rig);
+    hdt_rig_dial(rig, 0, 1, NULL);
+}
+
+static void wait_for(struct rig *rig, unsigned i, unsigned j, struct hdt_peer_stats *stats,
+                     bool (*is_there)(const struct hdt_peer_stats *stats))
+{
+    for (int k = 0; k < 600; k++) {
+        if (hdt_rig_peer_stats(rig, i, j, stats) && is_there(stats)) {
+            return;
+        }
+        hdt_rig_sleep_ms(50);
+    }
+    cr_assert_fail("seed %u: not there within 30 s", hdt_rig_seed);
+}
+
+static bool all_streams_told(const struct hdt_peer_stats *stats)
+{
+    return stats->link.n_tcp == N_STREAMS;
+}
+
+static bool had_load(const struct hdt_peer_stats *stats)
+{
+    return stats->link.n_tcp == N_STREAMS && stats->link.load.ago_us >= 0;
+}
+
+/* What the system says that new sockets get. */
+static void default_congestion(char name[16])
+{
+    FILE *file = fopen("/proc/sys/net/ipv4/tcp_congestion_control", "r");
+
+    cr_assert_not_null(file);
+    cr_assert_eq(fscanf(file, "%15s", name), 1);
+    fclose(file);
+}
+
+Test(linkinfo, tells_of_a_link_under_load, .timeout = 120)
+{
+    struct rig *rig = calloc(1, sizeof(*rig));
+    struct hdt_tcp_stats streams[N_STREAMS];
+    struct hdt_peer_stats stats;
+    double shares = 0, limits = 0;
+    uint64_t acked = 0, sent_bytes;
+    char congestion[16];
+
+    rig_one_way(rig, 1ull << 40);
+    wait_for(rig, 0, 1, &stats, had_load);
+    default_congestion(congestion);
+    cr_expect_str_eq(stats.link.congestion, congestion);
+    cr_expect_gt(stats.link.min_rtt_us, 0);
+    cr_expect_geq(stats.link.rtt_us, stats.link.min_rtt_us);
+    cr_expect_gt(stats.link.load.rate_bytes_per_s, 0);
+    for (int i = 0; i < HDT_LIMIT_COUNT; i++) {
+        cr_expect_geq(stats.link.load.limit_share[i], 0);
+        limits += stats.link.load.limit_share[i];
+    }
+    cr_expect(fabs(limits - 1) < 1e-9, "shares of what limits are %.9f together", limits);
+    cr_assert_eq(hdt_dataplane_stream_stats(rig->sites[0].dp, "site-b", streams, N_STREAMS),
+                 N_STREAMS);
+    sent_bytes = hdt_rig_frames_done(rig) * FRAME_BYTES;
+    for (int i = 0; i < N_STREAMS; i++) {
+        cr_expect_eq(streams[i].stream, (unsigned)i + 1);
+        cr_expect_geq(streams[i].cwnd_bytes, streams[i].mss);
+        cr_expect_geq(streams[i].sent_bytes, streams[i].acked_bytes);
+        shares += streams[i].share;
+        acked += streams[i].acked_bytes;
+    }
+    cr_expect(fabs(shares - 1) < 0.05, "shares of the streams are %.3f together", shares);
+    /* Frames that were taken before this look were acknowledged; the streams were looked at up to a
+     * tick ago, in which a link of loopback may carry a good deal. */
+    cr_expect_gt(acked, 0);
+    cr_expect_lt((double)acked, 1.2 * (double)sent_bytes + 64e6);
+    hdt_rig_close(rig);
+    free(rig);
+}
+
+/* Totals agree with the frames that were taken, to TLS and headers; then nothing limits. */
+Test(linkinfo, counts_what_was_sent_and_no_idle_time, .timeout = 120)
+{
+    const uint64_t n_frames = 400;
+    struct rig *rig = calloc(1, sizeof(*rig));
+    struct hdt_peer_stats first, second;
+    struct hdt_tcp_stats streams[N_STREAMS];
+    const double plain = (double)n_frames * FRAME_BYTES;
+    double acked = 0;
+
+    rig_one_way(rig, n_frames);
+    hdt_rig_wait_done(rig, 60);
+    wait_for(rig, 0, 1, &first, all_streams_told);
+    hdt_rig_sleep_ms(
+        1500); /* the window in which the last frame fell is over: time is what is asked */
+    cr_assert(hdt_rig_peer_stats(rig, 0, 1, &first));
+    cr_assert_eq(hdt_dataplane_stream_stats(rig->sites[0].dp, "site-b", streams, N_STREAMS),
+                 N_STREAMS);
+    for (int i = 0; i < N_STREAMS; i++) {
+        acked += (double)streams[i].acked_bytes;
+    }
+    cr_expect(acked >= plain && acked < 1.02 * plain, "%.0f bytes for %.0f of frames", acked,
+              plain);
+    hdt_rig_sleep_ms(1500);
+    cr_assert(hdt_rig_peer_stats(rig, 0, 1, &second));
+    for (int i = 0; i < HDT_LIMIT_COUNT; i++) {
+        cr_expect_eq(first.link.limit_us[i], second.link.limit_us[i],
+                     "time of limit %d on an idle link", i);
+    }
+    cr_expect_lt(second.link.rate_bytes_per_s, 1e5);
+    hdt_rig_close(rig);
+    free(rig);
+}
+
+/* A cap in the settings is named as what limits. */
+Test(linkinfo, names_a_rate_cap, .timeout = 120)
+{
+    struct rig *rig = calloc(1, sizeof(*rig));
+    struct hdt_peer_stats stats;
+
+    hdt_rig_open(rig, 2);
+    rig->conf.n_streams = N_STREAMS;
+    rig->conf.rate_bits_per_s = 80 * 1000 * 1000;
+    rig->unchecked = true;
+    rig->n_flows = 1;
+    rig->flows[0] = (struct rig_flow){
+        .dst_site = 1, .depth = 64, .frame_cap = FRAME_BYTES, .n_frames = 1ull << 40};
+    hdt_rig_start(rig);
+    hdt_rig_dial(rig, 0, 1, NULL);
+    wait_for(rig, 0, 1, &stats, had_load);
+    cr_expect(stats.link.load.limit_share[HDT_LIMIT_RATE] > 0.5,
+              "rate %.2f application %.2f codec %.2f receiver %.2f buffer %.2f cpu %.2f path %.2f",
+              stats.link.load.limit_share[HDT_LIMIT_RATE],
+              stats.link.load.limit_share[HDT_LIMIT_APPLICATION],
+              stats.link.load.limit_share[HDT_LIMIT_CODEC],
+              stats.link.load.limit_share[HDT_LIMIT_RECEIVER],
+              stats.link.load.limit_share[HDT_LIMIT_BUFFER],
+              stats.link.load.limit_share[HDT_LIMIT_CPU],
+              stats.link.load.limit_share[HDT_LIMIT_PATH]);
+    hdt_rig_close(rig);
+    free(rig);
+}
