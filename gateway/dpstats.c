@@ -6,6 +6,7 @@
 
 #include <linux/tcp.h>
 #include <netinet/in.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
 
@@ -52,6 +53,7 @@ static void dpstats_add_tcp(const struct hdt_conn *conn, struct hdt_peer_stats *
         stats->mss = info.tcpi_snd_mss;
     }
     stats->acked_bytes += info.tcpi_bytes_acked;
+    stats->retrans_bytes += conn->tcp.retrans_bytes;
 }
 
 /* L */
@@ -77,6 +79,17 @@ static void dpstats_fill_peer(const struct hdt_peer *peer, int64_t now_us,
     stats->goodput_bytes_per_s = peer->goodput_bytes_per_s;
     stats->loaded_us = peer->loaded_us != 0 ? now_us - peer->loaded_us : -1;
     stats->queued_bytes = dpstats_queued_bytes(peer);
+    stats->queue_us = peer->queue_us;
+    stats->pace_bytes_per_s = peer->pacer.rate;
+    if (session != NULL && peer->has_tuner) {
+        stats->n_streams_used = hdt_session_n_used(session);
+        snprintf(stats->congestion, sizeof(stats->congestion), "%s",
+                 hdt_tuner_congestion(&peer->tuner));
+        hdt_tuner_why_streams(&peer->tuner, stats->why_streams);
+        hdt_tuner_why_congestion(&peer->tuner, stats->why_congestion);
+        snprintf(stats->buffers, sizeof(stats->buffers), "%.191s", peer->buffers.msg);
+        snprintf(stats->buffers_hint, sizeof(stats->buffers_hint), "%.191s", peer->buffers.hint);
+    }
     DL_FOREACH(peer->dp->conns, conn)
     {
         if (conn->kind == HDT_CONN_WAN && conn->peer == peer && !conn->is_gone) {

@@ -61,6 +61,7 @@ tensors() {
         wait "${waiting[0]}" || rig_fail "site $site, $*: $(cat "$work/err.$site")"
         waiting=("${waiting[@]:1}")
     done
+    sed -n 's/.* info: \(to site [^ ]* [0-9]* streams: .*\)/  \1/p' "$work/a/gateway.log" | tail -n 1 >&2
 }
 
 figure() { awk -v name="$2" '$1 == name { print $2 }' "$work/out.$1"; } # SITE NAME
