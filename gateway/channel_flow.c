@@ -308,7 +308,7 @@ void hdt_channel_flow_open(struct hdt_gateway *gw, const json_t *msg)
     hdt_log_debug("flow.open of %s refused: %s", hdt_msg_from(msg), err.msg);
     reply =
         hdt_msg_reply(msg, "flow.refused",
-                      json_pack("{s:O, s:o}", "flow", json_object_get(hdt_msg_body(msg), "flow"),
+                      json_pack("{s:O*, s:o}", "flow", json_object_get(hdt_msg_body(msg), "flow"),
                                 "error", hdt_msg_error_body(&err)));
     hdt_route_send(gw, reply, &ignored);
 }

@@ -364,6 +364,17 @@ struct hdt_probe_in {
     bool is_answered;
 };
 
+/* Sessions that a peer has dialled: how many more it may now, and by which of its processes the
+ * last ones were, which tells a link that breaks from a gateway that restarts and from two of one
+ * name. */
+struct hdt_peer_dials {
+    double tokens;
+    int64_t at_us;
+    uint64_t last, before;          /* instances, the latest two that differ */
+    unsigned n_same, n_new, n_back; /* since it last had all tokens: of the last one, of one not
+                                       seen before, of the one before */
+};
+
 struct hdt_peer {
     UT_hash_handle hh;
     char site[64];
@@ -415,9 +426,8 @@ struct hdt_peer {
     struct hdt_probe_in probe_in;
     struct hdt_peer_stats total; /* counters; bytes of closed streams only */
     struct hdt_log_limit bad_log[HDT_BAD_COUNT], misdeed_log[HDT_MISDEED_COUNT];
-    size_t rx_bytes;       /* receive buffers of its streams */
-    double session_tokens; /* sessions that it may still open now */
-    int64_t session_us;
+    size_t rx_bytes; /* receive buffers of its streams */
+    struct hdt_peer_dials dials;
     int64_t cert_end_us; /* of the peer's certificate; 0: none seen */
 };
 

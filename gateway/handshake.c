@@ -271,25 +271,63 @@ static bool handshake_session_stands(const struct hdt_peer *peer, uint64_t insta
            hdt_session_is_sound(session, hdt_clock_now_us());
 }
 
+static void dials_note(struct hdt_peer_dials *dials, uint64_t instance)
+{
+    if (instance == dials->last) {
+        dials->n_same++;
+        return;
+    }
+    if (instance == dials->before) {
+        dials->n_back++;
+    } else {
+        dials->n_new++;
+    }
+    dials->before = dials->last;
+    dials->last = instance;
+}
+
+/* Who comes back although another came after it runs beside that one. */
+static void dials_hint(const struct hdt_peer *peer, struct hdt_error *err)
+{
+    const struct hdt_peer_dials *dials = &peer->dials;
+
+    if (dials->n_back > 0) {
+        hdt_error_hint(err, "two gateways run as site '%s': stop one, or give it another name",
+                       peer->site);
+    } else if (dials->n_new > dials->n_same) {
+        hdt_error_hint(err, "the gateway of site '%s' starts again and again: its log says why",
+                       peer->site);
+    } else {
+        hdt_error_hint(err,
+                       "the link to '%s' breaks as soon as it is there: the logs of both "
+                       "gateways say by what; 'hdt doctor' checks the path",
+                       peer->site);
+    }
+}
+
 /* A session is news for the main thread, the audit log and every flow: a peer may have a few at
  * once, then one a second. Who dials as it should backs off longer than that. */
-static enum hdt_status handshake_check_rate(struct hdt_peer *peer, struct hdt_error *err)
+static enum hdt_status handshake_check_rate(struct hdt_peer *peer, uint64_t instance,
+                                            struct hdt_error *err)
 {
+    struct hdt_peer_dials *dials = &peer->dials;
     const int64_t now_us = hdt_clock_now_us();
 
-    peer->session_tokens += (double)(now_us - peer->session_us) / (double)HDT_US_PER_S;
-    peer->session_us = now_us;
-    if (peer->session_tokens > HDT_DP_SESSIONS_BURST) {
-        peer->session_tokens = HDT_DP_SESSIONS_BURST;
+    dials->tokens += (double)(now_us - dials->at_us) / (double)HDT_US_PER_S;
+    dials->at_us = now_us;
+    if (dials->tokens > HDT_DP_SESSIONS_BURST) {
+        dials->tokens = HDT_DP_SESSIONS_BURST;
+        dials->n_same = dials->n_new = dials->n_back = 0;
     }
-    if (peer->session_tokens < 1) {
+    dials_note(dials, instance);
+    if (dials->tokens < 1) {
         hdt_error_set(err, HDT_EPEER,
                       "cannot join site '%s': '%s' has opened more than %d sessions within seconds",
                       peer->dp->conf.site, peer->site, HDT_DP_SESSIONS_BURST);
-        hdt_error_hint(err, "do two gateways run as site '%s'?", peer->site);
+        dials_hint(peer, err);
         return HDT_EPEER;
     }
-    peer->session_tokens -= 1;
+    dials->tokens -= 1;
     return HDT_OK;
 }
 
@@ -300,7 +338,7 @@ static enum hdt_status handshake_accept_session(struct hdt_conn *conn, json_t *b
 
     HDT_TRY(handshake_check_limits(body, err));
     conn->peer = hdt_peer_get(conn->dp, conn->identity.name);
-    HDT_TRY(handshake_check_rate(conn->peer, err));
+    HDT_TRY(handshake_check_rate(conn->peer, instance, err));
     conn->session_id = hdt_msg_hex_u64(json_object_get(body, "session"));
     if (handshake_session_stands(conn->peer, instance)) {
         return hdt_error_set(err, HDT_EEXIST,

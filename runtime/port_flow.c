@@ -2,22 +2,9 @@
 #include "config.h"
 
 /*
- * The ends of a job's flows.
- *
- * A flow is a window over frame numbers. At the sending end a number passes through
- *
- *     acked_seq <= submit_seq <= next_seq <= acked_seq + depth
- *     taken      | handed over | committed | free slots
- *
- * and at the receiving end
- *
- *     acked_seq <= next_seq <= acked_seq + depth
- *     taken      | came        | credit given
- *
- * A broken connection sets submit_seq (sender) or next_seq (receiver) back to acked_seq, and
- * nothing else: what was on its way is handed over, or comes, again. The one thing that must not
- * happen is that the gateway writes into a slot while a thread reads it: a receiving flow is opened
- * again only when no frame of it is borrowed, which lasts for a copy or a decode, never for a wait.
+ * The ends of a job's flows, by the rules of src/core/window.h. The one thing that must not happen
+ * is that the gateway writes into a slot while a thread reads it: a receiving flow is opened again
+ * only when no frame of it is borrowed, which lasts for a copy or a decode, never for a wait.
  */
 #include "runtime/port_impl.h"
 
@@ -37,26 +24,21 @@
 
 static json_t *flow_open_body(const struct hdt_port_job *job, const struct port_flow *flow)
 {
-    return json_pack("{s:I,s:I,s:I,s:s,s:s,s:i,s:i,s:i,s:I,s:I,s:I,s:I,s:I}", "job",
-                     (json_int_t)job->conf.job, "epoch", (json_int_t)job->conf.epoch, "flow",
-                     (json_int_t)flow->idx, "end", flow->is_src ? "src" : "dst", "peer_site",
-                     flow->peer_site, "prio", (int)flow->plan->prio, "codec",
-                     (int)flow->gateway_codec, "dtype", (int)flow->plain_dtype, "depth",
-                     (json_int_t)flow->depth, "frame_cap", (json_int_t)flow->frame_cap, "pool",
-                     (json_int_t)job->pool.number, "pool_offset", (json_int_t)flow->pool_offset,
-                     "next_seq", (json_int_t)(flow->is_src ? flow->handed_seq : flow->acked_seq));
+    return json_pack(
+        "{s:I,s:I,s:I,s:s,s:s,s:i,s:i,s:i,s:I,s:I,s:I,s:I,s:I}", "job", (json_int_t)job->conf.job,
+        "epoch", (json_int_t)job->conf.epoch, "flow", (json_int_t)flow->idx, "end",
+        flow->window.is_src ? "src" : "dst", "peer_site", flow->peer_site, "prio",
+        (int)flow->plan->prio, "codec", (int)flow->gateway_codec, "dtype", (int)flow->plain_dtype,
+        "depth", (json_int_t)flow->window.depth, "frame_cap", (json_int_t)flow->frame_cap, "pool",
+        (json_int_t)job->pool.number, "pool_offset", (json_int_t)flow->pool_offset, "next_seq",
+        (json_int_t)hdt_window_next_seq(&flow->window));
 }
 
 /* The flow as it stands on a fresh connection. The lock is held. */
 static void flow_reset(struct port_flow *flow)
 {
     flow->is_open = false;
-    flow->credit_seq = 0;
-    flow->submit_seq = flow->acked_seq;
-    flow->ack_due = false;
-    if (!flow->is_src && !flow->borrowed) {
-        flow->next_seq = flow->acked_seq;
-    }
+    hdt_window_reset(&flow->window, flow->borrowed);
 }
 
 /* Open message of the first flow that is due, marked open; NULL: none. The lock is held. */
@@ -67,13 +49,13 @@ static json_t *flow_open_next(struct hdt_port_job *job)
 
     for (i = 0; i < job->n_flows; i++) {
         flow = &job->flows[i];
-        if (!flow->is_open && (flow->is_src || !flow->borrowed)) {
+        if (!flow->is_open && (flow->window.is_src || !flow->borrowed)) {
             flow_reset(flow);
             flow->is_open = true;
             HDT_RECORD(HDT_REC_FLOW,
-                       .n = {job->conf.job, flow->idx, job->conf.epoch, (int64_t)flow->next_seq},
-                       .text = {flow->next_seq > 0 ? "resume" : "open",
-                                flow->is_src ? "src" : "dst", flow->peer_site});
+                       .n = {job->conf.job, flow->idx, job->conf.epoch, (int64_t)flow->window.end},
+                       .text = {flow->window.end > 0 ? "resume" : "open",
+                                flow->window.is_src ? "src" : "dst", flow->peer_site});
             return hdt_msg_new("flow.open", NULL, flow_open_body(job, flow));
         }
     }
@@ -166,30 +148,29 @@ static struct hdt_record *flow_take_ack(struct hdt_port_job *job, struct port_fl
 {
     struct hdt_frame *frame = &flow->ack.record.frame;
 
-    if (!flow->is_open || !flow->ack_due || flow->ack_queued) {
+    if (!flow->is_open || !flow->window.ack_due || flow->ack_queued) {
         return NULL;
     }
-    flow->ack_due = false;
+    flow->window.ack_due = false;
     flow->ack_queued = true;
     record_frame(job, flow, frame, HDT_FRAME_ACK);
-    frame->seq = flow->acked_seq;
-    frame->offset = flow->acked_seq + flow->depth;
+    frame->seq = flow->window.acked;
+    frame->offset = flow->window.acked + flow->window.depth;
     return &flow->ack.record;
 }
 
 static struct hdt_record *flow_take_data(struct hdt_port_job *job, struct port_flow *flow)
 {
-    struct port_slot *slot = port_flow_slot(flow, flow->submit_seq);
+    struct port_slot *slot = port_flow_slot(flow, flow->window.submit);
     struct hdt_record *record = &slot->rec.record;
     bool shared = job->port->link->caps & HDT_LINK_SHARED;
 
-    if (!flow->is_open || !flow->is_src || flow->submit_seq >= flow->next_seq ||
-        flow->submit_seq >= flow->credit_seq || slot->queued) {
+    if (!flow->is_open || !hdt_window_may_submit(&flow->window) || slot->queued) {
         return NULL;
     }
     record_frame(job, flow, &record->frame, HDT_FRAME_DATA);
     record->frame.dtype = slot->dtype;
-    record->frame.seq = flow->submit_seq;
+    record->frame.seq = flow->window.submit;
     record->frame.offset = shared ? (uint64_t)(slot->data - job->pool.base) : 0;
     record->frame.len = slot->len;
     record->frame.frame_len = slot->len;
@@ -199,10 +180,7 @@ static struct hdt_record *flow_take_data(struct hdt_port_job *job, struct port_f
     record->payload = shared ? NULL : slot->data;
     record->payload_len = shared ? 0 : slot->len;
     slot->queued = true;
-    flow->submit_seq++;
-    if (flow->handed_seq < flow->submit_seq) {
-        flow->handed_seq = flow->submit_seq;
-    }
+    hdt_window_submitted(&flow->window);
     return record;
 }
 
@@ -261,7 +239,7 @@ void hdt_port_flows_sent(struct hdt_port *port, struct port_record *rec)
         ((struct port_slot *)rec->owner)->queued = false;
     } else if (rec->kind == PORT_RECORD_ACK) {
         ((struct port_flow *)rec->owner)->ack_queued = false;
-        again = ((struct port_flow *)rec->owner)->ack_due;
+        again = ((struct port_flow *)rec->owner)->window.ack_due;
     }
     if (again) {
         hdt_port_post_pump(port);
@@ -293,17 +271,14 @@ static enum hdt_status data_refuse(const struct port_flow *flow, const struct hd
 static enum hdt_status data_check(const struct port_flow *flow, const struct hdt_frame *frame,
                                   struct hdt_error *err)
 {
-    if (flow->is_src) {
-        return data_refuse(flow, frame, "this is the sending end", err);
-    }
-    if (frame->seq < flow->next_seq || !flow->is_open) {
+    const char *why = NULL;
+    const enum hdt_status status = hdt_window_check(&flow->window, frame->seq, &why);
+
+    if (status == HDT_AGAIN || (!flow->is_open && !flow->window.is_src)) {
         return HDT_AGAIN;
     }
-    if (frame->seq > flow->next_seq) {
-        return data_refuse(flow, frame, "frames before it are missing", err);
-    }
-    if (frame->seq >= flow->acked_seq + flow->depth) {
-        return data_refuse(flow, frame, "no credit was given for it", err);
+    if (status != HDT_OK) {
+        return data_refuse(flow, frame, why, err);
     }
     if (frame->frame_len > flow->frame_cap) {
         return data_refuse(flow, frame, "it is longer than the plan says", err);
@@ -358,7 +333,7 @@ static enum hdt_status data_arrived(struct hdt_port_job *job, struct port_flow *
     enum hdt_status status = data_check(flow, frame, err);
 
     if (status == HDT_AGAIN) {
-        flow->ack_due = flow->ack_due || frame->seq < flow->acked_seq;
+        hdt_window_came_again(&flow->window, frame->seq);
         hdt_port_post_pump(job->port);
         return HDT_OK;
     }
@@ -375,7 +350,7 @@ static enum hdt_status data_arrived(struct hdt_port_job *job, struct port_flow *
     slot->len = frame->frame_len;
     slot->dtype = frame->dtype;
     slot->arrived_ns = hdt_clock_now_ns();
-    flow->next_seq++;
+    flow->window.end++;
     HDT_RECORD(HDT_REC_FRAME,
                .n = {job->conf.job, flow->idx, (int64_t)frame->seq, frame->frame_len});
     hdt_port_job_moved(job, flow);
@@ -385,38 +360,18 @@ static enum hdt_status data_arrived(struct hdt_port_job *job, struct port_flow *
 static enum hdt_status ack_arrived(struct hdt_port_job *job, struct port_flow *flow,
                                    const struct hdt_frame *frame, struct hdt_error *err)
 {
-    if (!flow->is_src || frame->seq > flow->next_seq) {
+    const uint64_t acked = flow->window.acked;
+
+    if (hdt_window_ack(&flow->window, frame->seq, frame->offset) != HDT_OK) {
         return hdt_error_set(
             err, HDT_EPROTO, "cannot take an ACK of flow %u: it says %llu, %llu were sent",
-            flow->idx, (unsigned long long)frame->seq, (unsigned long long)flow->next_seq);
+            flow->idx, (unsigned long long)frame->seq, (unsigned long long)flow->window.end);
     }
-    if (frame->seq > flow->acked_seq) {
-        flow->acked_seq = frame->seq;
+    if (flow->window.acked > acked) {
         hdt_port_job_moved(job, flow);
-    }
-    if (flow->submit_seq < flow->acked_seq) {
-        flow->submit_seq = flow->acked_seq;
-    }
-    if (flow->handed_seq < flow->acked_seq) {
-        flow->handed_seq = flow->acked_seq;
-    }
-    if (frame->offset > flow->credit_seq) {
-        flow->credit_seq = frame->offset;
     }
     hdt_port_post_pump(job->port);
     return HDT_OK;
-}
-
-/* A gateway that came back asks: the receiver says where it is, the sender hands over again what
- * is not acknowledged. */
-static void query_arrived(struct hdt_port_job *job, struct port_flow *flow)
-{
-    if (flow->is_src) {
-        flow->submit_seq = flow->acked_seq;
-    } else {
-        flow->ack_due = true;
-    }
-    hdt_port_post_pump(job->port);
 }
 
 enum hdt_status hdt_port_flows_record(struct hdt_port *port, const struct hdt_frame *frame,
@@ -438,7 +393,8 @@ enum hdt_status hdt_port_flows_record(struct hdt_port *port, const struct hdt_fr
     } else if (flow && frame->kind == HDT_FRAME_ACK) {
         status = ack_arrived(job, flow, frame, err);
     } else if (flow) {
-        query_arrived(job, flow);
+        hdt_window_query(&flow->window);
+        hdt_port_post_pump(port);
     }
     pthread_mutex_unlock(&port->lock);
     return status;

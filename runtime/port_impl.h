@@ -7,6 +7,7 @@
 #include "runtime/port.h"
 #include "runtime/report_queue.h"
 #include "src/core/deadlines.h"
+#include "src/core/window.h"
 #include "src/base/buf.h"
 #include "src/net/engine.h"
 #include "src/net/gwlink.h"
@@ -58,20 +59,16 @@ struct port_slot {
 struct port_flow {
     const struct hdt_plan_flow *plan;
     uint32_t idx;
-    bool is_src;
     const char *peer_site;
-    uint32_t depth, frame_cap, slot_bytes;
+    uint32_t frame_cap, slot_bytes;
     uint64_t pool_offset;
     uint8_t gateway_codec, plain_dtype;
-    struct port_slot *slots; /* depth */
+    struct port_slot *slots; /* as many as the window is deep */
 
-    /* src: [acked, next) are kept in slots, [acked, submit) handed over on this connection;
-     * dst: [acked, next) came and were not taken. */
-    uint64_t acked_seq, next_seq, submit_seq, credit_seq;
-    uint64_t handed_seq; /* src: most that was ever handed over */
-    bool is_open;        /* on this connection */
-    bool borrowed;       /* dst: a thread reads the frame acked_seq */
-    bool ack_due, ack_queued;
+    struct hdt_window window;
+    bool is_open;  /* on this connection */
+    bool borrowed; /* dst: a thread reads the frame window.acked */
+    bool ack_queued;
     struct port_record ack;
     int64_t moved_us;
 };
@@ -143,7 +140,7 @@ void hdt_port_waited(struct hdt_port_job *job, const struct port_flow *flow,
 
 static inline struct port_slot *port_flow_slot(const struct port_flow *flow, uint64_t seq)
 {
-    return &flow->slots[seq % flow->depth];
+    return &flow->slots[seq % flow->window.depth];
 }
 
 /* Something moved: the progress deadline starts anew, waiters look again. The lock is held. */

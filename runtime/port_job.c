@@ -70,17 +70,17 @@ static void flow_init(struct hdt_port_job *job, struct port_flow *flow, uint32_t
 
     flow->plan = &plan->flows[idx];
     flow->idx = idx;
-    flow->is_src = flow->plan->src_rank == job->conf.rank;
-    flow->peer_site = plan->ranks[flow->is_src ? flow->plan->dst_rank : flow->plan->src_rank].site;
-    flow->depth = flow->plan->depth;
+    hdt_window_init(&flow->window, flow->plan->src_rank == job->conf.rank, flow->plan->depth);
+    flow->peer_site =
+        plan->ranks[flow->window.is_src ? flow->plan->dst_rank : flow->plan->src_rank].site;
     flow->frame_cap = flow->plan->frame_cap;
     flow->slot_bytes = slot_bytes(flow->plan);
     flow->pool_offset = pool_offset;
     flow->moved_us = hdt_clock_now_us();
     flow_init_codec(flow);
     record_init(&flow->ack, PORT_RECORD_ACK, flow);
-    flow->slots = hdt_calloc(flow->depth, sizeof(*flow->slots));
-    for (i = 0; i < flow->depth; i++) {
+    flow->slots = hdt_calloc(flow->window.depth, sizeof(*flow->slots));
+    for (i = 0; i < flow->window.depth; i++) {
         record_init(&flow->slots[i].rec, PORT_RECORD_DATA, &flow->slots[i]);
         flow->slots[i].data = job->pool.base + pool_offset + (uint64_t)i * flow->slot_bytes;
     }
@@ -263,7 +263,7 @@ static enum hdt_status wait_timed_out(const struct hdt_port_job *job, const stru
         "cannot go on with job %lld: nothing moved for %.0f s while waiting for %s of frame "
         "%llu of flow %u (%s %s site %s, which last moved %.0f s ago)",
         job->conf.number, (double)(now - job->progress_us) / 1e6, what, (unsigned long long)seq,
-        flow->idx, hdt_flow_kind_name(flow->plan->kind), flow->is_src ? "to" : "from",
+        flow->idx, hdt_flow_kind_name(flow->plan->kind), flow->window.is_src ? "to" : "from",
         flow->peer_site, (double)(now - flow->moved_us) / 1e6);
     if (!job->port->up) {
         hdt_error_hint(err, "the gateway of this site is away: look at its log, start it again");
@@ -282,12 +282,12 @@ static bool wait_is_over(const struct port_flow *flow, enum wait_kind kind)
 {
     switch (kind) {
     case WAIT_SLOT:
-        return flow->next_seq < flow->acked_seq + flow->depth &&
-               !port_flow_slot(flow, flow->next_seq)->queued;
+        return hdt_window_has_room(&flow->window) &&
+               !port_flow_slot(flow, flow->window.end)->queued;
     case WAIT_FLUSH:
-        return flow->acked_seq == flow->next_seq;
+        return flow->window.acked == flow->window.end;
     case WAIT_FRAME:
-        return flow->acked_seq < flow->next_seq;
+        return flow->window.acked < flow->window.end;
     }
     return false;
 }
@@ -315,9 +315,9 @@ static enum hdt_status flow_wait(struct hdt_port_job *job, struct port_flow *flo
         if (hdt_clock_now_us() >= deadline) {
             hdt_port_waited(job, flow, &waiting);
             return wait_timed_out(job, flow, what[kind],
-                                  kind == WAIT_SLOT ? flow->next_seq : flow->acked_seq, err);
+                                  kind == WAIT_SLOT ? flow->window.end : flow->window.acked, err);
         }
-        waiting.seq = kind == WAIT_SLOT ? flow->next_seq : flow->acked_seq;
+        waiting.seq = kind == WAIT_SLOT ? flow->window.end : flow->window.acked;
         hdt_port_waits(job, flow, &waiting);
         port_wait(job->port, waiting.next_us < deadline ? waiting.next_us : deadline);
     }
@@ -329,11 +329,11 @@ enum hdt_status hdt_port_send_get(struct hdt_port_job *job, int flow_idx, void *
     struct port_flow *flow = job_flow(job, flow_idx);
     enum hdt_status status;
 
-    HDT_ASSERT(flow->is_src);
+    HDT_ASSERT(flow->window.is_src);
     pthread_mutex_lock(&job->port->lock);
     status = flow_wait(job, flow, WAIT_SLOT, err);
     if (status == HDT_OK) {
-        *slot = port_flow_slot(flow, flow->next_seq)->data;
+        *slot = port_flow_slot(flow, flow->window.end)->data;
         *cap = flow->frame_cap;
     }
     pthread_mutex_unlock(&job->port->lock);
@@ -345,11 +345,11 @@ bool hdt_port_send_try(struct hdt_port_job *job, int flow_idx, void **slot, size
     struct port_flow *flow = job_flow(job, flow_idx);
     bool is_free;
 
-    HDT_ASSERT(flow->is_src);
+    HDT_ASSERT(flow->window.is_src);
     pthread_mutex_lock(&job->port->lock);
     is_free = !job->cancelled && wait_is_over(flow, WAIT_SLOT);
     if (is_free) {
-        *slot = port_flow_slot(flow, flow->next_seq)->data;
+        *slot = port_flow_slot(flow, flow->window.end)->data;
         *cap = flow->frame_cap;
     }
     pthread_mutex_unlock(&job->port->lock);
@@ -360,15 +360,15 @@ void hdt_port_send_commit(struct hdt_port_job *job, int flow_idx, size_t len, si
                           enum hdt_dtype dtype)
 {
     struct port_flow *flow = job_flow(job, flow_idx);
-    struct port_slot *slot = port_flow_slot(flow, flow->next_seq);
+    struct port_slot *slot = port_flow_slot(flow, flow->window.end);
 
-    HDT_ASSERT(flow->is_src && len <= flow->frame_cap);
+    HDT_ASSERT(flow->window.is_src && len <= flow->frame_cap);
     slot->len = (uint32_t)len;
     slot->raw_len = raw_len > UINT32_MAX ? UINT32_MAX : (uint32_t)raw_len;
     slot->dtype = (uint8_t)dtype;
     slot->xxh3 = XXH3_64bits(slot->data, len);
     pthread_mutex_lock(&job->port->lock);
-    flow->next_seq++;
+    flow->window.end++;
     hdt_port_job_moved(job, flow);
     hdt_port_post_pump(job->port);
     pthread_mutex_unlock(&job->port->lock);
@@ -391,13 +391,13 @@ enum hdt_status hdt_port_recv_wait(struct hdt_port_job *job, int flow_idx, const
     struct port_flow *flow = job_flow(job, flow_idx);
     enum hdt_status status;
 
-    HDT_ASSERT(!flow->is_src);
+    HDT_ASSERT(!flow->window.is_src);
     pthread_mutex_lock(&job->port->lock);
     status = flow_wait(job, flow, WAIT_FRAME, err);
     if (status == HDT_OK) {
         flow->borrowed = true;
-        *frame = port_flow_slot(flow, flow->acked_seq)->data;
-        *len = port_flow_slot(flow, flow->acked_seq)->len;
+        *frame = port_flow_slot(flow, flow->window.acked)->data;
+        *len = port_flow_slot(flow, flow->window.acked)->len;
     }
     pthread_mutex_unlock(&job->port->lock);
     return status;
@@ -410,7 +410,7 @@ int64_t hdt_port_recv_arrived_ns(struct hdt_port_job *job, int flow_idx)
 
     pthread_mutex_lock(&job->port->lock);
     HDT_ASSERT(flow->borrowed);
-    arrived_ns = port_flow_slot(flow, flow->acked_seq)->arrived_ns;
+    arrived_ns = port_flow_slot(flow, flow->window.acked)->arrived_ns;
     pthread_mutex_unlock(&job->port->lock);
     return arrived_ns;
 }
@@ -422,11 +422,7 @@ void hdt_port_recv_done(struct hdt_port_job *job, int flow_idx)
     pthread_mutex_lock(&job->port->lock);
     HDT_ASSERT(flow->borrowed);
     flow->borrowed = false;
-    flow->acked_seq++;
-    if (flow->next_seq < flow->acked_seq) {
-        flow->next_seq = flow->acked_seq; /* the connection broke while it was borrowed */
-    }
-    flow->ack_due = true;
+    hdt_window_take(&flow->window);
     hdt_port_job_moved(job, flow);
     hdt_port_post_pump(job->port);
     pthread_mutex_unlock(&job->port->lock);

@@ -23,6 +23,7 @@ enum logs_option {
     OPT_LINES = 'n',
     OPT_ALL = 256,
     OPT_BUNDLE,
+    OPT_FORCE,
     OPT_JOB,
     OPT_TRACES
 };
@@ -36,6 +37,7 @@ static const struct argp_option options[] = {
      "Write FILE (.tar.gz) for a bug report: logs, flight recorders, status, checks and settings of "
      "all who can be reached; exit status 5 when some cannot",
      0},
+    {"force", OPT_FORCE, NULL, 0, "With --bundle: replace FILE when it is there already", 0},
     {"job", OPT_JOB, "N", 0, "With --bundle: also plan and metrics of this job", 0},
     {"traces", OPT_TRACES, NULL, 0, "With --job: also its traces", 0},
     {0},
@@ -74,6 +76,9 @@ static error_t option_parse(int key, char *arg, struct argp_state *state)
     case OPT_BUNDLE:
         args->bundle.file = arg;
         return 0;
+    case OPT_FORCE:
+        args->bundle.force = true;
+        return 0;
     case OPT_TRACES:
         args->bundle.traces = true;
         return 0;
@@ -88,8 +93,8 @@ static error_t option_parse(int key, char *arg, struct argp_state *state)
             (args->follow && (args->all || args->bundle.file))) {
             argp_error(state, "a name, --all and --bundle exclude each other; -f goes with a name");
         }
-        if ((args->bundle.job || args->bundle.traces) && !args->bundle.file) {
-            argp_error(state, "--job and --traces go with --bundle");
+        if ((args->bundle.job || args->bundle.traces || args->bundle.force) && !args->bundle.file) {
+            argp_error(state, "--job, --traces and --force go with --bundle");
         }
         return 0;
     case ARGP_KEY_ARG:
@@ -271,6 +276,9 @@ static int logs_run(int argc, char **argv)
     int code;
 
     hdt_cmd_parse(&argp, argc, argv, &args);
+    if (args.bundle.file && hdt_logs_bundle_check(&args.bundle, &err) != HDT_OK) {
+        return hdt_cmd_fail(&err);
+    }
     if (hdt_gwclient_open(&args.client, &client, &err) != HDT_OK) {
         return hdt_cmd_fail(&err);
     }

@@ -18,7 +18,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum submit_option { OPT_RESUME = 256, OPT_DETACH, OPT_JSON, OPT_STEPS, OPT_CODEC };
+enum submit_option { OPT_RESUME = 256, OPT_DETACH, OPT_JSON, OPT_STEPS, OPT_CODEC, OPT_VERBOSE };
 
 static const struct argp_option options[] = {
     {"resume", OPT_RESUME, "DIR", 0,
@@ -29,6 +29,10 @@ static const struct argp_option options[] = {
     {"json", OPT_JSON, "FILE", 0, "Write the results of the run to FILE", 0},
     {"steps", OPT_STEPS, "N", 0, "Steps, in place of the job's", 0},
     {"codec", OPT_CODEC, "NAME", 0, "Codec of all edges between sites, in place of the job's", 0},
+    {"verbose", OPT_VERBOSE, NULL, 0,
+     "A line for each step, also where the output is no terminal (default: of the first 1000, then "
+     "one in 10 seconds)",
+     0},
     {0},
 };
 
@@ -36,7 +40,7 @@ struct submit_args {
     struct hdt_gwclient_conf client;
     struct hdt_planned_overrides overrides;
     const char *job, *resume, *json;
-    bool detach;
+    bool detach, verbose;
 };
 
 static error_t option_parse(int key, char *arg, struct argp_state *state)
@@ -61,6 +65,9 @@ static error_t option_parse(int key, char *arg, struct argp_state *state)
         return 0;
     case OPT_CODEC:
         args->overrides.codec = arg;
+        return 0;
+    case OPT_VERBOSE:
+        args->verbose = true;
         return 0;
     case ARGP_KEY_ARG:
         if (args->job) {
@@ -337,6 +344,7 @@ static int submit_planned(struct hdt_planned *p, const struct submit_args *args,
                            .job_timeout_ms = p->job.progress_timeout,
                            .last_step = {.epoch = 1},
                            .predicted_step_s = p->result.plan.step_s,
+                           .every_step = args->verbose,
                            .stops_on_interrupt = true};
     struct hdt_error err = {0};
     enum hdt_status status;

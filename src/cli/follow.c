@@ -409,6 +409,7 @@ enum hdt_status hdt_follow_run(struct hdt_follow *f, struct hdt_error *err)
         }
     }
     hdt_follow_show_clear(f);
+    fflush(stdout);
     return status;
 }
 

@@ -39,6 +39,7 @@ struct hdt_follow {
     int64_t silence_ms;      /* so long without any event, or without a gateway, is given up; 0: as
                                 the deadlines or --timeout say */
     double predicted_step_s; /* 0: not known; replaced by what steps say */
+    bool every_step;         /* a line for each, however many, also where there is no terminal */
     bool stops_on_interrupt; /* first Ctrl-C asks the job to stop; the second does not wait */
     struct hdt_follow_mark last_step; /* what happened up to there is not asked for */
 
@@ -70,6 +71,9 @@ struct hdt_follow {
     bool on_tty;
     int line_len;
     int64_t waiting_us; /* when a wait was last shown; 0: never */
+    uint64_t n_steps_shown;
+    int64_t step_shown_us;
+    char step_left_out[256]; /* the newest step when it was not shown; "" */
 };
 
 /* Receive events until the job is over or left. HDT_OK: the job ended or was left, see state;

@@ -4,7 +4,6 @@
 #include "src/cli/follow_show.h"
 #include "src/cli/human.h"
 #include "src/base/buf.h"
-#include "src/base/clock.h"
 #include "src/core/msg.h"
 
 #include <math.h>
@@ -30,8 +29,18 @@ static int terminal_columns(void)
     return ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 20 ? size.ws_col : 80;
 }
 
+/* The step that is shown late, so that what follows stands after the right one. */
+static void step_show_left_out(struct hdt_follow *f)
+{
+    if (f->step_left_out[0]) {
+        puts(f->step_left_out);
+        f->step_left_out[0] = '\0';
+    }
+}
+
 void hdt_follow_show_clear(struct hdt_follow *f)
 {
+    step_show_left_out(f);
     if (f->line_len > 0) {
         printf("\r\033[K");
         f->line_len = 0;
@@ -53,6 +62,7 @@ void hdt_follow_show_live(struct hdt_follow *f, const char *fmt, ...)
     char text[512];
     va_list args;
 
+    step_show_left_out(f);
     va_start(args, fmt);
     vsnprintf(text, sizeof(text), fmt, args);
     va_end(args);
@@ -109,6 +119,26 @@ static void bar_append(struct hdt_buf *out, size_t text_len, double share)
     hdt_buf_append_str(out, "]");
 }
 
+static bool step_is_shown(const struct hdt_follow *f, int64_t now_us)
+{
+    return f->on_tty || f->every_step || f->n_steps_shown < HDT_FOLLOW_STEPS ||
+           now_us - f->step_shown_us >= HDT_FOLLOW_STEP_US;
+}
+
+static void step_show(struct hdt_follow *f, const char *text)
+{
+    const int64_t now_us = hdt_clock_now_us();
+
+    if (!step_is_shown(f, now_us)) {
+        snprintf(f->step_left_out, sizeof(f->step_left_out), "%s", text);
+        return;
+    }
+    f->step_left_out[0] = '\0';
+    f->n_steps_shown++;
+    f->step_shown_us = now_us;
+    line_show(f, text);
+}
+
 /* At most 100 columns, so that a usual terminal need not cut it. */
 void hdt_follow_show_step(struct hdt_follow *f, const json_t *body)
 {
@@ -140,7 +170,7 @@ void hdt_follow_show_step(struct hdt_follow *f, const json_t *body)
     if (f->on_tty && f->steps > 0) {
         bar_append(&text, text.len, fmin(1, (double)step / (double)f->steps));
     }
-    line_show(f, hdt_buf_str(&text));
+    step_show(f, hdt_buf_str(&text));
     hdt_buf_release(&text);
 }
 

@@ -2,13 +2,21 @@
 #ifndef HDT_CLI_FOLLOW_SHOW_H
 #define HDT_CLI_FOLLOW_SHOW_H
 
-/* What a person reads of a job that is followed: one live line on a terminal, which is written
- * over, and lasting lines for what changes. Elsewhere than on a terminal each is a line. */
+/*
+ * What a person reads of a job that is followed: one live line on a terminal, which is written
+ * over, and lasting lines for what changes. Elsewhere than on a terminal each is a line, of steps
+ * the first HDT_FOLLOW_STEPS and then one in HDT_FOLLOW_STEP_US, so that a job of a million steps
+ * does not fill a disk; the step that another line follows is shown before it.
+ */
 #include "src/cli/follow.h"
+#include "src/base/clock.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
+
+#define HDT_FOLLOW_STEPS   1000
+#define HDT_FOLLOW_STEP_US (10 * HDT_US_PER_S)
 
 /* Take the live line away, so that something else can be printed. */
 void hdt_follow_show_clear(struct hdt_follow *f);

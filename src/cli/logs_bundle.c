@@ -391,6 +391,17 @@ static enum hdt_status tar_run(const char *dir, const char *part, struct hdt_err
     return HDT_OK;
 }
 
+enum hdt_status hdt_logs_bundle_check(const struct hdt_logs_bundle_conf *conf,
+                                      struct hdt_error *err)
+{
+    if (!conf->force && hdt_file_exists(conf->file)) {
+        hdt_error_set(err, HDT_EEXIST, "'%s' exists already; nothing was changed", conf->file);
+        hdt_error_hint(err, "write another file, or replace it with --force");
+        return HDT_EEXIST;
+    }
+    return HDT_OK;
+}
+
 /* Under another name until it is whole; readable by its owner only from the first byte on. */
 static enum hdt_status archive_write(const struct bundle *b, struct hdt_error *err)
 {
@@ -404,6 +415,9 @@ static enum hdt_status archive_write(const struct bundle *b, struct hdt_error *e
         return status;
     }
     status = tar_run(b->dir, part, err);
+    if (status == HDT_OK) {
+        status = hdt_logs_bundle_check(b->conf, err);
+    }
     if (status == HDT_OK && (fsync(fd) != 0 || rename(part, b->conf->file) != 0)) {
         status = hdt_error_set_errno(err, HDT_EIO, errno, "cannot write '%s'", b->conf->file);
     }

@@ -75,11 +75,16 @@ static json_t *manifest_digest(json_t *root)
     return digest;
 }
 
+void hdt_ckpt_manifest_seal(json_t *root)
+{
+    json_object_set_new(root, "digest", manifest_digest(root));
+}
+
 enum hdt_status hdt_ckpt_manifest_write(json_t *root, const char *dir, struct hdt_error *err)
 {
     char path[HDT_CKPT_PATH_CAP];
 
-    json_object_set_new(root, "digest", manifest_digest(root));
+    hdt_ckpt_manifest_seal(root);
     HDT_TRY(hdt_ckpt_path(dir, HDT_CKPT_MANIFEST, path, err));
     return hdt_ckpt_write_json(path, root, err);
 }

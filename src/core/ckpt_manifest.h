@@ -32,7 +32,10 @@ struct hdt_ckpt_manifest {
     uint64_t bytes;            /* of the files that it names */
 };
 
-/* Add "digest" and write it. */
+/* Add "digest", or set it to what it should be; root is an object. */
+void hdt_ckpt_manifest_seal(json_t *root);
+
+/* Seal and write it. */
 enum hdt_status hdt_ckpt_manifest_write(json_t *root, const char *dir, struct hdt_error *err);
 
 /* Read and check the manifest of the folder `path`, and that its files are there with the sizes it

@@ -23,6 +23,7 @@
 #include "src/lib/lib_impl.h"
 #include "compress/codec.h"
 #include "src/core/channel_id.h"
+#include "src/core/window.h"
 #include "src/net/engine.h"
 #include "src/net/gwlink.h"
 
@@ -50,25 +51,22 @@ struct chan_slot {
     uint64_t xxh3;
 };
 
-/* A window over frame numbers, as of a worker's port. Source: acked <= submit <= end <= acked +
- * depth (taken | handed over | committed); destination: acked <= end <= acked + depth (taken |
- * came). */
 struct hdt_flow {
     struct hdt_channel *channel;
     uint32_t number;
     unsigned peer;
-    bool is_src, is_collective;
+    bool is_collective;
     uint8_t prio, gateway_codec;
     enum hdt_dtype type;               /* of the tensors */
     const struct hdt_codec_ops *codec; /* ours */
-    uint32_t depth, frame_cap;
+    uint32_t frame_cap;
     size_t pool_offset;
     struct chan_slot *slots;
 
-    uint64_t acked, end, submit, handed, credit;
+    struct hdt_window window;
     bool is_said;   /* "flow.open" on this connection */
     bool is_opened; /* both ends have it */
-    bool ack_due, ack_queued;
+    bool ack_queued;
     struct hdt_record ack;
     int64_t moved_us;
 
@@ -85,6 +83,8 @@ struct hdt_flow {
 };
 
 /* ---- requests ---- */
+
+#define TENSOR_BYTES_MAX ((size_t)1 << 46)
 
 enum chan_request_kind { REQUEST_SEND, REQUEST_RECV, REQUEST_FLUSH, REQUEST_COLLECTIVE };
 enum chan_coll_kind { COLL_ALLREDUCE, COLL_BROADCAST, COLL_BARRIER };
@@ -265,8 +265,9 @@ enum hdt_status hdt_chan_place(struct hdt_channel *ch, const struct hdt_frame *f
                                void **buf, struct hdt_error *err);
 enum hdt_status hdt_chan_record(struct hdt_channel *ch, const struct hdt_frame *frame,
                                 struct hdt_error *err);
-/* The other end has taken all before `seq`. */
-void hdt_chan_flow_acked(struct hdt_flow *flow, uint64_t seq);
+/* The other end has taken all before `seq`, and `credit` is as of hdt_window_ack. HDT_EPROTO: so
+ * much was never sent. */
+enum hdt_status hdt_chan_flow_acked(struct hdt_flow *flow, uint64_t seq, uint64_t credit);
 
 /* Source: slots that may be filled now, in a row from `end` on. */
 uint32_t hdt_chan_flow_room(const struct hdt_flow *flow);
@@ -306,10 +307,8 @@ enum hdt_status hdt_chan_request_post(struct hdt_request *request, struct hdt_er
 void hdt_chan_request_done(struct hdt_request *request, size_t result, const struct hdt_error *err);
 /* Thread: the next step of each flow; true: there may be more to do. */
 bool hdt_chan_requests_step(struct hdt_channel *ch);
-/* Thread: the frames before flow->acked are taken. */
+/* Thread: the frames before window.acked are taken. */
 void hdt_chan_requests_acked(struct hdt_flow *flow);
-/* Thread: the other end of this flow will not send or take anything any more. */
-void hdt_chan_requests_closed(struct hdt_flow *flow, unsigned rank);
 
 /* ---- chan_coll.c ---- */
 

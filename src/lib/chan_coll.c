@@ -188,7 +188,7 @@ struct hdt_request *hdt_coll_at(const struct hdt_channel *ch, uint64_t seq)
 static bool op_complete(struct hdt_channel *ch, struct hdt_request *op)
 {
     for (unsigned p = 0; op->coll.is_zero_copy && p < ch->n; p++) {
-        if (p != ch->rank && ch->lanes[p].scatter_out->acked < op->coll.out_end[p]) {
+        if (p != ch->rank && ch->lanes[p].scatter_out->window.acked < op->coll.out_end[p]) {
             return false;
         }
     }
@@ -370,7 +370,8 @@ static enum hdt_status allreduce_check(const struct hdt_allreduce_conf *conf, co
     if (conf->reduce != HDT_SUM && conf->reduce != HDT_AVERAGE) {
         return hdt_error_set(err, HDT_EINVAL, "%d is no reduction", conf->reduce);
     }
-    if (n > ((size_t)1 << 44) || (n > 0 && (!src || !dst))) {
+    if (n > TENSOR_BYTES_MAX / hdt_dtype_size((enum hdt_dtype)conf->type) ||
+        (n > 0 && (!src || !dst))) {
         return hdt_error_set(err, HDT_EINVAL, "cannot add up %zu elements at %p to %p", n, src,
                              dst);
     }
@@ -444,7 +445,7 @@ enum hdt_err hdt_ibroadcast(struct hdt_channel *ch, void *data, size_t bytes, in
     struct hdt_request *op;
 
     *request = NULL;
-    if (root < 0 || root >= (int)ch->n || (bytes > 0 && !data)) {
+    if (root < 0 || root >= (int)ch->n || bytes > TENSOR_BYTES_MAX || (bytes > 0 && !data)) {
         hdt_error_set(&err, HDT_EINVAL, "cannot broadcast %zu bytes at %p of rank %d of %u", bytes,
                       data, root, ch->n);
         return hdt_lib_failure(HDT_EINVAL, &err, error);

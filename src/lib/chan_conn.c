@@ -62,9 +62,9 @@ static json_t *conn_taken(const struct hdt_channel *ch)
     json_t *taken = json_array();
 
     for (flow = ch->flows; flow; flow = flow->next) {
-        if (!flow->is_src) {
-            json_array_append_new(
-                taken, json_pack("[I, I]", (json_int_t)flow->number, (json_int_t)flow->acked));
+        if (!flow->window.is_src) {
+            json_array_append_new(taken, json_pack("[I, I]", (json_int_t)flow->number,
+                                                   (json_int_t)flow->window.acked));
         }
     }
     return taken;
@@ -209,9 +209,10 @@ static void member_take_closed(struct hdt_channel *ch, unsigned rank, const json
         const json_int_t seq = json_integer_value(json_array_get(item, 1));
 
         for (flow = ch->flows; flow; flow = flow->next) {
-            if (flow->is_src && flow->peer == rank && (json_int_t)flow->number == number &&
-                seq > 0 && (uint64_t)seq <= flow->end) {
-                hdt_chan_flow_acked(flow, (uint64_t)seq);
+            if (flow->window.is_src && flow->peer == rank && (json_int_t)flow->number == number &&
+                seq > 0) {
+                /* More than was sent means nothing: the gateways have looked at it. */
+                (void)hdt_chan_flow_acked(flow, (uint64_t)seq, 0);
             }
         }
     }
@@ -225,13 +226,14 @@ static void members_read(struct hdt_channel *ch, const json_t *items)
 
     json_array_foreach(items, i, item)
     {
-        struct chan_member *member = &ch->members[i];
+        struct chan_member *member;
         enum chan_member_state state = state_of(text_of(item, "state"));
         const double since_s = json_number_value(json_object_get(item, "since_s"));
 
         if (i >= ch->n) {
             break;
         }
+        member = &ch->members[i];
         pthread_mutex_lock(&ch->lock);
         member->state = state;
         member->since_us = now_us - (int64_t)(since_s * 1e6);

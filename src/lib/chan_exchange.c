@@ -38,7 +38,7 @@ static void commit_raw(struct hdt_flow *flow, const struct hdt_request *op, cons
     const size_t bytes = n * hdt_dtype_size(op->coll.type);
 
     for (size_t at = 0; at < bytes; at += CHAN_FRAME_CAP) {
-        struct chan_slot *slot = hdt_chan_flow_slot(flow, flow->end);
+        struct chan_slot *slot = hdt_chan_flow_slot(flow, flow->window.end);
         struct chan_frame frame = {.dtype = op->coll.type, .flags = HDT_CHANNEL_FRAME_RAW};
 
         frame.len = bytes - at < CHAN_FRAME_CAP ? bytes - at : CHAN_FRAME_CAP;
@@ -53,7 +53,7 @@ static void scatter_piece(struct hdt_channel *ch, struct hdt_flow *flow, struct 
                           size_t at, size_t n)
 {
     const size_t size = hdt_dtype_size(op->coll.type);
-    struct chan_slot *slot = hdt_chan_flow_slot(flow, flow->end);
+    struct chan_slot *slot = hdt_chan_flow_slot(flow, flow->window.end);
     struct hdt_codec_guard guard = {0};
     const struct chan_numeric num = {.ctx = ch->codec_ctx, .scratch = ch->scratch, .guard = &guard};
     struct chan_frame frame = {.raw_len = n * size,
@@ -78,7 +78,7 @@ static void scatter_head(struct hdt_flow *flow, const struct hdt_request *op)
 {
     const struct chan_frame frame = {
         .len = CHAN_HEAD_LEN, .dtype = HDT_DTYPE_NONE, .flags = HDT_CHANNEL_FRAME_HEAD};
-    struct chan_slot *slot = hdt_chan_flow_slot(flow, flow->end);
+    struct chan_slot *slot = hdt_chan_flow_slot(flow, flow->window.end);
 
     memcpy(slot->mem, op->coll.head, CHAN_HEAD_LEN);
     slot->bytes = slot->mem;
@@ -105,7 +105,7 @@ static bool scatter_step(struct hdt_channel *ch, unsigned p)
         }
         scatter_piece(ch, lane->scatter_out, op, at, n);
     }
-    op->coll.out_end[p] = lane->scatter_out->end;
+    op->coll.out_end[p] = lane->scatter_out->window.end;
     hdt_coll_cursor_next(ch, &lane->out, op, 1 + pieces);
     return true;
 }
@@ -239,7 +239,7 @@ static uint8_t *gather_mem(struct hdt_channel *ch)
         if (p != ch->rank) {
             struct hdt_flow *flow = ch->lanes[p].gather_out;
 
-            return hdt_chan_flow_slot(flow, flow->end)->mem;
+            return hdt_chan_flow_slot(flow, flow->window.end)->mem;
         }
     }
     return NULL;
@@ -252,7 +252,7 @@ static void gather_commit(struct hdt_channel *ch, struct chan_frame *frame)
     for (unsigned p = 0; p < ch->n; p++) {
         if (p != ch->rank) {
             struct hdt_flow *flow = ch->lanes[p].gather_out;
-            struct chan_slot *slot = hdt_chan_flow_slot(flow, flow->end);
+            struct chan_slot *slot = hdt_chan_flow_slot(flow, flow->window.end);
 
             slot->bytes = slot->mem;
             hdt_chan_flow_commit(flow, frame);

@@ -1,12 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Windows of frames between this program and its gateway.
- *
- * The rules are those of doc/protocol.md, as a worker's port keeps them: a source keeps a frame
- * until the other *program* has taken it, a destination takes frames in order and acknowledges the
- * number after the last. A connection that breaks sets both back to what is acknowledged, and
- * nothing else. What differs from a worker: a frame may lie anywhere in the pool, not only in its
- * slot, so that a tensor which the program made in memory of the channel leaves from there.
+ * The ends of a channel's flows, by the rules of src/core/window.h. What differs from a worker's: a
+ * frame may lie anywhere in the pool, not only in its slot, so that a tensor which the program made
+ * in memory of the channel leaves from there.
  */
 #include "config.h"
 
@@ -41,13 +37,12 @@ enum hdt_status hdt_chan_flow_new(struct hdt_channel *ch, const struct chan_flow
     flow->number = spec->is_src ? hdt_channel_flow(ch->rank, spec->peer, spec->tag)
                                 : hdt_channel_flow(spec->peer, ch->rank, spec->tag);
     flow->peer = spec->peer;
-    flow->is_src = spec->is_src;
+    hdt_window_init(&flow->window, spec->is_src, spec->depth);
     flow->is_collective = spec->tag > HDT_CHANNEL_TAG_MAX;
     flow->prio = spec->prio;
     flow->gateway_codec = spec->gateway_codec;
     flow->type = spec->type;
     flow->codec = spec->codec;
-    flow->depth = spec->depth;
     flow->frame_cap = spec->frame_cap;
     flow->moved_us = hdt_clock_now_us();
     if (spec->pool_offset) {
@@ -58,8 +53,8 @@ enum hdt_status hdt_chan_flow_new(struct hdt_channel *ch, const struct chan_flow
         return HDT_ENOMEM;
     }
     record_init(&flow->ack, flow);
-    flow->slots = hdt_calloc(flow->depth, sizeof(*flow->slots));
-    for (uint32_t i = 0; i < flow->depth; i++) {
+    flow->slots = hdt_calloc(flow->window.depth, sizeof(*flow->slots));
+    for (uint32_t i = 0; i < flow->window.depth; i++) {
         flow->slots[i].mem = ch->pool.base + flow->pool_offset + (size_t)i * flow->frame_cap;
         record_init(&flow->slots[i].record, &flow->slots[i]);
     }
@@ -105,7 +100,7 @@ void hdt_chan_flows_collect(struct hdt_channel *ch)
 static void flow_note(struct hdt_flow *flow)
 {
     pthread_mutex_lock(&flow->channel->lock);
-    flow->stats.waiting = flow->end - flow->acked;
+    flow->stats.waiting = flow->window.end - flow->window.acked;
     flow->stats.is_open = flow->is_opened;
     flow->stats_us = flow->moved_us;
     pthread_mutex_unlock(&flow->channel->lock);
@@ -137,7 +132,7 @@ json_t *hdt_chan_offers(const struct hdt_channel *ch)
     for (flow = ch->flows; flow; flow = flow->next) {
         json_array_append_new(offers,
                               json_pack("[I, I, I, i, i, i]", (json_int_t)flow->number,
-                                        (json_int_t)flow->depth, (json_int_t)flow->frame_cap,
+                                        (json_int_t)flow->window.depth, (json_int_t)flow->frame_cap,
                                         (int)flow->prio, (int)flow->gateway_codec,
                                         (int)hdt_piece_dtype(flow->codec, flow->type)));
     }
@@ -150,12 +145,7 @@ static void flow_reset(struct hdt_flow *flow)
 {
     flow->is_said = false;
     flow->is_opened = false;
-    flow->credit = 0;
-    flow->submit = flow->acked;
-    flow->ack_due = false;
-    if (!flow->is_src) {
-        flow->end = flow->acked;
-    }
+    hdt_window_reset(&flow->window, false);
 }
 
 void hdt_chan_flows_lost(struct hdt_channel *ch)
@@ -171,15 +161,15 @@ void hdt_chan_flows_lost(struct hdt_channel *ch)
 
 static json_t *flow_open_body(const struct hdt_channel *ch, const struct hdt_flow *flow)
 {
-    return json_pack("{s:I, s:I, s:I, s:s, s:s, s:i, s:i, s:i, s:I, s:I, s:I, s:I, s:I}", "job",
-                     (json_int_t)ch->job, "epoch", (json_int_t)ch->epoch, "flow",
-                     (json_int_t)flow->number, "end", flow->is_src ? "src" : "dst", "peer_site",
-                     ch->members[flow->peer].who.site, "prio", (int)flow->prio, "codec",
-                     (int)flow->gateway_codec, "dtype",
-                     (int)hdt_piece_dtype(flow->codec, flow->type), "depth",
-                     (json_int_t)flow->depth, "frame_cap", (json_int_t)flow->frame_cap, "pool",
-                     (json_int_t)ch->pool.number, "pool_offset", (json_int_t)flow->pool_offset,
-                     "next_seq", (json_int_t)(flow->is_src ? flow->handed : flow->acked));
+    return json_pack(
+        "{s:I, s:I, s:I, s:s, s:s, s:i, s:i, s:i, s:I, s:I, s:I, s:I, s:I}", "job",
+        (json_int_t)ch->job, "epoch", (json_int_t)ch->epoch, "flow", (json_int_t)flow->number,
+        "end", flow->window.is_src ? "src" : "dst", "peer_site", ch->members[flow->peer].who.site,
+        "prio", (int)flow->prio, "codec", (int)flow->gateway_codec, "dtype",
+        (int)hdt_piece_dtype(flow->codec, flow->type), "depth", (json_int_t)flow->window.depth,
+        "frame_cap", (json_int_t)flow->frame_cap, "pool", (json_int_t)ch->pool.number,
+        "pool_offset", (json_int_t)flow->pool_offset, "next_seq",
+        (json_int_t)hdt_window_next_seq(&flow->window));
 }
 
 static void pool_announce(struct hdt_channel *ch)
@@ -241,32 +231,31 @@ static bool flow_send_ack(struct hdt_channel *ch, struct hdt_flow *flow)
 {
     struct hdt_frame *frame = &flow->ack.frame;
 
-    if (!flow->is_said || !flow->ack_due || flow->ack_queued) {
+    if (!flow->is_said || !flow->window.ack_due || flow->ack_queued) {
         return false;
     }
-    flow->ack_due = false;
+    flow->window.ack_due = false;
     flow->ack_queued = true;
     record_frame(flow, frame, HDT_FRAME_ACK);
-    frame->seq = flow->acked;
-    frame->offset = flow->acked + flow->depth;
+    frame->seq = flow->window.acked;
+    frame->offset = flow->window.acked + flow->window.depth;
     hdt_gwlink_send(ch->link, &flow->ack, true);
     return true;
 }
 
 static bool flow_send_data(struct hdt_channel *ch, struct hdt_flow *flow)
 {
-    struct chan_slot *slot = hdt_chan_flow_slot(flow, flow->submit);
+    struct chan_slot *slot = hdt_chan_flow_slot(flow, flow->window.submit);
     const bool shared = hdt_gwlink_ops(ch->link)->caps & HDT_LINK_SHARED;
     struct hdt_record *record = &slot->record;
 
-    if (!flow->is_said || flow->submit >= flow->end || flow->submit >= flow->credit ||
-        slot->is_queued) {
+    if (!flow->is_said || !hdt_window_may_submit(&flow->window) || slot->is_queued) {
         return false;
     }
     record_frame(flow, &record->frame, HDT_FRAME_DATA);
     record->frame.dtype = slot->dtype;
     record->frame.flags = slot->flags;
-    record->frame.seq = flow->submit;
+    record->frame.seq = flow->window.submit;
     record->frame.offset = shared ? (uint64_t)(slot->bytes - ch->pool.base) : 0;
     record->frame.len = slot->len;
     record->frame.frame_len = slot->len;
@@ -276,10 +265,7 @@ static bool flow_send_data(struct hdt_channel *ch, struct hdt_flow *flow)
     record->payload = shared ? NULL : slot->bytes;
     record->payload_len = shared ? 0 : slot->len;
     slot->is_queued = true;
-    flow->submit++;
-    if (flow->handed < flow->submit) {
-        flow->handed = flow->submit;
-    }
+    hdt_window_submitted(&flow->window);
     hdt_gwlink_send(ch->link, record, false);
     return true;
 }
@@ -300,7 +286,7 @@ void hdt_chan_flows_pump(struct hdt_channel *ch)
         for (sent = true; sent;) {
             sent = false;
             for (flow = ch->flows; flow; flow = flow->next) {
-                if (flow->is_src && flow->prio == prio &&
+                if (flow->window.is_src && flow->prio == prio &&
                     hdt_gwlink_queued_bytes(ch->link) < SUBMIT_WATER) {
                     sent = flow_send_data(ch, flow) || sent;
                 }
@@ -334,7 +320,7 @@ static struct hdt_flow *flow_of_frame(struct hdt_channel *ch, const struct hdt_f
         return NULL;
     }
     for (flow = ch->flows; flow; flow = flow->next) {
-        if (flow->number == frame->flow && flow->is_src == is_src && flow->is_said) {
+        if (flow->number == frame->flow && flow->window.is_src == is_src && flow->is_said) {
             break;
         }
     }
@@ -353,14 +339,11 @@ static enum hdt_status data_refuse(const struct hdt_frame *frame, const char *wh
 static enum hdt_status data_check(const struct hdt_flow *flow, const struct hdt_frame *frame,
                                   struct hdt_error *err)
 {
-    if (frame->seq < flow->end) {
-        return HDT_AGAIN;
-    }
-    if (frame->seq > flow->end) {
-        return data_refuse(frame, "frames before it are missing", err);
-    }
-    if (frame->seq >= flow->acked + flow->depth) {
-        return data_refuse(frame, "no credit was given for it", err);
+    const char *why = NULL;
+    const enum hdt_status status = hdt_window_check(&flow->window, frame->seq, &why);
+
+    if (status != HDT_OK) {
+        return status == HDT_AGAIN ? status : data_refuse(frame, why, err);
     }
     if (frame->frame_len > flow->frame_cap || frame->frame_len == 0) {
         return data_refuse(frame, "its length is not within a slot", err);
@@ -403,7 +386,7 @@ static enum hdt_status data_arrived(struct hdt_channel *ch, const struct hdt_fra
     }
     status = data_check(flow, frame, err);
     if (status == HDT_AGAIN) {
-        flow->ack_due = flow->ack_due || frame->seq < flow->acked;
+        hdt_window_came_again(&flow->window, frame->seq);
         return HDT_OK;
     }
     HDT_TRY(status);
@@ -418,29 +401,26 @@ static enum hdt_status data_arrived(struct hdt_channel *ch, const struct hdt_fra
     slot->flags = frame->flags;
     slot->xxh3 = frame->xxh3;
     slot->is_checked = false;
-    flow->end++;
+    flow->window.end++;
     flow_moved(flow);
     return HDT_OK;
 }
 
-void hdt_chan_flow_acked(struct hdt_flow *flow, uint64_t seq)
+enum hdt_status hdt_chan_flow_acked(struct hdt_flow *flow, uint64_t seq, uint64_t credit)
 {
-    if (seq <= flow->acked) {
-        return;
+    const uint64_t acked = flow->window.acked;
+
+    HDT_TRY(hdt_window_ack(&flow->window, seq, credit));
+    if (flow->window.acked == acked) {
+        return HDT_OK;
     }
-    flow->acked = seq;
     flow_moved(flow);
-    if (flow->submit < seq) {
-        flow->submit = seq;
-    }
-    if (flow->handed < seq) {
-        flow->handed = seq;
-    }
     if (flow->is_collective) {
         hdt_chan_coll_acked(flow->channel);
     } else {
         hdt_chan_requests_acked(flow);
     }
+    return HDT_OK;
 }
 
 static enum hdt_status ack_arrived(struct hdt_channel *ch, const struct hdt_frame *frame,
@@ -451,14 +431,10 @@ static enum hdt_status ack_arrived(struct hdt_channel *ch, const struct hdt_fram
     if (!flow) {
         return HDT_OK;
     }
-    if (frame->seq > flow->end) {
+    if (hdt_chan_flow_acked(flow, frame->seq, frame->offset) != HDT_OK) {
         return hdt_error_set(
             err, HDT_EPROTO, "cannot take an ACK of flow %08x: it says %llu, %llu were sent",
-            flow->number, (unsigned long long)frame->seq, (unsigned long long)flow->end);
-    }
-    hdt_chan_flow_acked(flow, frame->seq);
-    if (frame->offset > flow->credit) {
-        flow->credit = frame->offset;
+            flow->number, (unsigned long long)frame->seq, (unsigned long long)flow->window.end);
     }
     return HDT_OK;
 }
@@ -475,10 +451,10 @@ enum hdt_status hdt_chan_record(struct hdt_channel *ch, const struct hdt_frame *
         return ack_arrived(ch, frame, err);
     default: /* QUERY: a gateway that came back asks */
         if ((flow = flow_of_frame(ch, frame, true))) {
-            flow->submit = flow->acked;
+            hdt_window_query(&flow->window);
         }
         if ((flow = flow_of_frame(ch, frame, false))) {
-            flow->ack_due = true;
+            hdt_window_query(&flow->window);
         }
         return HDT_OK;
     }
@@ -488,15 +464,15 @@ enum hdt_status hdt_chan_record(struct hdt_channel *ch, const struct hdt_frame *
 
 struct chan_slot *hdt_chan_flow_slot(struct hdt_flow *flow, uint64_t seq)
 {
-    return &flow->slots[seq % flow->depth];
+    return &flow->slots[seq % flow->window.depth];
 }
 
 uint32_t hdt_chan_flow_room(const struct hdt_flow *flow)
 {
     uint32_t room = 0;
 
-    while (flow->end + room < flow->acked + flow->depth &&
-           !flow->slots[(flow->end + room) % flow->depth].is_queued) {
+    while (hdt_chan_flow_ready(flow) + room < flow->window.depth &&
+           !flow->slots[(flow->window.end + room) % flow->window.depth].is_queued) {
         room++;
     }
     return room;
@@ -504,15 +480,15 @@ uint32_t hdt_chan_flow_room(const struct hdt_flow *flow)
 
 void hdt_chan_flow_commit(struct hdt_flow *flow, const struct chan_frame *frame)
 {
-    struct chan_slot *slot = hdt_chan_flow_slot(flow, flow->end);
+    struct chan_slot *slot = hdt_chan_flow_slot(flow, flow->window.end);
 
-    HDT_ASSERT(flow->is_src && frame->len > 0 && frame->len <= flow->frame_cap);
+    HDT_ASSERT(flow->window.is_src && frame->len > 0 && frame->len <= flow->frame_cap);
     slot->len = (uint32_t)frame->len;
     slot->raw_len = (uint32_t)frame->raw_len;
     slot->dtype = (uint8_t)frame->dtype;
     slot->flags = frame->flags;
     slot->xxh3 = frame->xxh3 ? frame->xxh3 : XXH3_64bits(slot->bytes, frame->len);
-    flow->end++;
+    flow->window.end++;
     pthread_mutex_lock(&flow->channel->lock);
     flow->stats.n_frames++;
     flow->stats.raw_bytes += frame->raw_len;
@@ -523,12 +499,12 @@ void hdt_chan_flow_commit(struct hdt_flow *flow, const struct chan_frame *frame)
 
 uint64_t hdt_chan_flow_ready(const struct hdt_flow *flow)
 {
-    return flow->end - flow->acked;
+    return flow->window.end - flow->window.acked;
 }
 
 struct chan_slot *hdt_chan_flow_peek(struct hdt_flow *flow, uint64_t i)
 {
-    struct chan_slot *slot = hdt_chan_flow_slot(flow, flow->acked + i);
+    struct chan_slot *slot = hdt_chan_flow_slot(flow, flow->window.acked + i);
     struct hdt_error why;
 
     if (i >= hdt_chan_flow_ready(flow)) {
@@ -538,7 +514,7 @@ struct chan_slot *hdt_chan_flow_peek(struct hdt_flow *flow, uint64_t i)
     if (!slot->is_checked && slot->xxh3 != 0 &&
         (uint32_t)slot->xxh3 != (uint32_t)XXH3_64bits(slot->mem, slot->len)) {
         hdt_error_set(&why, HDT_ECRC, "frame %llu of flow %08x was damaged on its way",
-                      (unsigned long long)flow->acked + i, flow->number);
+                      (unsigned long long)flow->window.acked + i, flow->number);
         hdt_gwlink_break(flow->channel->link, &why);
         return NULL;
     }
@@ -548,15 +524,14 @@ struct chan_slot *hdt_chan_flow_peek(struct hdt_flow *flow, uint64_t i)
 
 void hdt_chan_flow_take(struct hdt_flow *flow)
 {
-    const struct chan_slot *slot = hdt_chan_flow_slot(flow, flow->acked);
+    const struct chan_slot *slot = hdt_chan_flow_slot(flow, flow->window.acked);
 
-    HDT_ASSERT(!flow->is_src && flow->acked < flow->end);
+    HDT_ASSERT(!flow->window.is_src && flow->window.acked < flow->window.end);
     pthread_mutex_lock(&flow->channel->lock);
     flow->stats.n_frames++;
     flow->stats.raw_bytes += slot->raw_len;
     flow->stats.frame_bytes += slot->len;
     pthread_mutex_unlock(&flow->channel->lock);
-    flow->acked++;
-    flow->ack_due = true;
+    hdt_window_take(&flow->window);
     flow_moved(flow);
 }

@@ -148,9 +148,9 @@ static bool flow_late(const struct hdt_channel *ch, const struct hdt_flow *flow,
     late->moved_us = flow->moved_us > request->moved_us ? flow->moved_us : request->moved_us;
     hdt_channel_flow_describe(flow->number, ch->rank, text);
     snprintf(late->what, sizeof(late->what), "%s, %s", text,
-             !flow->is_opened ? "which the other end has not opened"
-             : flow->is_src   ? "where the other program takes nothing"
-                              : "where nothing comes");
+             !flow->is_opened      ? "which the other end has not opened"
+             : flow->window.is_src ? "where the other program takes nothing"
+                                   : "where nothing comes");
     return true;
 }
 
@@ -206,7 +206,7 @@ static void chan_call_off(struct hdt_channel *ch)
     }
     hdt_error_set(&err, HDT_ECANCELED, "channel '%s' was closed", ch->name);
     for (flow = ch->flows; flow; flow = flow->next) {
-        while (!flow->is_src && (request = flow->queue)) {
+        while (!flow->window.is_src && (request = flow->queue)) {
             DL_DELETE(flow->queue, request);
             hdt_chan_request_done(request, 0, &err);
         }
@@ -219,8 +219,8 @@ static bool chan_is_flushed(struct hdt_channel *ch)
     const struct hdt_flow *flow;
 
     for (flow = ch->flows; flow; flow = flow->next) {
-        if (flow->is_src && !ch->closed[flow->peer] &&
-            (flow->queue || flow->unacked || flow->acked < flow->end)) {
+        if (flow->window.is_src && !ch->closed[flow->peer] &&
+            (flow->queue || flow->unacked || flow->window.acked < flow->window.end)) {
             return false;
         }
     }
@@ -237,7 +237,8 @@ static bool chan_flush_is_late(struct hdt_channel *ch)
 
     pthread_mutex_lock(&ch->lock);
     for (flow = ch->flows; flow && !is_over; flow = flow->next) {
-        if (flow->is_src && flow->acked < flow->end && !ch->closed[flow->peer]) {
+        if (flow->window.is_src && flow->window.acked < flow->window.end &&
+            !ch->closed[flow->peer]) {
             late.moved_us = flow->moved_us > ch->leave_us ? flow->moved_us : ch->leave_us;
             late.peer = flow->peer;
             snprintf(late.what, sizeof(late.what),
@@ -293,7 +294,7 @@ static void request_begin(struct hdt_channel *ch, struct hdt_request *request)
         hdt_chan_coll_begin(ch, request);
         return;
     }
-    if (request->kind == REQUEST_FLUSH && !request->flow->is_src) {
+    if (request->kind == REQUEST_FLUSH && !request->flow->window.is_src) {
         hdt_error_set(&err, HDT_ECANCELED, "the flow was closed");
         while (request->flow->queue) {
             struct hdt_request *recv = request->flow->queue;
@@ -659,7 +660,7 @@ enum hdt_err hdt_channel_close(struct hdt_channel *ch, struct hdt_error_info *er
         err = ch->why;
     }
     for (flow = ch->flows; flow && err.status == HDT_OK; flow = flow->next) {
-        if (flow->is_src && flow->acked < flow->end) {
+        if (flow->window.is_src && flow->window.acked < flow->window.end) {
             hdt_error_set(&err, HDT_ERANK,
                           "rank %u (%s) closed channel '%s' before it took all that was sent",
                           flow->peer, ch->members[flow->peer].text, ch->name);
@@ -715,7 +716,7 @@ enum hdt_err hdt_channel_stats(struct hdt_channel *ch, struct hdt_channel_stats 
     all.relative_error = hdt_codec_guard_error(&ch->guard);
     LL_FOREACH2(ch->all_flows, flow, all_next)
     {
-        if (flow->is_src && flow->is_collective) {
+        if (flow->window.is_src && flow->is_collective) {
             all.raw_bytes += flow->stats.raw_bytes;
             all.frame_bytes += flow->stats.frame_bytes;
         }

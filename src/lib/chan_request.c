@@ -15,8 +15,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define TENSOR_BYTES_MAX ((size_t)1 << 46)
-
 /* ---- life ---- */
 
 struct hdt_request *hdt_chan_request_new(struct hdt_channel *ch, enum chan_request_kind kind)
@@ -95,7 +93,7 @@ static void send_raw(struct hdt_flow *flow, const uint8_t *src, size_t n, uint8_
     const size_t size = hdt_dtype_size(flow->type), bytes = n * size;
 
     for (size_t at = 0; at < bytes; at += flow->frame_cap) {
-        struct chan_slot *slot = hdt_chan_flow_slot(flow, flow->end);
+        struct chan_slot *slot = hdt_chan_flow_slot(flow, flow->window.end);
         struct chan_frame frame = {.dtype = flow->type, .flags = HDT_CHANNEL_FRAME_RAW};
 
         frame.len = bytes - at < flow->frame_cap ? bytes - at : flow->frame_cap;
@@ -113,7 +111,7 @@ static void send_piece(struct hdt_flow *flow, struct hdt_request *request, size_
     const size_t size = hdt_dtype_size(flow->type);
     const uint8_t *src = request->src + request->done * size;
     const uint8_t last = request->done + n == request->n ? HDT_CHANNEL_FRAME_LAST : 0;
-    struct chan_slot *slot = hdt_chan_flow_slot(flow, flow->end);
+    struct chan_slot *slot = hdt_chan_flow_slot(flow, flow->window.end);
     struct hdt_codec_guard guard = {0};
     struct chan_numeric num = {
         .ctx = flow->channel->codec_ctx, .scratch = flow->channel->scratch, .guard = &guard};
@@ -142,7 +140,7 @@ static void send_empty(struct hdt_flow *flow)
     const struct chan_frame frame = {.len = 1,
                                      .dtype = HDT_DTYPE_NONE,
                                      .flags = HDT_CHANNEL_FRAME_EMPTY | HDT_CHANNEL_FRAME_LAST};
-    struct chan_slot *slot = hdt_chan_flow_slot(flow, flow->end);
+    struct chan_slot *slot = hdt_chan_flow_slot(flow, flow->window.end);
 
     slot->mem[0] = 0;
     slot->bytes = slot->mem;
@@ -158,7 +156,7 @@ static void send_handed_over(struct hdt_flow *flow, struct hdt_request *request)
         queue_done(flow, request->n, NULL);
         return;
     }
-    request->last_seq = flow->end - 1;
+    request->last_seq = flow->window.end - 1;
     DL_DELETE(flow->queue, request);
     DL_APPEND(flow->unacked, request);
     hdt_chan_requests_acked(flow);
@@ -171,7 +169,7 @@ static bool send_step(struct hdt_flow *flow)
     size_t n, frames = 1;
 
     if (request->kind == REQUEST_FLUSH) {
-        if (flow->acked == flow->end && !flow->unacked) {
+        if (flow->window.acked == flow->window.end && !flow->unacked) {
             queue_done(flow, 0, NULL);
         }
         return false;
@@ -199,7 +197,7 @@ void hdt_chan_requests_acked(struct hdt_flow *flow)
 {
     struct hdt_request *request;
 
-    while ((request = flow->unacked) && flow->acked > request->last_seq) {
+    while ((request = flow->unacked) && flow->window.acked > request->last_seq) {
         DL_DELETE(flow->unacked, request);
         hdt_chan_request_done(request, request->n, NULL);
     }
@@ -297,7 +295,7 @@ static void flow_fail_closed(struct hdt_flow *flow)
     struct hdt_channel *ch = flow->channel;
     struct hdt_error err;
 
-    if (!flow->is_src && hdt_chan_flow_ready(flow) > 0) {
+    if (!flow->window.is_src && hdt_chan_flow_ready(flow) > 0) {
         return;
     }
     hdt_error_set(&err, HDT_ERANK, "rank %u (%s) has closed channel '%s'", flow->peer,
@@ -309,7 +307,8 @@ static void flow_fail_closed(struct hdt_flow *flow)
         hdt_chan_request_done(request, 0, &err);
     }
     while (flow->queue) {
-        const bool is_taken = flow->queue->kind == REQUEST_FLUSH && flow->acked == flow->end;
+        const bool is_taken =
+            flow->queue->kind == REQUEST_FLUSH && flow->window.acked == flow->window.end;
 
         queue_done(flow, 0, is_taken ? NULL : &err);
     }
@@ -325,7 +324,7 @@ bool hdt_chan_requests_step(struct hdt_channel *ch)
             flow_fail_closed(flow);
         }
         if (flow->queue && ch->phase != CHAN_OVER) {
-            more = (flow->is_src ? send_step(flow) : recv_step(flow)) || more;
+            more = (flow->window.is_src ? send_step(flow) : recv_step(flow)) || more;
         }
     }
     return more;
@@ -349,9 +348,9 @@ static enum hdt_err request_begin(struct hdt_request *made, struct hdt_request *
 static enum hdt_status transfer_check(const struct hdt_flow *flow, bool is_src, const void *data,
                                       size_t n, struct hdt_error *err)
 {
-    if (flow->is_src != is_src) {
+    if (flow->window.is_src != is_src) {
         return hdt_error_set(err, HDT_EINVAL, "cannot %s over a flow that was opened to %s",
-                             is_src ? "send" : "receive", flow->is_src ? "send" : "receive");
+                             is_src ? "send" : "receive", flow->window.is_src ? "send" : "receive");
     }
     if (n > TENSOR_BYTES_MAX / hdt_dtype_size(flow->type)) {
         return hdt_error_set(err, HDT_EINVAL, "a tensor of %zu elements is too long", n);
@@ -514,7 +513,7 @@ static enum hdt_status flow_add(struct hdt_channel *ch, const struct chan_flow_s
     LL_FOREACH2(ch->all_flows, flow, all_next)
     {
         n_flows++;
-        if (flow->peer == spec->peer && flow->is_src == spec->is_src &&
+        if (flow->peer == spec->peer && flow->window.is_src == spec->is_src &&
             hdt_channel_flow_tag(flow->number) == spec->tag) {
             return hdt_error_set(err, HDT_EEXIST, "a flow %s rank %u with tag %u was opened before",
                                  spec->is_src ? "to" : "from", spec->peer, spec->tag);
@@ -572,7 +571,7 @@ enum hdt_err hdt_flow_close(struct hdt_flow *flow, struct hdt_error_info *error)
     if (request) {
         code = hdt_wait(&request, NULL, error);
     }
-    if (code == HDT_ERR_NONE && flow->is_src) { /* nobody reads there any more */
+    if (code == HDT_ERR_NONE && flow->window.is_src) { /* nobody reads there any more */
         pthread_mutex_lock(&ch->lock);
         hdt_chan_mem_put(ch, flow->pool_offset);
         pthread_mutex_unlock(&ch->lock);

@@ -291,13 +291,15 @@ static const char *rate_text(double bytes_per_s, char out[24])
     return out;
 }
 
+/* A rate that nobody measured is what would explain the step's time: said as such. */
 static void link_text(const struct hdt_cluster_link *now, const struct hdt_cluster_link *then,
-                      char *out, size_t cap)
+                      const struct hdt_drift_link *seen, char *out, size_t cap)
 {
     char is[24], was[24];
 
     if (now->rate_bytes_per_s != then->rate_bytes_per_s) {
-        snprintf(out, cap, "link %.36s -> %.36s carries %s, not %s", now->from, now->to,
+        snprintf(out, cap, "link %.36s -> %.36s %s %s, not %s", now->from, now->to,
+                 seen && seen->rate_bytes_per_s > 0 ? "carries" : "behaves like one of",
                  rate_text(now->rate_bytes_per_s, is), rate_text(then->rate_bytes_per_s, was));
     } else {
         snprintf(out, cap, "link %.36s -> %.36s has a round trip of %.3g ms, not %.3g", now->from,
@@ -307,7 +309,8 @@ static void link_text(const struct hdt_cluster_link *now, const struct hdt_clust
 
 /* Take back one correction after the other, and see what the step's time becomes. */
 static enum hdt_status cause_find(const struct hdt_cost_inputs *in, const struct hdt_plan *plan,
-                                  struct hdt_drift_verdict *v, struct hdt_error *err)
+                                  const struct hdt_drift_measured *m, struct hdt_drift_verdict *v,
+                                  struct hdt_error *err)
 {
     struct cause best = {.text = "the run waits for something that the plan does not know"};
     struct hdt_cluster *now = &v->cluster;
@@ -332,7 +335,7 @@ static enum hdt_status cause_find(const struct hdt_cost_inputs *in, const struct
         now->links[i] = *then;
         HDT_TRY(step_played(in, now, plan, &step_s, err));
         now->links[i] = link;
-        link_text(&link, then, text, sizeof(text));
+        link_text(&link, then, link_measured(m, &link), text, sizeof(text));
         cause_offer(&best, v->present_step_s - step_s, text);
     }
     snprintf(v->cause, sizeof(v->cause), "%s", best.text);
@@ -371,7 +374,7 @@ static enum hdt_status verdict_fill(const struct hdt_cost_inputs *in, const stru
 
     HDT_TRY(hdt_drift_correct(in, plan, measured, &v->cluster, err));
     HDT_TRY(step_played(in, &v->cluster, plan, &v->present_step_s, err));
-    HDT_TRY(cause_find(in, plan, v, err));
+    HDT_TRY(cause_find(in, plan, measured, v, err));
     HDT_TRY(hdt_search_plan(&with, &v->best, err));
     hdt_drift_moves(plan, &v->best.plan, v->moves, sizeof(v->moves));
     return HDT_OK;

@@ -3,15 +3,14 @@
 # tokens of a two-site run with and without attackers at full speed, in turn
 # shellcheck disable=SC2154 # srcdir, builddir and tmp are scripts/bench's
 
-# The peers are the same run a moment before: beside niced neighbours that leave it in peace, and
-# alone on the machine. tests/e2e/attack_run.sh measures.
+# The peers are the same run a moment before: with the same attack on a gateway beside it, and with
+# none. tests/e2e/attack_run.sh measures and says why.
 bench_run() {
-    local case_name beside per_cpu alone
+    local case_name beside alone
 
     (cd "$builddir" && srcdir=$srcdir && export srcdir && "$srcdir/tests/e2e/attack_run.sh" "$tmp/attack") || exit 2
-    while read -r case_name beside per_cpu alone; do
-        row attack "$case_name" tokens_per_s "$beside" share higher "niced neighbours" 1 0.97
-        row attack "$case_name" tokens_per_cpu_s "$per_cpu" share higher "niced neighbours" 1 null
-        row attack "$case_name" tokens_per_s "$alone" share higher "nobody" 1 null
+    while read -r case_name beside alone; do
+        row attack "$case_name" tokens_per_s "$beside" share higher "a bystander attacked" 1 0.97
+        row attack "$case_name" tokens_per_s "$alone" share higher "nobody attacked" 1 null
     done <"$tmp/attack"
 }

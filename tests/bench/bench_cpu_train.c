@@ -86,11 +86,11 @@ int main(int argc, char **argv)
         fprintf(stderr, "usage: bench_cpu_train CONFIG.json B T MICRO_BATCHES STEPS THREADS\n");
         return 2;
     }
-    conf.B = args_int(argv[2], 1);
-    conf.T = args_int(argv[3], 1);
-    n_micro = args_int(argv[4], 1);
-    n_steps = args_int(argv[5], 1);
-    device_conf.n_threads = args_int(argv[6], 1);
+    conf.B = hdt_args_int(argv[2], 1);
+    conf.T = hdt_args_int(argv[3], 1);
+    n_micro = hdt_args_int(argv[4], 1);
+    n_steps = hdt_args_int(argv[5], 1);
+    device_conf.n_threads = hdt_args_int(argv[6], 1);
     if (hdt_model_load(argv[1], &conf.model, &err) != HDT_OK) {
         hdt_error_print(&err, "bench_cpu_train");
         return 2;

@@ -5,11 +5,11 @@
 #
 #     attack_run.sh OUT [WINDOW-SECONDS [ROUNDS]]
 #
-# OUT gets lines "CASE RATIO RATIO RATIO", medians over rounds, of tokens a second: under attack
-# against as many niced neighbours that compute and connect to nobody, so on the same share of the
-# processors; the same for tokens a second of processor time that the run got; and under attack
-# against nobody on the machine. The counters that show that it took place go to standard error.
-# Attackers are niced, as are the neighbours.
+# The kernel works for every packet of an attack, whomever it is meant for, and all run on the same
+# cores. So what a gateway does because of it is what a run loses when its own gateway is attacked
+# rather than a bystander's, another gateway on this machine. OUT gets lines "CASE RATIO RATIO", medians
+# over rounds, of tokens a second under attack: against the same attack on the bystander, and against
+# none. The counters that show that it took place go to standard error. Attackers are niced.
 out=$1 window=${2:-2} rounds=${3:-7}
 srcdir=${srcdir:-$(dirname "$0")/../..}
 # shellcheck source=tests/e2e/lib.sh
@@ -27,10 +27,10 @@ hdt ca issue --dir "$work/ca" --out "$work/x-tls" site x >/dev/null
 hdt ca issue --dir "$work/other-ca" --out "$work/foreign-tls" site x >/dev/null
 site a
 site b a="$(wan_of a)"
+site bystander
 worker a w0
 worker b w0
 expect_federation a 2 2
-target=$(wan_of a)
 
 # Steps of tens of milliseconds: in much shorter ones waking processes up is all that is measured.
 fed_model "$work/model.json" 's/"hidden_size": 32/"hidden_size": 64/; s/"intermediate_size": 96/"intermediate_size": 192/'
@@ -42,35 +42,24 @@ steps() { cat "$work"/a/state/jobs/*/metrics.jsonl 2>/dev/null | grep -c '"loss"
 reached() { [ "$(steps)" -ge "$1" ]; }
 wait_until 60 reached 20 || { tail -n 5 "$work/run.log" >&2; exit 1; }
 
-# Processor time of the run's threads, in ticks: gateways and workers, without the threads that
-# serve strangers when nobody else wants the processor.
-cpu() {
-    local pid
-
-    for pid in "${gateway_pid[@]}" "${worker_pid[@]}"; do
-        cat /proc/"$pid"/task/*/stat
-    done 2>/dev/null | awk '$19 == 0 { n += $14 + $15 } END { print n }'
-}
-
-# Steps a second and a second of processor time, in a window of its own.
+# Steps a second, in a window of its own.
 rate() {
-    local from to began ended cpu_from cpu_to
+    local from to began ended
 
     began=$EPOCHREALTIME
     from=$(steps)
-    cpu_from=$(cpu)
     sleep "$window" # the measurement itself
-    cpu_to=$(cpu)
     to=$(steps)
     ended=$EPOCHREALTIME
-    awk -v n=$((to - from)) -v a="$began" -v b="$ended" -v c=$((cpu_to - cpu_from)) -v hz="$(getconf CLK_TCK)" \
-        'BEGIN { printf "%.4f %.4f\n", n / (b - a), n * hz / (c > 0 ? c : 1) }'
+    awk -v n=$((to - from)) -v a="$began" -v b="$ended" 'BEGIN { printf "%.4f\n", n / (b - a) }'
 }
 
-niced=()
-start() { # MODE...
-    local mode
+attackers=()
+start() { # SITE MODE...
+    local target mode
 
+    target=$(wan_of "$1")
+    shift
     for mode in "$@"; do
         case $mode in
         tls) set -- --threads 4 --cert "$work/foreign-tls" ;;
@@ -78,24 +67,14 @@ start() { # MODE...
         *) set -- ;;
         esac
         nice -n 19 "$attack" "$mode" "$target" --seconds 60 "$@" >>"$work/attacks.jsonl" &
-        niced+=($!)
+        attackers+=($!)
     done
-    [ $# -eq 0 ] || sleep 0.5 # until they are at it
-}
-
-neighbours() { # MODE...: as many as start would make threads
-    local i n=$#
-
-    [[ " $* " != *" tls "* ]] || n=$((n + 3))
-    for ((i = 0; i < n; i++)); do
-        nice -n 19 bash -c 'while :; do :; done' &
-        niced+=($!)
-    done
+    [ ${#attackers[@]} -eq 0 ] || sleep 0.5 # until they are at it
 }
 
 stop() {
-    [ ${#niced[@]} -eq 0 ] || { kill "${niced[@]}" && wait "${niced[@]}" 2>/dev/null; }
-    niced=()
+    [ ${#attackers[@]} -eq 0 ] || { kill "${attackers[@]}" && wait "${attackers[@]}"; }
+    attackers=()
 }
 
 # Median of column N of the file.
@@ -108,15 +87,15 @@ case_of() { # NAME MODE...
     : >"$work/ratios"
     for ((i = 0; i < rounds; i++)); do
         alone=$(rate)
-        neighbours "$@"
+        start bystander "$@"
         beside=$(rate)
         stop
-        start "$@"
+        start a "$@"
         on=$(rate)
         stop
-        echo "$on $beside $alone" | awk '{ print $1 / $3, $2 / $4, $1 / $5 }' >>"$work/ratios"
+        echo "$on $beside $alone" | awk '{ print $1 / $2, $1 / $3 }' >>"$work/ratios"
     done
-    echo "$name $(median "$work/ratios" 1) $(median "$work/ratios" 2) $(median "$work/ratios" 3)" >>"$out"
+    echo "$name $(median "$work/ratios" 1) $(median "$work/ratios" 2)" >>"$out"
 }
 
 : >"$out"

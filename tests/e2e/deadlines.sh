@@ -120,11 +120,13 @@ left_in() {
         kill -9 "$3"
     fi
 }
-submitted() { # NAME: a run in the background that has made steps; its process number in $pid
-    env --default-signal=INT hdt submit --gateway "$(gateway_of a)" job.yaml >"$1" 2>&1 </dev/null &
+# submitted NAME: a run in the background that has made steps; its process number in $pid
+submitted() {
+    job "$1.yaml" 1000000 "plan.min_stages: 2" "recovery.on_loss: fail"
+    env --default-signal=INT hdt submit --gateway "$(gateway_of a)" "$1.yaml" >"$1.log" 2>&1 </dev/null &
     pid=$!
     pids+=("$pid")
-    reaches "${1%.log}" 3 "$pid"
+    reaches "$1" 3 "$pid"
 }
 both_free() { [ "$(hdt status --gateway "$(gateway_of a)" | grep -c '^worker.* free ')" = 2 ]; }
 
@@ -140,7 +142,7 @@ for signal in INT TERM; do
         left_in "hdt ${command%% *}, SIG$signal, mute gateway" 2 $pid
     done
 done
-submitted frozen.log
+submitted frozen
 kill -STOP "${gateway_pid[a]}"
 kill -INT $pid
 wait_until 5 grep -q "^stopping after" frozen.log || fail "the first Ctrl-C was not heard"
@@ -155,7 +157,7 @@ expect_federation a 2 2
 wait_until 30 both_free || fail "workers are not free: $(hdt status --gateway "$(gateway_of a)")"
 
 section "peers gone for good in the middle"
-submitted peer-stopped.log
+submitted peer-stopped
 kill -STOP "${worker_pid[b/w0]}"
 from=$EPOCHREALTIME
 check "the submitter ends" wait_until 40 has_ended $pid
@@ -166,7 +168,7 @@ kill -KILL "${worker_pid[b/w0]}"
 wait_until 10 not both_free || fail "the end of b/w0 was not seen"
 worker b w0
 wait_until 30 both_free || fail "workers are not free: $(hdt status --gateway "$(gateway_of a)")"
-submitted stop-frozen.log
+submitted stop-frozen
 kill -STOP "${gateway_pid[a]}"
 from=$EPOCHREALTIME
 timeout $((60 * patience)) hdt stop --gateway "$(gateway_of a)" >stop.log 2>&1

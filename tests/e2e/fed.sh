@@ -192,6 +192,8 @@ JSON
 }
 
 # A job file; lines given as "section.key: value" go where they belong.
+# The plan stays as it was made unless the lines say otherwise: a run that stops at a checkpoint for a better
+# one waits for other things than the test makes it wait for.
 job() { # FILE STEPS [LINE...]
     python3 - "$@" "$work" <<'PY'
 import sys
@@ -200,7 +202,8 @@ tree = {"name": "e2e", "model": f"{work}/model.json", "steps": steps,
         "data": {"train": f"{work}/train.bin", "valid": f"{work}/valid.bin"},
         "batch": {"micro_batch": 2, "n_micro_batches": 4, "seq_len": 32},
         "optimizer": {"lr": "3e-3", "warmup_steps": 2}, "codec": {},
-        "checkpoint": {"dir": f"{path}-ckpt"}, "plan": {}, "eval": {"n_micro_batches": 8}}
+        "checkpoint": {"dir": f"{path}-ckpt"}, "plan": {}, "replan": {"auto": "false"},
+        "eval": {"n_micro_batches": 8}}
 for line in lines:
     key, value = line.split(": ", 1)
     at = tree
@@ -251,4 +254,19 @@ result_of() {
 
     losses=$(field "$work/$1.json" loss)
     [ -n "$losses" ] && echo "$(tr -cd , <<<"$losses" | wc -c) $(md5sum <<<"$losses" | cut -c 1-16) $(field "$work/$1.json" weights_digest)"
+}
+
+# Sites a and b with a worker each. The session of b passes through a proxy that resets it again and
+# again while there is a file "resetting"; gateway a is at the same address when it is started again.
+fed_resetting() { # SEED
+    site a
+    sed -i "s,^  listen: \"127.0.0.1:0\"\$,  listen: \"$(wan_of a)\",; /^http:/,\$ s,listen: .*,listen: \"127.0.0.1:0\"," a/gateway.yaml
+    : >proxy.log
+    "$src/tests/e2e/reset_proxy.py" "$(wan_of a)" "$1" "$work/resetting" >proxy.log 2>&1 &
+    pids+=($!)
+    wait_until 10 grep -q : proxy.log || { fail "the proxy does not start: $(cat proxy.log)"; return 1; }
+    listen="" site b a="$(head -n 1 proxy.log)"
+    worker a w0
+    worker b w0
+    expect_federation a 2 2
 }

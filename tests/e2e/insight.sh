@@ -95,6 +95,9 @@ check "all is in it" bundle_has whole.tar.gz "${whole_names[@]}"
 same "readable by its owner only" 600 "$(stat -c %a whole.tar.gz)"
 check "nothing is left beside it" eval '[ -z "$(ls -d .hdt-bundle* 2>/dev/null)" ]'
 echo "   $(stat -c %s whole.tar.gz) bytes"
+hdt logs --gateway "$(gateway_of a)" --bundle whole.tar.gz --force --job 1 >out 2>&1
+same "made anew with --force: exit status" 0 $? || cat out
+check "it is whole again" bundle_has whole.tar.gz "${whole_names[@]}"
 hdt logs --gateway "$(gateway_of a)" --bundle none.tar.gz --job 99 >out 2>&1
 same "no such job: exit status" 3 $?
 check "it says so" grep -q 'the gateway knows no job 99' out

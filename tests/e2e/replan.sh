@@ -46,7 +46,7 @@ HDT_TEST_FAST=$work/fast slow_worker b w0
 expect_federation a 2 2
 
 # A neighbour on the machine takes a part of the speed; a drift of 2 is three times a step's time.
-begin slowed "replan.drift: 2" "replan.gain: 0.1"
+begin slowed "replan.auto: true" "replan.drift: 2" "replan.gain: 0.1"
 reaches slowed 15 "$pid"
 dir=$(run_of slowed)
 cp "$dir/plan.json" before.json
@@ -98,7 +98,7 @@ PY
 
 # One that is due while another is being written waits: the newest that both have.
 touch fast
-begin calm "replan.auto: false"
+begin calm
 newest_common() { comm -12 <(checkpoints slowed) <(checkpoints calm) | tail -n 1; }
 has_common() { # of the new plan
     local newest

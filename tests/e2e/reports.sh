@@ -14,17 +14,7 @@ echo "seed $seed (HDT_E2E_SEED)"
 
 fed_init
 fed_data
-site a
-# A gateway that is started again must be where it was.
-sed -i "s,^  listen: \"127.0.0.1:0\"\$,  listen: \"$(wan_of a)\",; /^http:/,\$ s,listen: .*,listen: \"127.0.0.1:0\"," a/gateway.yaml
-: >proxy.log
-"$src/tests/e2e/reset_proxy.py" "$(wan_of a)" "$seed" "$work/resetting" >proxy.log 2>&1 &
-pids+=($!)
-wait_until 10 grep -q : proxy.log || fail "the proxy does not start: $(cat proxy.log)"
-listen="" site b a="$(head -n 1 proxy.log)"
-worker a w0
-worker b w0
-expect_federation a 2 2
+fed_resetting "$seed" || exit 1
 
 # The root of the job, which reports the steps, is at b; its coordinator is a.
 job calm.yaml 1000 "data.site: b" "plan.min_stages: 2" "checkpoint.every: 200" \

@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-int args_int(const char *text, int min)
+int hdt_args_int(const char *text, int min)
 {
     char *end;
     long value = strtol(text, &end, 10);
@@ -19,7 +19,7 @@ int args_int(const char *text, int min)
     return (int)value;
 }
 
-double args_double(const char *text)
+double hdt_args_double(const char *text)
 {
     char *end;
     double value = strtod(text, &end);

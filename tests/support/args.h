@@ -9,9 +9,9 @@ extern "C" {
 #endif
 
 /* A whole number of at least `min`. */
-int args_int(const char *text, int min);
+int hdt_args_int(const char *text, int min);
 
-double args_double(const char *text);
+double hdt_args_double(const char *text);
 
 #ifdef __cplusplus
 }

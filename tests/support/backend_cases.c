@@ -41,20 +41,20 @@ static struct backend_array sum_array(const char *name, enum backend_role role, 
 
 /* ---- gemm: n rows, c columns, k; flags 1 and 2 transpose, 4 adds half of C ------------------- */
 
-static struct ref_gemm gemm_of(const struct backend_shape *s)
+static struct hdt_ref_gemm gemm_of(const struct backend_shape *s)
 {
     bool trans_a = s->flags & 1, trans_b = s->flags & 2;
 
-    return (struct ref_gemm){.m = s->n,
-                             .n = s->c,
-                             .k = s->k,
-                             .trans_a = trans_a,
-                             .trans_b = trans_b,
-                             .alpha = 0.75,
-                             .beta = s->flags & 4 ? 0.5 : 0,
-                             .lda = trans_a ? s->n : s->k,
-                             .ldb = trans_b ? s->k : s->c,
-                             .ldc = s->c};
+    return (struct hdt_ref_gemm){.m = s->n,
+                                 .n = s->c,
+                                 .k = s->k,
+                                 .trans_a = trans_a,
+                                 .trans_b = trans_b,
+                                 .alpha = 0.75,
+                                 .beta = s->flags & 4 ? 0.5 : 0,
+                                 .lda = trans_a ? s->n : s->k,
+                                 .ldb = trans_b ? s->k : s->c,
+                                 .ldc = s->c};
 }
 
 static void gemm_describe(const struct backend_shape *s, struct backend_array *a)
@@ -67,7 +67,7 @@ static void gemm_describe(const struct backend_shape *s, struct backend_array *a
 static void gemm_launch(const struct hdt_ops *ops, struct hdt_stream *st,
                         const struct backend_shape *s, void *const *mem)
 {
-    struct ref_gemm r = gemm_of(s);
+    struct hdt_ref_gemm r = gemm_of(s);
     struct hdt_gemm g = {.m = r.m,
                          .n = r.n,
                          .k = r.k,
@@ -87,9 +87,9 @@ static void gemm_launch(const struct hdt_ops *ops, struct hdt_stream *st,
 
 static void gemm_reference(const struct backend_shape *s, double *const *x)
 {
-    struct ref_gemm g = gemm_of(s);
+    struct hdt_ref_gemm g = gemm_of(s);
 
-    ref_gemm(&g, x[0], x[1], x[2]);
+    hdt_ref_gemm(&g, x[0], x[1], x[2]);
 }
 
 /* ---- rmsnorm: (n, c) ------------------------------------------------------------------------- */
@@ -122,7 +122,7 @@ static void rmsnorm_fwd_launch(const struct hdt_ops *ops, struct hdt_stream *st,
 
 static void rmsnorm_fwd_reference(const struct backend_shape *s, double *const *x)
 {
-    ref_rmsnorm(x[0], x[1], s->n, s->c, EPS, x[2]);
+    hdt_ref_rmsnorm(x[0], x[1], s->n, s->c, EPS, x[2]);
     rstd_of(x[0], s->n, s->c, x[3]);
 }
 
@@ -218,14 +218,14 @@ static void rope_bwd_reference(const struct backend_shape *s, double *const *x)
 /* ---- attention: n sequences of t keys and, forward, the last t - k positions as queries -------
  */
 
-static struct ref_attention attention_of(const struct backend_shape *s)
+static struct hdt_ref_attention attention_of(const struct backend_shape *s)
 {
-    return (struct ref_attention){.n_seqs = s->n,
-                                  .q_len = s->t - s->k,
-                                  .kv_len = s->t,
-                                  .n_heads = s->n_heads,
-                                  .n_kv_heads = s->n_kv_heads,
-                                  .head_size = s->head_size};
+    return (struct hdt_ref_attention){.n_seqs = s->n,
+                                      .q_len = s->t - s->k,
+                                      .kv_len = s->t,
+                                      .n_heads = s->n_heads,
+                                      .n_kv_heads = s->n_kv_heads,
+                                      .head_size = s->head_size};
 }
 
 static int attention_stride(const struct backend_shape *s)
@@ -275,9 +275,9 @@ static void attention_fwd_launch(const struct hdt_ops *ops, struct hdt_stream *s
 
 static void attention_fwd_reference(const struct backend_shape *s, double *const *x)
 {
-    struct ref_attention a = attention_of(s);
+    struct hdt_ref_attention a = attention_of(s);
 
-    ref_attention(&a, x[0], x[1], x[2]);
+    hdt_ref_attention(&a, x[0], x[1], x[2]);
 }
 
 static void attention_bwd_describe(const struct backend_shape *s, struct backend_array *a)
@@ -301,7 +301,7 @@ static void attention_bwd_launch(const struct hdt_ops *ops, struct hdt_stream *s
 
 static void attention_bwd_reference(const struct backend_shape *s, double *const *x)
 {
-    struct ref_attention a = attention_of(s);
+    struct hdt_ref_attention a = attention_of(s);
 
     hdt_ref_attention_grad(&a, x[0], x[3], x[4]);
 }
@@ -322,7 +322,7 @@ static void swiglu_fwd_launch(const struct hdt_ops *ops, struct hdt_stream *st,
 
 static void swiglu_fwd_reference(const struct backend_shape *s, double *const *x)
 {
-    ref_swiglu(x[0], s->n, s->c, x[1]);
+    hdt_ref_swiglu(x[0], s->n, s->c, x[1]);
 }
 
 static void swiglu_bwd_describe(const struct backend_shape *s, struct backend_array *a)
@@ -410,7 +410,7 @@ static void cross_entropy_reference(const struct backend_shape *s, double *const
     for (int i = 0; i < s->n; i++) {
         labels[i] = (int32_t)x[0][i];
     }
-    x[2][0] += ref_cross_entropy(x[1], labels, s->n, s->n_index);
+    x[2][0] += hdt_ref_cross_entropy(x[1], labels, s->n, s->n_index);
     if (!(s->flags & 1)) {
         hdt_ref_cross_entropy_grad(labels, s->n, s->n_index, (double)(float)CE_SCALE, x[1]);
     }

@@ -16,7 +16,7 @@
 
 #define LINE_CAP 1024
 
-int chan_rig_n_failed;
+int hdt_chan_rig_n_failed;
 
 static char dir[] = "/tmp/hdt-chan-XXXXXX";
 static const char *knob_text;
@@ -26,14 +26,14 @@ static struct {
     char wan[64], lan[64];
 } sites[CHAN_RIG_SITES];
 
-void chan_rig_failed(const char *file, int line, const char *what)
+void hdt_chan_rig_failed(const char *file, int line, const char *what)
 {
     printf("%s:%d: [%d] %s\n", file, line, (int)getpid(), what);
     fflush(stdout);
-    chan_rig_n_failed++;
+    hdt_chan_rig_n_failed++;
 }
 
-double chan_rig_now_s(void)
+double hdt_chan_rig_now_s(void)
 {
     struct timespec t;
 
@@ -41,7 +41,7 @@ double chan_rig_now_s(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-void chan_rig_sleep_ms(int ms)
+void hdt_chan_rig_sleep_ms(int ms)
 {
     const struct timespec pause = {ms / 1000, ms % 1000 * 1000000};
 
@@ -67,7 +67,7 @@ __attribute__((format(printf, 1, 2))) static void run(const char *format, ...)
     }
 }
 
-void chan_rig_open(void)
+void hdt_chan_rig_open(void)
 {
     if (!mkdtemp(dir)) {
         exit(99);
@@ -76,7 +76,7 @@ void chan_rig_open(void)
     run("./hdt ca init --dir %s/ca --federation lab >/dev/null", dir);
 }
 
-void chan_rig_close(void)
+void hdt_chan_rig_close(void)
 {
     for (int i = 0; i < n_sites; i++) {
         if (sites[i].pid > 0) {
@@ -87,14 +87,14 @@ void chan_rig_close(void)
             CHAN_CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
         }
     }
-    if (chan_rig_n_failed == 0) {
+    if (hdt_chan_rig_n_failed == 0) {
         run("rm -rf '%s'", dir);
     } else {
         printf("kept for a look: %s\n", dir);
     }
 }
 
-const char *chan_rig_pem(const char *role, const char *name, const char *file)
+const char *hdt_chan_rig_pem(const char *role, const char *name, const char *file)
 {
     static char path[256];
     char folder[160];
@@ -113,7 +113,7 @@ const char *chan_rig_pem(const char *role, const char *name, const char *file)
 
 /* ---- gateways ---- */
 
-const char *chan_rig_address(int site, bool tls)
+const char *hdt_chan_rig_address(int site, bool tls)
 {
     static char address[CHAN_RIG_SITES][2][128];
 
@@ -171,17 +171,17 @@ static void gateway_exec(int site)
 
 static struct hdt_ctx *ctx_soon(int site, struct hdt_error_info *error)
 {
-    const double end = chan_rig_now_s() + 60;
+    const double end = hdt_chan_rig_now_s() + 60;
     struct hdt_ctx *ctx = NULL;
 
-    while (hdt_open(chan_rig_address(site, false), NULL, &ctx, error) != HDT_ERR_NONE &&
-           chan_rig_now_s() < end) {
-        chan_rig_sleep_ms(20);
+    while (hdt_open(hdt_chan_rig_address(site, false), NULL, &ctx, error) != HDT_ERR_NONE &&
+           hdt_chan_rig_now_s() < end) {
+        hdt_chan_rig_sleep_ms(20);
     }
     return ctx;
 }
 
-struct hdt_ctx *chan_rig_ctx(int site)
+struct hdt_ctx *hdt_chan_rig_ctx(int site)
 {
     struct hdt_error_info error;
     struct hdt_ctx *ctx = ctx_soon(site, &error);
@@ -227,23 +227,23 @@ static int count_of(const char *text, const char *what)
 /* Wait until the gateway of a site is connected to all others. */
 static void gateway_wait_peers(int site)
 {
-    const double end = chan_rig_now_s() + 60;
-    struct hdt_ctx *ctx = chan_rig_ctx(site);
+    const double end = hdt_chan_rig_now_s() + 60;
+    struct hdt_ctx *ctx = hdt_chan_rig_ctx(site);
     int n_up = 0;
     char *json;
 
-    while (ctx && n_up < n_sites - 1 && chan_rig_now_s() < end) {
+    while (ctx && n_up < n_sites - 1 && hdt_chan_rig_now_s() < end) {
         if (hdt_status(ctx, &json, NULL) == HDT_ERR_NONE) {
             n_up = count_of(json, "\"up\":true");
             hdt_free(json);
         }
-        chan_rig_sleep_ms(20);
+        hdt_chan_rig_sleep_ms(20);
     }
     CHAN_CHECK(n_up == n_sites - 1);
     hdt_close(ctx);
 }
 
-void chan_rig_start(int n, const char *knob)
+void hdt_chan_rig_start(int n, const char *knob)
 {
     knob_text = knob;
     for (int i = 0; i < n; i++) {
@@ -254,7 +254,7 @@ void chan_rig_start(int n, const char *knob)
         gateway_conf(i);
         gateway_exec(i);
         n_sites = i + 1;
-        ctx = chan_rig_ctx(i);
+        ctx = hdt_chan_rig_ctx(i);
         hdt_close(ctx);
         listen_read(i, " (gateways,", sites[i].wan, sizeof(sites[i].wan));
         listen_read(i, " (workers and operators, mutual", sites[i].lan, sizeof(sites[i].lan));
@@ -264,14 +264,14 @@ void chan_rig_start(int n, const char *knob)
     }
 }
 
-void chan_rig_kill(int site)
+void hdt_chan_rig_kill(int site)
 {
     kill(sites[site].pid, SIGKILL);
     waitpid(sites[site].pid, NULL, 0);
     sites[site].pid = 0;
 }
 
-void chan_rig_restart(int site)
+void hdt_chan_rig_restart(int site)
 {
     gateway_conf(site);
     gateway_exec(site);
@@ -279,13 +279,13 @@ void chan_rig_restart(int site)
 
 /* ---- programs ---- */
 
-struct hdt_channel *chan_rig_channel(const char *name, int n, int rank,
-                                     struct hdt_error_info *error)
+struct hdt_channel *hdt_chan_rig_channel(const char *name, int n, int rank,
+                                         struct hdt_error_info *error)
 {
     static const char *const members[] = {"a", "b", "c", "d"};
     struct hdt_channel_conf conf = HDT_CHANNEL_CONF_INIT;
     struct hdt_channel *channel = NULL;
-    struct hdt_ctx *ctx = chan_rig_ctx(rank);
+    struct hdt_ctx *ctx = hdt_chan_rig_ctx(rank);
 
     conf.name = name;
     conf.members = members;
@@ -299,7 +299,7 @@ struct hdt_channel *chan_rig_channel(const char *name, int n, int rank,
     return channel;
 }
 
-pid_t chan_rig_fork(void (*go)(int site), int site)
+pid_t hdt_chan_rig_fork(void (*go)(int site), int site)
 {
     pid_t pid;
 
@@ -307,26 +307,26 @@ pid_t chan_rig_fork(void (*go)(int site), int site)
     pid = fork();
     if (pid == 0) {
         prctl(PR_SET_PDEATHSIG, SIGKILL);
-        chan_rig_n_failed = 0;
+        hdt_chan_rig_n_failed = 0;
         go(site);
-        exit(chan_rig_n_failed > 0); /* leaks are looked for on the way */
+        exit(hdt_chan_rig_n_failed > 0); /* leaks are looked for on the way */
     }
     return pid;
 }
 
-bool chan_rig_join(pid_t pid, int seconds)
+bool hdt_chan_rig_join(pid_t pid, int seconds)
 {
-    const double end = chan_rig_now_s() + seconds;
+    const double end = hdt_chan_rig_now_s() + seconds;
     int status;
 
     while (waitpid(pid, &status, WNOHANG) == 0) {
-        if (chan_rig_now_s() > end) {
+        if (hdt_chan_rig_now_s() > end) {
             printf("process %d hangs: ended after %d s\n", (int)pid, seconds);
             kill(pid, SIGKILL);
             waitpid(pid, &status, 0);
             return false;
         }
-        chan_rig_sleep_ms(5);
+        hdt_chan_rig_sleep_ms(5);
     }
     return WIFEXITED(status) && WEXITSTATUS(status) == 0;
 }
@@ -334,13 +334,13 @@ bool chan_rig_join(pid_t pid, int seconds)
 static struct {
     const char *name;
     int n;
-    chan_rig_rank *rank;
+    hdt_chan_rig_rank *rank;
 } job;
 
 static void rank_run(int rank)
 {
     struct hdt_error_info error;
-    struct hdt_channel *channel = chan_rig_channel(job.name, job.n, rank, &error);
+    struct hdt_channel *channel = hdt_chan_rig_channel(job.name, job.n, rank, &error);
 
     if (!channel) {
         printf("rank %d of %s: %s\n", rank, job.name, error.message);
@@ -348,13 +348,13 @@ static void rank_run(int rank)
         return;
     }
     job.rank(channel, rank, job.n);
-    if (hdt_channel_close(channel, &error) != HDT_ERR_NONE && chan_rig_n_failed == 0) {
+    if (hdt_channel_close(channel, &error) != HDT_ERR_NONE && hdt_chan_rig_n_failed == 0) {
         printf("rank %d of %s: close: %s\n", rank, job.name, error.message);
-        chan_rig_n_failed++;
+        hdt_chan_rig_n_failed++;
     }
 }
 
-void chan_rig_run(const char *name, int n, int seconds, chan_rig_rank *rank)
+void hdt_chan_rig_run(const char *name, int n, int seconds, hdt_chan_rig_rank *rank)
 {
     pid_t pids[CHAN_RIG_SITES];
 
@@ -362,31 +362,31 @@ void chan_rig_run(const char *name, int n, int seconds, chan_rig_rank *rank)
     job.n = n;
     job.rank = rank;
     for (int i = 0; i < n; i++) {
-        pids[i] = chan_rig_fork(rank_run, i);
+        pids[i] = hdt_chan_rig_fork(rank_run, i);
     }
     for (int i = 0; i < n; i++) {
-        CHAN_CHECK(chan_rig_join(pids[i], seconds));
+        CHAN_CHECK(hdt_chan_rig_join(pids[i], seconds));
     }
 }
 
 /* ---- small things ---- */
 
-bool chan_rig_wait_file(const char *name, int seconds)
+bool hdt_chan_rig_wait_file(const char *name, int seconds)
 {
-    const double end = chan_rig_now_s() + seconds;
+    const double end = hdt_chan_rig_now_s() + seconds;
     char path[160];
 
     snprintf(path, sizeof(path), "%s/%s", dir, name);
     while (access(path, F_OK) != 0) {
-        if (chan_rig_now_s() > end) {
+        if (hdt_chan_rig_now_s() > end) {
             return false;
         }
-        chan_rig_sleep_ms(2);
+        hdt_chan_rig_sleep_ms(2);
     }
     return true;
 }
 
-void chan_rig_touch(const char *name)
+void hdt_chan_rig_touch(const char *name)
 {
     char path[160];
     FILE *file;
@@ -399,7 +399,7 @@ void chan_rig_touch(const char *name)
     }
 }
 
-unsigned chan_rig_seed(void)
+unsigned hdt_chan_rig_seed(void)
 {
     const char *text = getenv("HDT_TEST_SEED");
     unsigned seed = text ? (unsigned)strtoul(text, NULL, 10) : (unsigned)time(NULL);
@@ -409,7 +409,7 @@ unsigned chan_rig_seed(void)
     return seed;
 }
 
-unsigned chan_rig_random(unsigned *state)
+unsigned hdt_chan_rig_random(unsigned *state)
 {
     *state = *state * 1664525u + 1013904223u;
     return *state >> 8;

@@ -46,7 +46,7 @@ static float value(int64_t step, int64_t i, int part, size_t j)
     return (float)(step * 100000 + i * 1000 + part * 300) + (float)j * 0.5f;
 }
 
-static size_t values_fill(int64_t step, int64_t i, int part, float values[VALUES_MAX])
+static size_t hdt_values_fill(int64_t step, int64_t i, int part, float values[VALUES_MAX])
 {
     size_t n = hdt_ckpt_tensor_bytes(&hdt_ckpt_case_model, i) / sizeof(float);
 
@@ -60,7 +60,7 @@ static enum hdt_status part_save(struct hdt_ckpt_writer *writer, int64_t step, i
                                  int n_pieces, struct hdt_error *err)
 {
     float values[VALUES_MAX];
-    size_t n = values_fill(step, i, part, values), pos = 0, len;
+    size_t n = hdt_values_fill(step, i, part, values), pos = 0, len;
 
     for (int piece = 0; piece < n_pieces; piece++) {
         len = piece + 1 < n_pieces ? n / (size_t)n_pieces : n - pos;
@@ -98,7 +98,7 @@ static void part_check(const struct hdt_ckpt_reader *reader, int64_t i, int part
 {
     float want[VALUES_MAX], got[VALUES_MAX];
     struct hdt_error err = {0};
-    size_t n = values_fill(hdt_ckpt_reader_meta(reader)->step, i, part, want);
+    size_t n = hdt_values_fill(hdt_ckpt_reader_meta(reader)->step, i, part, want);
 
     if (hdt_ckpt_reader_read(reader, i, part, 0, n * sizeof(float), got, &err) != HDT_OK ||
         memcmp(got, want, n * sizeof(float)) != 0) {

@@ -87,7 +87,7 @@ void hdt_ctl_setup(void)
 {
     cr_assert_not_null(mkdtemp(state_dir));
     hdt_log_init("test", HDT_LOG_ERROR);
-    fake_dataplane_reset();
+    hdt_fake_dataplane_reset();
     hdt_ctl_gateway_open();
     hdt_ctl_peer_up("b");
 }
@@ -97,9 +97,40 @@ void hdt_ctl_teardown(void)
     char *command = hdt_asprintf("rm -rf '%s'", state_dir);
 
     hdt_ctl_gateway_close();
-    fake_dataplane_reset();
+    hdt_fake_dataplane_reset();
     cr_expect_eq(system(command), 0);
     free(command);
+}
+
+void hdt_ctl_pass(int64_t us)
+{
+    struct hdt_gwworker *worker;
+    struct hdt_gwsite *site;
+
+    LL_FOREACH(hdt_ctl_gw.workers, worker)
+    {
+        worker->since_us -= us;
+    }
+    LL_FOREACH(hdt_ctl_gw.sites, site)
+    {
+        site->since_us -= us;
+    }
+}
+
+struct hdt_profile hdt_ctl_profile(double block_fwd_s)
+{
+    return (struct hdt_profile){.valid = true,
+                                .micro_batch = 8,
+                                .seq_len = 16,
+                                .embed_fwd_s = 1e-4,
+                                .embed_bwd_s = 1e-4,
+                                .block_fwd_s = block_fwd_s,
+                                .block_bwd_s = 2 * block_fwd_s,
+                                .head_fwd_s = 1e-3,
+                                .head_bwd_s = 1e-3,
+                                .step_s_per_param = 1e-9,
+                                .op_overhead_s = 1e-5,
+                                .cast_bytes_per_s = 1e9};
 }
 
 void hdt_ctl_from_client(uint64_t client, json_t *msg)
@@ -118,7 +149,7 @@ void hdt_ctl_from_peer(const char *site, const char *from, json_t *msg)
 const char *hdt_ctl_error_to(const char *to)
 {
     static char status[32];
-    json_t *msg = fake_dataplane_take(to, "error");
+    json_t *msg = hdt_fake_dataplane_take(to, "error");
     const char *text = json_string_value(json_object_get(hdt_msg_body(msg), "status"));
 
     snprintf(status, sizeof(status), "%s", text ? text : "");
@@ -179,7 +210,7 @@ json_t *hdt_ctl_submit_msg(void)
 
 void hdt_ctl_answer_ready(const char *to, const char *from)
 {
-    json_t *assign = fake_dataplane_take(to, "assign");
+    json_t *assign = hdt_fake_dataplane_take(to, "assign");
     json_t *ready;
 
     cr_assert_not_null(assign, "no assign to %s", to);
@@ -197,7 +228,7 @@ void hdt_ctl_expect_state(const char *state)
     json_t *event;
     bool found = false;
 
-    while ((event = fake_dataplane_take("2", "job.event"))) {
+    while ((event = hdt_fake_dataplane_take("2", "job.event"))) {
         const char *text = json_string_value(json_object_get(hdt_msg_body(event), "state"));
 
         found = found || (text && strcmp(text, state) == 0);
@@ -212,9 +243,9 @@ uint32_t hdt_ctl_submit(void)
     uint32_t job;
 
     hdt_ctl_from_client(HDT_CTL_OPERATOR, hdt_ctl_submit_msg());
-    reply = fake_dataplane_take("2", "submitted");
+    reply = hdt_fake_dataplane_take("2", "submitted");
     if (!reply) {
-        json_t *error = fake_dataplane_take("2", "error");
+        json_t *error = hdt_fake_dataplane_take("2", "error");
 
         cr_assert_fail("refused: %s",
                        json_string_value(json_object_get(hdt_msg_body(error), "msg")));
@@ -245,7 +276,7 @@ json_t *hdt_ctl_job_msg(const char *type, uint32_t job)
 void hdt_ctl_gateway_restart(void)
 {
     hdt_ctl_gateway_close();
-    fake_dataplane_reset();
+    hdt_fake_dataplane_reset();
     hdt_ctl_gateway_open();
     hdt_ctl_peer_up("b");
 }

@@ -20,6 +20,11 @@ void hdt_ctl_gateway_restart(void);
 /* A session with that site comes up; it names its worker w0. */
 void hdt_ctl_peer_up(const char *site);
 
+/* Let `us` pass for sites and workers that are away. */
+void hdt_ctl_pass(int64_t us);
+/* Of a worker that takes so long for a block forward, and twice as long back. */
+struct hdt_profile hdt_ctl_profile(double block_fwd_s);
+
 /* Messages that come in; released. */
 void hdt_ctl_from_client(uint64_t client, json_t *msg);
 void hdt_ctl_from_peer(const char *site, const char *from, json_t *msg);

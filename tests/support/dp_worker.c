@@ -2,6 +2,7 @@
 /* The rig's worker: blocking reads and writes on one thread, as plain as a client can be. */
 #include "config.h"
 
+#include "tests/support/content.h"
 #include "tests/support/dp_rig.h"
 #include "src/base/buf.h"
 #include "src/base/clock.h"
@@ -28,33 +29,12 @@ static uint64_t frame_hash(unsigned flow, uint64_t seq)
 
 static uint32_t frame_len(const struct rig *rig, unsigned idx, uint64_t seq)
 {
-    const uint64_t h = rig->unchecked ? 0 : frame_hash(idx, seq);
-    const uint32_t cap = rig->flows[idx].frame_cap;
-
-    /* Full, tiny, and anything between. */
-    return h % 4 == 0   ? cap
-           : h % 4 == 1 ? 1 + (uint32_t)(h >> 8) % 9000 % cap
-                        : 1 + (uint32_t)(h >> 8) % cap;
+    return hdt_content_len(rig->unchecked ? 0 : frame_hash(idx, seq), rig->flows[idx].frame_cap);
 }
 
-/* Like bf16 numbers: a random low byte, a high byte of few values. */
 static void frame_fill(uint8_t *bytes, uint32_t len, unsigned idx, uint64_t seq)
 {
-    uint64_t x = frame_hash(idx, seq) | 1;
-    uint32_t i;
-
-    for (i = 0; i + 8 <= len; i += 8) {
-        uint64_t word;
-
-        x ^= x << 13;
-        x ^= x >> 7;
-        x ^= x << 17;
-        word = (x & 0x03ff03ff03ff03ffull) + 0x3e003e003e003e00ull;
-        memcpy(bytes + i, &word, 8);
-    }
-    for (; i < len; i++) {
-        bytes[i] = (uint8_t)(x >> (i % 8));
-    }
+    hdt_content_fill(frame_hash(idx, seq), false, bytes, len);
 }
 
 /* ---- bytes ---- */

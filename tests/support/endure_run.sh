@@ -19,22 +19,12 @@ echo "seed $seed (HDT_E2E_SEED)" >&2
 
 fed_init
 fed_data
-site a
-# A gateway that is started again must be where it was.
-sed -i "s,^  listen: \"127.0.0.1:0\"\$,  listen: \"$(wan_of a)\",; /^http:/,\$ s,listen: .*,listen: \"127.0.0.1:0\"," a/gateway.yaml
-: >proxy.log
-"$src/tests/e2e/reset_proxy.py" "$(wan_of a)" "$seed" "$work/resetting" >proxy.log 2>&1 &
-pids+=($!)
-wait_until 10 grep -q : proxy.log || { fail "the proxy does not start: $(cat proxy.log)"; exit 1; }
-listen="" site b a="$(head -n 1 proxy.log)"
-worker a w0
-worker b w0
-expect_federation a 2 2
+fed_resetting "$seed" || exit 1
 
 begin() { # NAME STEPS
     job "$1.yaml" "$2" "name: $1" "plan.cut: [a/w0=3, b/w0=3]" "plan.min_stages: 2" "checkpoint.every: 0" \
         "batch.n_micro_batches: $n_micro_batches" "replan.auto: false"
-    hdt submit --gateway "$(gateway_of a)" --json "$work/$1.json" "$1.yaml" >"$1.log" 2>&1 </dev/null &
+    hdt submit --verbose --gateway "$(gateway_of a)" --json "$work/$1.json" "$1.yaml" >"$1.log" 2>&1 </dev/null &
     pid=$!
     pids+=("$pid")
 }

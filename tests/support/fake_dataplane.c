@@ -23,7 +23,7 @@ static void sent_add(const char *to, const json_t *msg)
     json_array_append_new(fake.sent, json_pack("{s:s, s:o}", "to", to, "msg", json_deep_copy(msg)));
 }
 
-json_t *fake_dataplane_take(const char *to, const char *type)
+json_t *hdt_fake_dataplane_take(const char *to, const char *type)
 {
     json_t *item;
     size_t i;
@@ -42,39 +42,39 @@ json_t *fake_dataplane_take(const char *to, const char *type)
     return NULL;
 }
 
-size_t fake_dataplane_n_flows(void)
+size_t hdt_fake_dataplane_n_flows(void)
 {
     return fake.n_flows;
 }
 
-size_t fake_dataplane_n_jobs_closed(void)
+size_t hdt_fake_dataplane_n_jobs_closed(void)
 {
     return fake.n_jobs_closed;
 }
 
-size_t fake_dataplane_n_rechecks(void)
+size_t hdt_fake_dataplane_n_rechecks(void)
 {
     return fake.n_rechecks;
 }
 
-size_t fake_dataplane_n_probes(void)
+size_t hdt_fake_dataplane_n_probes(void)
 {
     return fake.n_probes;
 }
 
-void fake_dataplane_reset(void)
+void hdt_fake_dataplane_reset(void)
 {
     json_decref(fake.sent);
     memset(&fake, 0, sizeof(fake));
 }
 
-void fake_dataplane_fail(const char *to, enum hdt_status status)
+void hdt_fake_dataplane_fail(const char *to, enum hdt_status status)
 {
     snprintf(fake.failing, sizeof(fake.failing), "%s", to);
     fake.failing_status = status;
 }
 
-void fake_dataplane_set_peer(const struct hdt_peer_stats *peer)
+void hdt_fake_dataplane_set_peer(const struct hdt_peer_stats *peer)
 {
     fake.peer = *peer;
 }

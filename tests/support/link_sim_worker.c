@@ -10,6 +10,7 @@
 #include "src/base/buf.h"
 #include "src/core/msg.h"
 #include "src/net/link.h"
+#include "tests/support/content.h"
 #include "tests/support/link_sim_impl.h"
 
 #include <errno.h>
@@ -34,35 +35,14 @@ static uint64_t frame_hash(const struct sim *sim, unsigned flow, uint32_t epoch,
 
 uint32_t hdt_sim_frame_len(const struct sim *sim, unsigned flow, uint32_t epoch, uint64_t seq)
 {
-    const uint64_t h = frame_hash(sim, flow, epoch, seq);
-    const uint32_t cap = sim->plan.flows[flow].frame_cap;
-
-    /* Full, tiny, and anything between. */
-    return h % 4 == 0   ? cap
-           : h % 4 == 1 ? 1 + (uint32_t)(h >> 8) % 9000 % cap
-                        : 1 + (uint32_t)(h >> 8) % cap;
+    return hdt_content_len(frame_hash(sim, flow, epoch, seq), sim->plan.flows[flow].frame_cap);
 }
 
 /* Some flows like numbers with few exponents, some like noise. */
 static void frame_fill(const struct sim *sim, uint8_t *bytes, uint32_t len, unsigned flow,
                        uint32_t epoch, uint64_t seq)
 {
-    const bool is_noise = flow % 3 == 2;
-    uint64_t x = frame_hash(sim, flow, epoch, seq) | 1;
-    uint32_t i;
-
-    for (i = 0; i + 8 <= len; i += 8) {
-        uint64_t word;
-
-        x ^= x << 13;
-        x ^= x >> 7;
-        x ^= x << 17;
-        word = is_noise ? x : (x & 0x03ff03ff03ff03ffull) + 0x3e003e003e003e00ull;
-        memcpy(bytes + i, &word, 8);
-    }
-    for (; i < len; i++) {
-        bytes[i] = (uint8_t)(x >> (i % 8));
-    }
+    hdt_content_fill(frame_hash(sim, flow, epoch, seq), flow % 3 == 2, bytes, len);
 }
 
 static uint8_t *slot_of(const struct sim_worker *worker, const struct sim_end *end, unsigned flow,

@@ -55,18 +55,9 @@ void hdt_loss_tick(void)
 
 void hdt_loss_pass(int64_t us)
 {
-    struct hdt_gwworker *worker;
-    struct hdt_gwsite *site;
     struct hdt_gwjob *job;
 
-    LL_FOREACH(hdt_ctl_gw.workers, worker)
-    {
-        worker->since_us -= us;
-    }
-    LL_FOREACH(hdt_ctl_gw.sites, site)
-    {
-        site->since_us -= us;
-    }
+    hdt_ctl_pass(us);
     LL_FOREACH(hdt_ctl_gw.jobs, job)
     {
         job->lost_us -= us;
@@ -78,12 +69,12 @@ void hdt_loss_pass(int64_t us)
 
 bool hdt_loss_answer(const char *to, const char *type, const char *with, json_t *body)
 {
-    json_t *order = fake_dataplane_take(to, type);
+    json_t *order = hdt_fake_dataplane_take(to, type);
     json_t *reply;
 
     while (order && !json_object_get(order, "id")) {
         json_decref(order); /* said, not asked: as a gateway does to its own workers */
-        order = fake_dataplane_take(to, type);
+        order = hdt_fake_dataplane_take(to, type);
     }
     if (!order) {
         json_decref(body);
@@ -158,7 +149,7 @@ struct hdt_gwjob *hdt_loss_running(void)
 
     cr_assert(hdt_loss_answer_started("1", true));
     cr_assert(hdt_loss_answer_started("b", true));
-    fake_dataplane_reset();
+    hdt_fake_dataplane_reset();
     return job;
 }
 

@@ -132,9 +132,9 @@ int main(int argc, char **argv)
         fprintf(stderr, "usage: model_dump CONFIG.json TOKENS B T STEPS OUT\n");
         return 2;
     }
-    conf.B = args_int(argv[3], 1);
-    conf.T = args_int(argv[4], 1);
-    n_steps = args_int(argv[5], 1);
+    conf.B = hdt_args_int(argv[3], 1);
+    conf.T = hdt_args_int(argv[4], 1);
+    n_steps = hdt_args_int(argv[5], 1);
     if (hdt_model_load(argv[1], &conf.model, &err) != HDT_OK) {
         hdt_error_print(&err, "model_dump");
         return 2;

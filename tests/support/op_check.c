@@ -27,7 +27,7 @@ static double random_value(void)
     return (double)(float)(sum * 1.7);
 }
 
-struct op_array op_array_new(size_t len)
+struct op_array hdt_op_array_new(size_t len)
 {
     struct op_array a = {
         .f = hdt_calloc(len, sizeof(float)), .d = hdt_calloc(len, sizeof(double)), .len = len};
@@ -39,7 +39,7 @@ struct op_array op_array_new(size_t len)
     return a;
 }
 
-void op_array_free(struct op_array *a)
+void hdt_op_array_free(struct op_array *a)
 {
     free(a->f);
     free(a->d);
@@ -93,7 +93,7 @@ static size_t case_len(const struct op_case *c)
 static void case_compare(const struct op_case *c, const char *isa, const float *out)
 {
     for (int i = 0; i < OP_PARTS_MAX && c->parts[i].len > 0; i++) {
-        double nmse = ref_nmse(out, c->parts[i].want, c->parts[i].len);
+        double nmse = hdt_ref_nmse(out, c->parts[i].want, c->parts[i].len);
 
         cr_expect(nmse < OP_TOLERANCE, "%s, %s kernels, %s: normalised squared error %g (seed %u)",
                   c->name, isa, c->parts[i].name, nmse, OP_SEED);
@@ -101,7 +101,7 @@ static void case_compare(const struct op_case *c, const char *isa, const float *
     }
 }
 
-void op_case_check(const struct op_case *c)
+void hdt_op_case_check(const struct op_case *c)
 {
     size_t len = case_len(c);
     float *one = hdt_calloc(len, sizeof(*one)), *many = hdt_calloc(len, sizeof(*many));
@@ -124,7 +124,7 @@ void op_case_check(const struct op_case *c)
     free(many);
 }
 
-void op_case_run_base(const struct op_case *c, float *out)
+void hdt_op_case_run_base(const struct op_case *c, float *out)
 {
     case_run(c, &hdt_cpu_kernels_base, 1, out);
 }

@@ -30,8 +30,8 @@ struct op_array {
     size_t len;
 };
 
-struct op_array op_array_new(size_t len);
-void op_array_free(struct op_array *a);
+struct op_array hdt_op_array_new(size_t len);
+void hdt_op_array_free(struct op_array *a);
 
 /* One output of an op: where it stands in the out buffer, and what it must be. */
 struct op_part {
@@ -48,10 +48,10 @@ struct op_case {
     struct op_part parts[OP_PARTS_MAX];
 };
 
-void op_case_check(const struct op_case *c);
+void hdt_op_case_check(const struct op_case *c);
 
 /* Once, with the plainest kernels, without a check. */
-void op_case_run_base(const struct op_case *c, float *out);
+void hdt_op_case_run_base(const struct op_case *c, float *out);
 
 #ifdef __cplusplus
 }

@@ -25,8 +25,8 @@ static void must(enum hdt_status status, const struct hdt_error *err)
     }
 }
 
-void pipeline_tokens(const struct pipeline_conf *conf, int step, int mb, int32_t *tokens,
-                     int32_t *labels)
+void hdt_pipeline_tokens(const struct pipeline_conf *conf, int step, int mb, int32_t *tokens,
+                         int32_t *labels)
 {
     uint32_t state = (uint32_t)(step * 1000 + mb) * 2654435761u + 12345u;
     int V = (int)conf->model.V;
@@ -90,7 +90,7 @@ static double forward(struct pipeline *p, int step, int mb)
     struct hdt_error err = {0};
     double loss;
 
-    pipeline_tokens(p->conf, step, mb, p->tokens, p->labels);
+    hdt_pipeline_tokens(p->conf, step, mb, p->tokens, p->labels);
     must(hdt_stage_set_tokens(p->stages[0], slot, p->tokens, &err), &err);
     must(hdt_stage_set_labels(p->stages[last], slot, p->labels, &err), &err);
     for (int i = 0; i <= last; i++) {
@@ -204,7 +204,7 @@ static void result_collect(struct pipeline *p, struct pipeline_result *result)
     HDT_ASSERT(at == len);
 }
 
-void pipeline_run(const struct pipeline_conf *conf, struct pipeline_result *result)
+void hdt_pipeline_run(const struct pipeline_conf *conf, struct pipeline_result *result)
 {
     struct pipeline p = {.conf = conf};
 
@@ -218,7 +218,7 @@ void pipeline_run(const struct pipeline_conf *conf, struct pipeline_result *resu
     pipeline_close(&p);
 }
 
-void pipeline_result_release(struct pipeline_result *result)
+void hdt_pipeline_result_release(struct pipeline_result *result)
 {
     free(result->losses);
     free(result->weights);

@@ -34,13 +34,13 @@ struct pipeline_result {
 };
 
 /* Runs; asserts (abort) on any failure. */
-void pipeline_run(const struct pipeline_conf *conf, struct pipeline_result *result);
-void pipeline_result_release(struct pipeline_result *result);
+void hdt_pipeline_run(const struct pipeline_conf *conf, struct pipeline_result *result);
+void hdt_pipeline_result_release(struct pipeline_result *result);
 
 /* Tokens of micro-batch `mb` of a step: a fixed function, learnable (each token follows from the
  * one before it in three cases of four). labels are the tokens one to the left. */
-void pipeline_tokens(const struct pipeline_conf *conf, int step, int mb, int32_t *tokens,
-                     int32_t *labels);
+void hdt_pipeline_tokens(const struct pipeline_conf *conf, int step, int mb, int32_t *tokens,
+                         int32_t *labels);
 
 #ifdef __cplusplus
 }

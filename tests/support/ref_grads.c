@@ -62,8 +62,8 @@ static void softmax_of(const double *q, const double *k, int stride, int hs, int
     }
 }
 
-void hdt_ref_attention_grad(const struct ref_attention *a, const double *qkv, const double *dout,
-                            double *dqkv)
+void hdt_ref_attention_grad(const struct hdt_ref_attention *a, const double *qkv,
+                            const double *dout, double *dqkv)
 {
     int hs = a->head_size, group = a->n_heads / a->n_kv_heads, T = a->q_len;
     int stride = (a->n_heads + 2 * a->n_kv_heads) * hs;

@@ -15,8 +15,8 @@ void hdt_ref_rmsnorm_grad(const double *dy, const double *x, const double *w, in
                           double eps, double *dx, double *dw);
 
 /* Sets dqkv, which stands as qkv; kv_len == q_len. */
-void hdt_ref_attention_grad(const struct ref_attention *a, const double *qkv, const double *dout,
-                            double *dqkv);
+void hdt_ref_attention_grad(const struct hdt_ref_attention *a, const double *qkv,
+                            const double *dout, double *dqkv);
 
 /* Sets dgate_up (n, 2f). */
 void hdt_ref_swiglu_grad(const double *dh, const double *gate_up, int n, int f, double *dgate_up);

@@ -6,7 +6,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-void ref_gemm(const struct ref_gemm *g, const double *a, const double *b, double *c)
+void hdt_ref_gemm(const struct hdt_ref_gemm *g, const double *a, const double *b, double *c)
 {
     for (int i = 0; i < g->m; i++) {
         for (int j = 0; j < g->n; j++) {
@@ -24,7 +24,7 @@ void ref_gemm(const struct ref_gemm *g, const double *a, const double *b, double
     }
 }
 
-void ref_rmsnorm(const double *x, const double *w, int n, int c, double eps, double *y)
+void hdt_ref_rmsnorm(const double *x, const double *w, int n, int c, double eps, double *y)
 {
     for (int i = 0; i < n; i++) {
         double sum = 0;
@@ -38,8 +38,8 @@ void ref_rmsnorm(const double *x, const double *w, int n, int c, double eps, dou
     }
 }
 
-void ref_rope(int n, int t, int pos, int n_heads, int head_size, int stride, double theta,
-              double *x)
+void hdt_ref_rope(int n, int t, int pos, int n_heads, int head_size, int stride, double theta,
+                  double *x)
 {
     int half = head_size / 2;
 
@@ -56,7 +56,7 @@ void ref_rope(int n, int t, int pos, int n_heads, int head_size, int stride, dou
 }
 
 /* One query of one head. */
-static double attend(const struct ref_attention *a, const double *q, const double *k,
+static double attend(const struct hdt_ref_attention *a, const double *q, const double *k,
                      const double *v, int n_keys, double *out)
 {
     int stride = (a->n_heads + 2 * a->n_kv_heads) * a->head_size;
@@ -81,7 +81,8 @@ static double attend(const struct ref_attention *a, const double *q, const doubl
     return max + log(sum);
 }
 
-void ref_attention(const struct ref_attention *a, const double *qkv, double *out, double *lse)
+void hdt_ref_attention(const struct hdt_ref_attention *a, const double *qkv, double *out,
+                       double *lse)
 {
     int hs = a->head_size, group = a->n_heads / a->n_kv_heads;
     int stride = (a->n_heads + 2 * a->n_kv_heads) * hs, before = a->kv_len - a->q_len;
@@ -97,7 +98,7 @@ void ref_attention(const struct ref_attention *a, const double *qkv, double *out
     }
 }
 
-void ref_swiglu(const double *gate_up, int n, int f, double *h)
+void hdt_ref_swiglu(const double *gate_up, int n, int f, double *h)
 {
     for (int i = 0; i < n; i++) {
         for (int j = 0; j < f; j++) {
@@ -108,7 +109,7 @@ void ref_swiglu(const double *gate_up, int n, int f, double *h)
     }
 }
 
-double ref_cross_entropy(const double *logits, const int32_t *labels, int n, int v)
+double hdt_ref_cross_entropy(const double *logits, const int32_t *labels, int n, int v)
 {
     double loss = 0;
 
@@ -127,7 +128,7 @@ double ref_cross_entropy(const double *logits, const int32_t *labels, int n, int
     return loss;
 }
 
-void ref_gradient(double (*f)(void *arg), void *arg, double *x, size_t len, double *grad)
+void hdt_ref_gradient(double (*f)(void *arg), void *arg, double *x, size_t len, double *grad)
 {
     const double step = 1e-5;
 
@@ -142,7 +143,7 @@ void ref_gradient(double (*f)(void *arg), void *arg, double *x, size_t len, doub
     }
 }
 
-double ref_nmse(const float *got, const double *want, size_t len)
+double hdt_ref_nmse(const float *got, const double *want, size_t len)
 {
     double error = 0, power = 0;
 

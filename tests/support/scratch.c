@@ -18,7 +18,7 @@ static void die(const char *what)
     exit(99);
 }
 
-void scratch_init(void)
+void hdt_scratch_init(void)
 {
     const char *tmp = getenv("TMPDIR");
 
@@ -28,14 +28,14 @@ void scratch_init(void)
     }
 }
 
-void scratch_release(void)
+void hdt_scratch_release(void)
 {
     DIR *dir = opendir(folder);
     struct dirent *entry;
 
     while (dir && (entry = readdir(dir))) {
         if (entry->d_name[0] != '.') {
-            unlink(scratch_path(entry->d_name));
+            unlink(hdt_scratch_path(entry->d_name));
         }
     }
     if (dir) {
@@ -44,7 +44,7 @@ void scratch_release(void)
     rmdir(folder);
 }
 
-const char *scratch_path(const char *name)
+const char *hdt_scratch_path(const char *name)
 {
     static char paths[64][600];
     static unsigned next;
@@ -54,9 +54,9 @@ const char *scratch_path(const char *name)
     return path;
 }
 
-const char *scratch_write(const char *name, const void *data, size_t len)
+const char *hdt_scratch_write(const char *name, const void *data, size_t len)
 {
-    const char *path = scratch_path(name);
+    const char *path = hdt_scratch_path(name);
     FILE *file = fopen(path, "wb");
 
     if (!file || fwrite(data, 1, len, file) != len || fclose(file) != 0) {
@@ -65,7 +65,7 @@ const char *scratch_write(const char *name, const void *data, size_t len)
     return path;
 }
 
-char *scratch_read(const char *path, size_t *len)
+char *hdt_scratch_read(const char *path, size_t *len)
 {
     FILE *file = fopen(path, "rb");
     struct hdt_buf buf = {0};

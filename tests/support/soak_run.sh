@@ -41,7 +41,7 @@ worker a w0
 worker b w0
 expect_federation a 2 2
 job soak.yaml 100000000 "plan.min_stages: 2" "checkpoint.every: 25"
-hdt submit --gateway "$(gateway_of a)" soak.yaml >soak.log 2>&1 </dev/null &
+hdt submit --verbose --gateway "$(gateway_of a)" soak.yaml >soak.log 2>&1 </dev/null &
 submit_pid=$!
 pids+=($!)
 at_step() { grep -q "^step $1/" soak.log; }

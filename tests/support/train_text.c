@@ -207,13 +207,13 @@ int main(int argc, char **argv)
     }
     check(hdt_model_load(argv[1], &conf.model, &err), &err);
     text_read(&run, argv[2]);
-    run.B = conf.B = args_int(argv[3], 1);
-    run.T = conf.T = args_int(argv[4], 1);
-    run.n_micro = args_int(argv[5], 1);
-    run.n_steps = args_int(argv[6], 1);
-    run.lr = args_double(argv[7]);
-    run.warmup = args_int(argv[8], 1);
-    device_conf.n_threads = args_int(argv[9], 1);
+    run.B = conf.B = hdt_args_int(argv[3], 1);
+    run.T = conf.T = hdt_args_int(argv[4], 1);
+    run.n_micro = hdt_args_int(argv[5], 1);
+    run.n_steps = hdt_args_int(argv[6], 1);
+    run.lr = hdt_args_double(argv[7]);
+    run.warmup = hdt_args_int(argv[8], 1);
+    device_conf.n_threads = hdt_args_int(argv[9], 1);
     conf.n_units = (int)hdt_model_n_units(&conf.model);
     check(hdt_backend_cpu.device_open(&device_conf, &device, &err), &err);
     check(hdt_stage_new(&hdt_backend_cpu, device, &conf, &run.stage, &err), &err);

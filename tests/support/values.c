@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-void values_rng_init(struct values_rng *rng, const char *test)
+void hdt_values_rng_init(struct values_rng *rng, const char *test)
 {
     const char *seed = getenv("HDT_TEST_SEED");
 
@@ -19,7 +19,7 @@ void values_rng_init(struct values_rng *rng, const char *test)
 }
 
 /* splitmix64: any seed is a good seed */
-uint64_t values_u64(struct values_rng *rng)
+uint64_t hdt_values_u64(struct values_rng *rng)
 {
     uint64_t z = rng->state += 0x9e3779b97f4a7c15u;
 
@@ -28,24 +28,24 @@ uint64_t values_u64(struct values_rng *rng)
     return z ^ z >> 31;
 }
 
-uint64_t values_below(struct values_rng *rng, uint64_t limit)
+uint64_t hdt_values_below(struct values_rng *rng, uint64_t limit)
 {
-    return values_u64(rng) % limit;
+    return hdt_values_u64(rng) % limit;
 }
 
-double values_uniform(struct values_rng *rng)
+double hdt_values_uniform(struct values_rng *rng)
 {
-    return (double)(values_u64(rng) >> 11) * 0x1p-53;
+    return (double)(hdt_values_u64(rng) >> 11) * 0x1p-53;
 }
 
-float values_normal(struct values_rng *rng)
+float hdt_values_normal(struct values_rng *rng)
 {
-    double u = 1.0 - values_uniform(rng), v = values_uniform(rng);
+    double u = 1.0 - hdt_values_uniform(rng), v = hdt_values_uniform(rng);
 
     return (float)(sqrt(-2.0 * log(u)) * cos(6.283185307179586 * v));
 }
 
-const char *values_kind_name(enum values_kind kind)
+const char *hdt_values_kind_name(enum values_kind kind)
 {
     static const char *const names[VALUES_KIND_COUNT] = {
         [VALUES_NORMAL] = "normal",    [VALUES_HEAVY_TAILED] = "heavy tailed",
@@ -69,21 +69,21 @@ static float value(struct values_rng *rng, enum values_kind kind)
 {
     static const uint32_t special[] = {0x7f800000u, 0xff800000u, 0x7fc00000u, 0x7f800001u,
                                        0xffffffffu, 0x7fbfffffu, 0x80000000u, 0x7f7fffffu};
-    uint32_t bits = (uint32_t)(values_u64(rng) >> 32);
+    uint32_t bits = (uint32_t)(hdt_values_u64(rng) >> 32);
 
     switch (kind) {
     case VALUES_NORMAL:
-        return values_normal(rng);
+        return hdt_values_normal(rng);
     case VALUES_HEAVY_TAILED:
-        return values_normal(rng) / (float)(values_uniform(rng) + 1e-6);
+        return hdt_values_normal(rng) / (float)(hdt_values_uniform(rng) + 1e-6);
     case VALUES_CONSTANT:
         return -1.7f;
     case VALUES_SPARSE:
-        return bits % 50 == 0 ? values_normal(rng) : 0.0f;
+        return bits % 50 == 0 ? hdt_values_normal(rng) : 0.0f;
     case VALUES_DENORMAL:
         return from_bits(bits & (bits >> 7 & 1 ? 0x80ffffffu : 0x80000000u));
     case VALUES_SPECIAL:
-        return bits % 5 == 0 ? from_bits(special[bits / 5 % 8]) : values_normal(rng);
+        return bits % 5 == 0 ? from_bits(special[bits / 5 % 8]) : hdt_values_normal(rng);
     case VALUES_BITS:
         return from_bits(bits);
     default:
@@ -91,7 +91,7 @@ static float value(struct values_rng *rng, enum values_kind kind)
     }
 }
 
-void values_fill(struct values_rng *rng, enum values_kind kind, float *out, size_t n)
+void hdt_values_fill(struct values_rng *rng, enum values_kind kind, float *out, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
         out[i] = value(rng, kind);

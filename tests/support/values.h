@@ -11,12 +11,12 @@ struct values_rng {
 };
 
 /* Seed from HDT_TEST_SEED or the clock; printed, so that a failure can be played again. */
-void values_rng_init(struct values_rng *rng, const char *test);
+void hdt_values_rng_init(struct values_rng *rng, const char *test);
 
-uint64_t values_u64(struct values_rng *rng);
-uint64_t values_below(struct values_rng *rng, uint64_t limit); /* [0, limit), limit > 0 */
-double values_uniform(struct values_rng *rng);                 /* [0, 1) */
-float values_normal(struct values_rng *rng);
+uint64_t hdt_values_u64(struct values_rng *rng);
+uint64_t hdt_values_below(struct values_rng *rng, uint64_t limit); /* [0, limit), limit > 0 */
+double hdt_values_uniform(struct values_rng *rng);                 /* [0, 1) */
+float hdt_values_normal(struct values_rng *rng);
 
 enum values_kind {
     VALUES_NORMAL,
@@ -30,9 +30,9 @@ enum values_kind {
     VALUES_KIND_COUNT
 };
 
-const char *values_kind_name(enum values_kind kind);
+const char *hdt_values_kind_name(enum values_kind kind);
 
 /* Fill n floats. */
-void values_fill(struct values_rng *rng, enum values_kind kind, float *out, size_t n);
+void hdt_values_fill(struct values_rng *rng, enum values_kind kind, float *out, size_t n);
 
 #endif /* HDT_TESTS_SUPPORT_VALUES_H */

@@ -80,7 +80,7 @@ static void fill(int type, void *data, size_t n, int rank, unsigned salt)
         double x = 0;
 
         for (int k = 0; k < 4; k++) {
-            x += (double)chan_rig_random(&state) / (1 << 24) - 0.5;
+            x += (double)hdt_chan_rig_random(&state) / (1 << 24) - 0.5;
         }
         value_put(type, data, i, x * (i % 97 == 0 ? 30 : 1));
     }
@@ -310,11 +310,11 @@ static void through_a_restart(struct hdt_channel *channel, int rank, int n_ranks
         if (k == 0) {
             memcpy(first, x, 4 * n);
             check_values(&c, x, n_ranks, 5);
-            chan_rig_touch(rank == 0 ? "going-0" : "going-1");
+            hdt_chan_rig_touch(rank == 0 ? "going-0" : "going-1");
         }
         CHAN_CHECK(memcmp(first, x, 4 * n) == 0);
         if (k == 5) {
-            CHAN_CHECK(chan_rig_wait_file("back", 60)); /* as long as it takes */
+            CHAN_CHECK(hdt_chan_rig_wait_file("back", 60)); /* as long as it takes */
         }
     }
     CHAN_CHECK(hdt_channel_stats(channel, &stats, NULL) == HDT_ERR_NONE);
@@ -326,7 +326,7 @@ static void through_a_restart(struct hdt_channel *channel, int rank, int n_ranks
 static void restart_rank(int rank)
 {
     struct hdt_error_info error;
-    struct hdt_channel *channel = chan_rig_channel("restart", 2, rank, &error);
+    struct hdt_channel *channel = hdt_chan_rig_channel("restart", 2, rank, &error);
 
     CHAN_CHECK(channel != NULL);
     if (channel) {
@@ -340,27 +340,27 @@ static void test_gateway_restart(void)
     pid_t pids[2];
 
     for (int i = 0; i < 2; i++) {
-        pids[i] = chan_rig_fork(restart_rank, i);
+        pids[i] = hdt_chan_rig_fork(restart_rank, i);
     }
-    CHAN_CHECK(chan_rig_wait_file("going-0", 60) && chan_rig_wait_file("going-1", 60));
-    chan_rig_kill(1);
-    chan_rig_restart(1);
-    chan_rig_touch("back");
+    CHAN_CHECK(hdt_chan_rig_wait_file("going-0", 60) && hdt_chan_rig_wait_file("going-1", 60));
+    hdt_chan_rig_kill(1);
+    hdt_chan_rig_restart(1);
+    hdt_chan_rig_touch("back");
     for (int i = 0; i < 2; i++) {
-        CHAN_CHECK(chan_rig_join(pids[i], 100));
+        CHAN_CHECK(hdt_chan_rig_join(pids[i], 100));
     }
 }
 
 int main(void)
 {
-    seed = chan_rig_seed();
-    chan_rig_open();
-    chan_rig_start(3, "20s");
-    chan_rig_run("two", 2, 120, all_cases);
-    chan_rig_run("three", 3, 120, all_cases);
-    chan_rig_run("odd", 3, 60, not_finite);
-    chan_rig_run("many", 3, 60, many_under_way);
+    seed = hdt_chan_rig_seed();
+    hdt_chan_rig_open();
+    hdt_chan_rig_start(3, "20s");
+    hdt_chan_rig_run("two", 2, 120, all_cases);
+    hdt_chan_rig_run("three", 3, 120, all_cases);
+    hdt_chan_rig_run("odd", 3, 60, not_finite);
+    hdt_chan_rig_run("many", 3, 60, many_under_way);
     test_gateway_restart();
-    chan_rig_close();
-    return chan_rig_n_failed > 0;
+    hdt_chan_rig_close();
+    return hdt_chan_rig_n_failed > 0;
 }

@@ -51,7 +51,7 @@ static void setup(void)
 
     cr_assert_not_null(mkdtemp(dir));
     hdt_log_init("test", HDT_LOG_ERROR);
-    fake_dataplane_reset();
+    hdt_fake_dataplane_reset();
     gw.conf.site = hdt_strdup("a");
     gw.conf.federation = hdt_strdup("test");
     gw.conf.state_dir = hdt_strdup(dir);
@@ -68,7 +68,7 @@ static void teardown(void)
     hdt_audit_close(gw.audit);
     hdt_tls_ctx_free(gw.tls);
     hdt_conf_release(&hdt_gateway_conf_schema, &gw.conf);
-    fake_dataplane_reset();
+    hdt_fake_dataplane_reset();
     cr_expect_eq(system(command), 0);
     free(command);
 }
@@ -271,7 +271,7 @@ static void federation_make(struct hdt_buf *newest)
 /* Was a list sent to the site? */
 static bool list_sent(const char *site)
 {
-    json_t *msg = fake_dataplane_take(site, "crl");
+    json_t *msg = hdt_fake_dataplane_take(site, "crl");
     bool is_pem = strstr(text_of(hdt_msg_body(msg), "pem"), "BEGIN X509 CRL") != NULL;
 
     json_decref(msg);
@@ -292,12 +292,12 @@ Test(audit, a_newer_list_is_taken_and_passed_on_once)
     peer_up("d");
     cr_expect(list_sent("b") && list_sent("d"), "who comes up is told of the list in force");
     list_comes("b", newest.data, newest.len);
-    cr_expect_eq(fake_dataplane_n_rechecks(), 1);
+    cr_expect_eq(hdt_fake_dataplane_n_rechecks(), 1);
     cr_expect(list_sent("d"));
     cr_expect_not(list_sent("b"));
     expect_line(2, "revocation.adopted", "hdt://test/site/b", "");
     list_comes("d", newest.data, newest.len);
-    cr_expect_eq(fake_dataplane_n_rechecks(), 1);
+    cr_expect_eq(hdt_fake_dataplane_n_rechecks(), 1);
     cr_expect_not(list_sent("b"));
     cr_expect_not(list_sent("d"));
     cr_expect_eq(gw.n_refused_lists, 0);
@@ -320,7 +320,7 @@ Test(audit, bad_lists_are_counted_and_change_nothing)
     list_comes("b", newest.data, newest.len / 2);
     peer_says("b", "b", hdt_msg_new("crl", "", NULL));
     cr_expect_eq(gw.n_refused_lists, 4);
-    cr_expect_eq(fake_dataplane_n_rechecks(), 1);
+    cr_expect_eq(hdt_fake_dataplane_n_rechecks(), 1);
     /* Only gateways speak of lists. */
     peer_says("b", "b/w0", hdt_msg_new("crl", "a", json_pack("{s:s}", "pem", "x")));
     peer_says("b", "b/@1", hdt_msg_new("crl", "a", json_pack("{s:s}", "pem", "x")));

@@ -72,7 +72,7 @@ static void join(uint64_t client, const char *members, int rank, const char *ins
 
     hdt_ctl_from_client(client, join_msg(members, rank, instance));
     snprintf(to, sizeof(to), "%d", (int)client);
-    reply = fake_dataplane_take(to, "channel.joined");
+    reply = hdt_fake_dataplane_take(to, "channel.joined");
     cr_assert_not_null(reply, "not joined: %s", hdt_ctl_error_to(to));
     json_decref(reply);
 }
@@ -82,7 +82,7 @@ static json_t *last_ends(const char *site)
 {
     json_t *msg, *last = NULL;
 
-    while ((msg = fake_dataplane_take(site, "channel.ends"))) {
+    while ((msg = hdt_fake_dataplane_take(site, "channel.ends"))) {
         json_decref(last);
         last = msg;
     }
@@ -93,7 +93,7 @@ static json_t *last_state(const char *client)
 {
     json_t *msg, *last = NULL;
 
-    while ((msg = fake_dataplane_take(client, "channel.state"))) {
+    while ((msg = hdt_fake_dataplane_take(client, "channel.state"))) {
         json_decref(last);
         last = msg;
     }
@@ -296,7 +296,7 @@ Test(channel, who_may_not_join_is_told_why)
     cr_expect_str_eq(hdt_ctl_error_to("6"), "EEXIST", "rank 0 is there");
     hdt_ctl_from_client(OTHER, join_msg("[\"b\", \"a\"]", 1, A2));
     cr_expect_str_eq(hdt_ctl_error_to("6"), "EEXIST", "other members");
-    cr_expect_null(fake_dataplane_take("6", "channel.state"));
+    cr_expect_null(hdt_fake_dataplane_take("6", "channel.state"));
 }
 
 Test(channel, other_members_elsewhere_end_it_with_both_lists)
@@ -332,7 +332,7 @@ Test(channel, a_flow_is_opened_when_both_ends_offer_the_same)
     char sees[32], offer[96];
 
     open_flow(PROGRAM, job, out, true, 4);
-    cr_expect_eq(fake_dataplane_n_flows(), 0, "b has not offered it");
+    cr_expect_eq(hdt_fake_dataplane_n_flows(), 0, "b has not offered it");
     told = last_ends("b");
     snprintf(sees, sizeof(sees), "%.16s", text_at(told, "sees"));
     cr_expect_eq(json_array_size(json_object_get(
@@ -341,24 +341,24 @@ Test(channel, a_flow_is_opened_when_both_ends_offer_the_same)
     json_decref(told);
     snprintf(offer, sizeof(offer), "[[%u, 4, 65536, 3, 0, 1], [%u, 2, 65536, 3, 0, 1]]", out, in);
     ends_from("b", "[\"a\", \"b\"]", 1, B1, sees, offer);
-    cr_expect_eq(fake_dataplane_n_flows(), 1);
-    opened = fake_dataplane_take("5", "flow.opened");
+    cr_expect_eq(hdt_fake_dataplane_n_flows(), 1);
+    opened = hdt_fake_dataplane_take("5", "flow.opened");
     cr_expect_eq(json_integer_value(json_object_get(hdt_msg_body(opened), "flow")), out);
     json_decref(opened);
     open_flow(OTHER, job, out, true, 4);
-    opened = fake_dataplane_take("6", "flow.refused");
+    opened = hdt_fake_dataplane_take("6", "flow.refused");
     cr_expect_not_null(opened, "it is another program's");
     json_decref(opened);
     open_flow(PROGRAM, job, out, false, 4);
-    opened = fake_dataplane_take("5", "flow.refused");
+    opened = hdt_fake_dataplane_take("5", "flow.refused");
     cr_expect_not_null(opened, "it is the sending end");
     json_decref(opened);
     open_flow(PROGRAM, job, in, false, 3);
     state = last_state("5");
     cr_expect_not_null(json_object_get(hdt_msg_body(state), "over"), "3 slots are not 2");
     json_decref(state);
-    cr_expect_eq(fake_dataplane_n_jobs_closed(), 1);
-    cr_expect_eq(fake_dataplane_n_flows(), 1);
+    cr_expect_eq(hdt_fake_dataplane_n_jobs_closed(), 1);
+    cr_expect_eq(hdt_fake_dataplane_n_flows(), 1);
 }
 
 Test(channel, a_program_that_is_killed_ends_it_at_the_others)
@@ -381,9 +381,9 @@ Test(channel, a_program_that_is_killed_ends_it_at_the_others)
     cr_expect(strstr(json_string_value(json_object_get(json_object_get(over, "error"), "msg")),
                      "rank 0 (a) is lost") != NULL);
     json_decref(told);
-    cr_expect_eq(fake_dataplane_n_jobs_closed(), 1);
+    cr_expect_eq(hdt_fake_dataplane_n_jobs_closed(), 1);
     hdt_ctl_gw.deadlines.gone_us = 1000000;
-    fake_dataplane_reset();
+    hdt_fake_dataplane_reset();
     channel_up_as(OTHER, A2); /* the name is free */
     over_from("b", 1, B1, false, NULL);
     state = last_state("6");
@@ -404,7 +404,7 @@ Test(channel, a_program_that_was_started_anew_is_another_one)
     cr_assert_not_null(state);
     cr_expect_not_null(json_object_get(hdt_msg_body(state), "over"));
     json_decref(state);
-    cr_expect_eq(fake_dataplane_n_jobs_closed(), 1);
+    cr_expect_eq(hdt_fake_dataplane_n_jobs_closed(), 1);
 }
 
 Test(channel, who_leaves_in_order_says_what_it_has_taken)
@@ -423,7 +423,7 @@ Test(channel, who_leaves_in_order_says_what_it_has_taken)
                         hdt_msg_new("channel.leave", "",
                                     json_pack("{s:s, s:i, s:s, s:[[I, i]]}", "channel", "x", "rank",
                                               0, "instance", A1, "taken", (json_int_t)in, 12)));
-    left = fake_dataplane_take("5", "channel.left");
+    left = hdt_fake_dataplane_take("5", "channel.left");
     cr_expect_not_null(left);
     json_decref(left);
     told = last_ends("b");
@@ -433,7 +433,7 @@ Test(channel, who_leaves_in_order_says_what_it_has_taken)
         json_integer_value(json_array_get(json_array_get(json_object_get(over, "taken"), 0), 1)),
         12);
     json_decref(told);
-    cr_expect_eq(fake_dataplane_n_jobs_closed(), 1, "nobody of this site is in it");
+    cr_expect_eq(hdt_fake_dataplane_n_jobs_closed(), 1, "nobody of this site is in it");
     json_decref(last_state("5"));
     hdt_ctl_peer_up("b");
     hdt_channel_peer_up(&hdt_ctl_gw, "b");
@@ -511,15 +511,15 @@ Test(channel, a_program_comes_back_after_its_connection_broke)
     snprintf(offer, sizeof(offer), "[[%u, 4, 65536, 3, 0, 1]]", out);
     ends_from("b", "[\"a\", \"b\"]", 1, B1, NULL, offer);
     open_flow(PROGRAM, job, out, true, 4);
-    cr_expect_eq(fake_dataplane_n_flows(), 1);
+    cr_expect_eq(hdt_fake_dataplane_n_flows(), 1);
     program_remove(PROGRAM);
     hdt_channels_tick(&hdt_ctl_gw);
     program_add(OTHER + 1);
     join(OTHER + 1, "[\"a\", \"b\"]", 0, A1);
     open_flow(PROGRAM, job, out, true, 4); /* its old connection has no say */
     open_flow(OTHER + 1, job, out, true, 4);
-    cr_expect_eq(fake_dataplane_n_flows(), 2);
-    cr_expect_eq(fake_dataplane_n_jobs_closed(), 0);
+    cr_expect_eq(hdt_fake_dataplane_n_flows(), 2);
+    cr_expect_eq(hdt_fake_dataplane_n_jobs_closed(), 0);
 }
 
 Test(channel, jobs_have_no_numbers_of_channels)
@@ -531,7 +531,7 @@ Test(channel, jobs_have_no_numbers_of_channels)
     json_t *failed;
 
     hdt_ctl_from_peer("b", "b", msg);
-    failed = fake_dataplane_take("b", "failed");
+    failed = hdt_fake_dataplane_take("b", "failed");
     cr_expect_not_null(failed);
     json_decref(failed);
 }

@@ -113,13 +113,13 @@ Test(codec, exact_codecs_give_back_every_bit)
     struct values_rng rng;
     float *x = hdt_malloc(4 * 262144);
 
-    values_rng_init(&rng, "exact_codecs_give_back_every_bit");
+    hdt_values_rng_init(&rng, "exact_codecs_give_back_every_bit");
     for (int kind = 0; kind < VALUES_KIND_COUNT; kind++) {
-        values_fill(&rng, (enum values_kind)kind, x, 262144);
+        hdt_values_fill(&rng, (enum values_kind)kind, x, 262144);
         for (size_t i = 0; i < N_SIZES * HDT_DTYPE_COUNT * 2; i++) {
             const struct hdt_codec_ops *codec = exact[i % 2];
             enum hdt_dtype dtype = (enum hdt_dtype)(i / 2 % HDT_DTYPE_COUNT);
-            size_t n = sizes[i / 2 / HDT_DTYPE_COUNT], start = values_below(&rng, 4);
+            size_t n = sizes[i / 2 / HDT_DTYPE_COUNT], start = hdt_values_below(&rng, 4);
             size_t len = n * hdt_dtype_size(dtype);
             struct trip t;
 
@@ -127,10 +127,10 @@ Test(codec, exact_codecs_give_back_every_bit)
             t = trip_make(codec, dtype, (uint8_t *)x + start * (len > 0), len, 0);
             cr_assert_eq(t.encode, HDT_OK);
             cr_assert_eq(t.decode, HDT_OK, "%s %s %s n %zu", codec->name, hdt_dtype_name(dtype),
-                         values_kind_name((enum values_kind)kind), n);
+                         hdt_values_kind_name((enum values_kind)kind), n);
             cr_assert(len == 0 || memcmp(t.back, (uint8_t *)x + start, len) == 0, "%s %s %s n %zu",
-                      codec->name, hdt_dtype_name(dtype), values_kind_name((enum values_kind)kind),
-                      n);
+                      codec->name, hdt_dtype_name(dtype),
+                      hdt_values_kind_name((enum values_kind)kind), n);
             trip_release(&t);
         }
     }
@@ -147,11 +147,11 @@ Test(codec, lossless_takes_chunks_cut_anywhere)
     float *x = hdt_malloc(4 * len);
     uint8_t *frame = (uint8_t *)x;
 
-    values_rng_init(&rng, "lossless_takes_chunks_cut_anywhere");
-    values_fill(&rng, VALUES_NORMAL, x, len);
+    hdt_values_rng_init(&rng, "lossless_takes_chunks_cut_anywhere");
+    hdt_values_fill(&rng, VALUES_NORMAL, x, len);
     for (size_t d = 0; d < 4; d++) {
         for (size_t at = 0; at < len;) {
-            size_t n = values_below(&rng, at % 3 ? 20000 : 10);
+            size_t n = hdt_values_below(&rng, at % 3 ? 20000 : 10);
             struct trip t;
 
             n = n > len - at ? len - at : n;
@@ -180,8 +180,8 @@ Test(codec, lossless_pays_on_floats_and_never_expands_by_more_than_a_byte)
     float *x = hdt_malloc(4 * n);
     struct trip half, f32, half_lossless, zeros, noise;
 
-    values_rng_init(&rng, "lossless_pays_on_floats");
-    values_fill(&rng, VALUES_NORMAL, x, n);
+    hdt_values_rng_init(&rng, "lossless_pays_on_floats");
+    hdt_values_fill(&rng, VALUES_NORMAL, x, n);
     half = trip_make(&hdt_codec_bf16, HDT_DTYPE_F32, x, 4 * n, 0);
     half_lossless = trip_make(&hdt_codec_lossless, HDT_DTYPE_BF16, half.coded, half.coded_len, 0);
     cr_expect_gt((double)half.coded_len / (double)half_lossless.coded_len, 1.45);
@@ -190,7 +190,7 @@ Test(codec, lossless_pays_on_floats_and_never_expands_by_more_than_a_byte)
     memset(x, 0, 4 * n);
     zeros = trip_make(&hdt_codec_lossless, HDT_DTYPE_F32, x, 4 * n, 0);
     cr_expect_lt(zeros.coded_len, 4 * n / 1000);
-    values_fill(&rng, VALUES_BITS, x, n);
+    hdt_values_fill(&rng, VALUES_BITS, x, n);
     noise = trip_make(&hdt_codec_lossless, HDT_DTYPE_F32, x, 4 * n, 0);
     cr_expect_eq(noise.coded_len, 4 * n + 1);
     trip_release(&half);
@@ -236,9 +236,9 @@ Test(codec, bf16_rounds_to_nearest_even)
     float x[5000];
     uint8_t *back;
 
-    values_rng_init(&rng, "bf16_rounds_to_nearest_even");
+    hdt_values_rng_init(&rng, "bf16_rounds_to_nearest_even");
     for (int kind = 0; kind < VALUES_KIND_COUNT; kind++) {
-        values_fill(&rng, (enum values_kind)kind, x, 5000);
+        hdt_values_fill(&rng, (enum values_kind)kind, x, 5000);
         for (size_t i = 0; i < 5000; i += 7) { /* ties */
             uint32_t u;
 
@@ -318,9 +318,9 @@ Test(codec, bf16_guard_tells_the_truth)
     struct values_rng rng;
     float x[3001];
 
-    values_rng_init(&rng, "bf16_guard_tells_the_truth");
+    hdt_values_rng_init(&rng, "bf16_guard_tells_the_truth");
     for (int kind = 0; kind < VALUES_KIND_COUNT; kind++) {
-        values_fill(&rng, (enum values_kind)kind, x, 3001);
+        hdt_values_fill(&rng, (enum values_kind)kind, x, 3001);
         struct trip t = trip_make(&hdt_codec_bf16, HDT_DTYPE_F32, x, sizeof(x), 0);
 
         check_guard(&t, x, 3001, 1e-9);
@@ -364,9 +364,9 @@ Test(codec, int8_is_as_good_as_a_uniform_quantizer_can_be)
     struct values_rng rng;
     float *x = hdt_malloc(4 * 262144);
 
-    values_rng_init(&rng, "int8_is_as_good");
+    hdt_values_rng_init(&rng, "int8_is_as_good");
     for (int kind = 0; kind <= VALUES_DENORMAL; kind++) {
-        values_fill(&rng, (enum values_kind)kind, x, 262144);
+        hdt_values_fill(&rng, (enum values_kind)kind, x, 262144);
         for (size_t i = 0; i < N_SIZES; i++) {
             size_t n = sizes[i];
             struct trip t = trip_make(&hdt_codec_int8, HDT_DTYPE_F32, x, 4 * n, 0);
@@ -440,16 +440,18 @@ Test(codec, lengths_and_types_are_checked_first)
 static void damage_and_decode(struct values_rng *rng, const struct hdt_codec_ops *codec,
                               enum hdt_dtype dtype, const struct trip *t, size_t plain_len)
 {
-    size_t cut = values_below(rng, 3) == 0 ? values_below(rng, t->coded_len + 1) : t->coded_len;
+    size_t cut =
+        hdt_values_below(rng, 3) == 0 ? hdt_values_below(rng, t->coded_len + 1) : t->coded_len;
     uint8_t *coded = hdt_malloc(cut), *back = hdt_malloc(plain_len + 8);
     size_t head = cut < 64 ? cut : 64;
 
     memcpy(coded, t->coded, cut);
-    for (uint64_t flips = values_below(rng, 4) + 1; cut > 0 && flips > 0; flips--) {
+    for (uint64_t flips = hdt_values_below(rng, 4) + 1; cut > 0 && flips > 0; flips--) {
         /* most flips where the lengths are */
-        size_t at = values_below(rng, 2) ? values_below(rng, head) : values_below(rng, cut);
+        size_t at =
+            hdt_values_below(rng, 2) ? hdt_values_below(rng, head) : hdt_values_below(rng, cut);
 
-        coded[at] ^= (uint8_t)(1u << values_below(rng, 8));
+        coded[at] ^= (uint8_t)(1u << hdt_values_below(rng, 8));
     }
     memset(back, CANARY, plain_len + 8);
     struct hdt_codec_io io = {
@@ -476,11 +478,11 @@ Test(codec, damaged_input_never_leads_outside)
     struct values_rng rng;
     float x[2500];
 
-    values_rng_init(&rng, "damaged_input_never_leads_outside");
+    hdt_values_rng_init(&rng, "damaged_input_never_leads_outside");
     for (size_t round = 0; round < 6; round++) {
-        size_t n = round < 3 ? 2500 : values_below(&rng, 2500);
+        size_t n = round < 3 ? 2500 : hdt_values_below(&rng, 2500);
 
-        values_fill(&rng, round % 3 == 2 ? VALUES_ZEROS : VALUES_NORMAL, x, n);
+        hdt_values_fill(&rng, round % 3 == 2 ? VALUES_ZEROS : VALUES_NORMAL, x, n);
         for (size_t c = 0; c < sizeof(cases) / sizeof(cases[0]); c++) {
             size_t len = n * 4 / 8 * 8;
             struct trip t = trip_make(cases[c].codec, cases[c].dtype, x, len, 0);
@@ -501,8 +503,8 @@ Test(codec, a_context_survives_damage)
     float x[4096];
     struct trip t;
 
-    values_rng_init(&rng, "a_context_survives_damage");
-    values_fill(&rng, VALUES_NORMAL, x, 4096);
+    hdt_values_rng_init(&rng, "a_context_survives_damage");
+    hdt_values_fill(&rng, VALUES_NORMAL, x, 4096);
     t = trip_make(&hdt_codec_lossless, HDT_DTYPE_F32, x, sizeof(x), 0);
     for (int i = 0; i < 200; i++) {
         damage_and_decode(&rng, &hdt_codec_lossless, HDT_DTYPE_F32, &t, sizeof(x));

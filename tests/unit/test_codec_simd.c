@@ -167,15 +167,15 @@ Test(codec_simd, all_kernels_give_the_scalar_bits)
     size_t n_tables;
     const struct hdt_kernels *const *tables = hdt_kernels_all(&n_tables);
 
-    values_rng_init(&w.rng, "all_kernels_give_the_scalar_bits");
+    hdt_values_rng_init(&w.rng, "all_kernels_give_the_scalar_bits");
     if (n_tables == 1) {
         cr_log_warn("only scalar kernels run on this processor: nothing to compare");
     }
     for (size_t t = 1; t < n_tables; t++) {
         for (int kind = 0; kind < VALUES_KIND_COUNT; kind++) {
-            values_fill(&w.rng, (enum values_kind)kind, x, N_MAX);
-            for (size_t n = 0; n <= N_MAX; n += n < 80 ? 1 : 1 + values_below(&w.rng, 100)) {
-                size_t shift = values_below(&w.rng, 8);
+            hdt_values_fill(&w.rng, (enum values_kind)kind, x, N_MAX);
+            for (size_t n = 0; n <= N_MAX; n += n < 80 ? 1 : 1 + hdt_values_below(&w.rng, 100)) {
+                size_t shift = hdt_values_below(&w.rng, 8);
 
                 memcpy(w.src + shift, x, sizeof(x));
                 check_bf16(&w, tables[t], w.src + shift, n);

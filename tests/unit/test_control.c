@@ -40,10 +40,10 @@ Test(control, a_peer_speaks_for_its_own_site_only)
     hdt_ctl_from_peer("b", "c", hdt_ctl_with_id(hdt_msg_new("links.measure", "a", NULL), 1));
     hdt_ctl_from_peer("b", "a/w0", hdt_ctl_with_id(hdt_msg_new("step", "a", NULL), 2));
     cr_expect_eq(hdt_ctl_gw.n_refused_messages, 2);
-    cr_expect_null(fake_dataplane_take("b", "error"));
-    cr_expect_null(fake_dataplane_take("c", "error"));
+    cr_expect_null(hdt_fake_dataplane_take("b", "error"));
+    cr_expect_null(hdt_fake_dataplane_take("c", "error"));
     hdt_ctl_from_peer("b", "b/@9", hdt_ctl_with_id(hdt_msg_new("status", "a", NULL), 3));
-    cr_expect_not_null(fake_dataplane_take("b", "status.is"));
+    cr_expect_not_null(hdt_fake_dataplane_take("b", "status.is"));
 }
 
 Test(control, messages_pass_between_clients_and_peers_with_their_true_sender)
@@ -52,7 +52,7 @@ Test(control, messages_pass_between_clients_and_peers_with_their_true_sender)
 
     json_object_set_new(msg, "from", json_string("b/liar"));
     hdt_ctl_from_client(HDT_CTL_OPERATOR, hdt_ctl_with_id(msg, 5));
-    msg = fake_dataplane_take("b", "logs");
+    msg = hdt_fake_dataplane_take("b", "logs");
     cr_assert_not_null(msg);
     cr_expect_str_eq(hdt_msg_from(msg), "a/@2");
     json_decref(msg);
@@ -71,8 +71,8 @@ Test(control, answers_that_nobody_waits_for_are_not_refused)
     json_object_set_new(late, "re", json_integer(7));
     hdt_ctl_from_peer("b", "b/w0", late);
     cr_expect_eq(hdt_ctl_gw.n_refused_messages, 0);
-    cr_expect_null(fake_dataplane_take("1", "error"));
-    cr_expect_null(fake_dataplane_take("b", "error"));
+    cr_expect_null(hdt_fake_dataplane_take("1", "error"));
+    cr_expect_null(hdt_fake_dataplane_take("b", "error"));
     hdt_ctl_from_client(HDT_CTL_OPERATOR, hdt_ctl_job_msg("released", 1));
     hdt_ctl_from_peer("b", "b/w0", hdt_msg_new("logs.are", "a/nobody", NULL));
     hdt_ctl_from_client(HDT_CTL_WORKER, hdt_msg_new("no.such.type", "a", NULL));
@@ -94,12 +94,12 @@ Test(control, a_run_keeps_what_it_was_planned_with)
     bad = json_deep_copy(msg);
     json_object_set_new(json_object_get(bad, "b"), "cluster", json_string("no cluster"));
     hdt_ctl_from_client(HDT_CTL_OPERATOR, bad);
-    bad = fake_dataplane_take("2", "error");
+    bad = hdt_fake_dataplane_take("2", "error");
     cr_expect_not_null(bad);
     json_decref(bad);
     json_incref(cluster);
     hdt_ctl_from_client(HDT_CTL_OPERATOR, msg);
-    json_decref(fake_dataplane_take("2", "submitted"));
+    json_decref(hdt_fake_dataplane_take("2", "submitted"));
     job = hdt_ctl_gw.jobs;
     cr_assert(job && !job->next);
     path = hdt_asprintf("%s/plan.json", job->run_dir);
@@ -130,13 +130,13 @@ static void report_end(uint32_t job)
                                               "epoch", 1, "steps", 3, "weights_digest", "00ff")));
     hdt_ctl_rank_done(job, 0);
     hdt_ctl_rank_done(job, 0); /* said twice is not done twice */
-    cr_expect_null(fake_dataplane_take("b", "job.wan.get"));
+    cr_expect_null(hdt_fake_dataplane_take("b", "job.wan.get"));
     hdt_ctl_rank_done(job, 1);
 }
 
 static void answer_wan(uint32_t job)
 {
-    json_t *wan = fake_dataplane_take("b", "job.wan.get");
+    json_t *wan = hdt_fake_dataplane_take("b", "job.wan.get");
 
     cr_assert_not_null(wan);
     hdt_ctl_from_peer("b", "b",
@@ -150,26 +150,26 @@ Test(control, a_job_is_prepared_started_followed_and_ended)
 {
     uint32_t job = hdt_ctl_submit();
 
-    cr_expect_not_null(fake_dataplane_take("b", "job.plan"));
+    cr_expect_not_null(hdt_fake_dataplane_take("b", "job.plan"));
     hdt_ctl_answer_ready("1", "a/w0");
-    cr_expect_null(fake_dataplane_take("1", "start"));
+    cr_expect_null(hdt_fake_dataplane_take("1", "start"));
     hdt_ctl_answer_ready("b", "b/w0");
-    cr_expect_not_null(fake_dataplane_take("1", "start"));
-    cr_expect_not_null(fake_dataplane_take("b", "start"));
+    cr_expect_not_null(hdt_fake_dataplane_take("1", "start"));
+    cr_expect_not_null(hdt_fake_dataplane_take("b", "start"));
     hdt_ctl_expect_state("running");
     report_step(job);
     report_end(job);
     answer_wan(job);
     hdt_ctl_expect_state("done");
-    cr_expect_not_null(fake_dataplane_take("1", "release"));
-    cr_expect_not_null(fake_dataplane_take("b", "job.close"));
+    cr_expect_not_null(hdt_fake_dataplane_take("1", "release"));
+    cr_expect_not_null(hdt_fake_dataplane_take("b", "job.close"));
 }
 
 /* The only job in the answer to "status". */
 static const json_t *status_job(json_t **status)
 {
     hdt_ctl_from_client(HDT_CTL_OPERATOR, hdt_ctl_with_id(hdt_msg_new("status", "", NULL), 11));
-    *status = fake_dataplane_take("2", "status.is");
+    *status = hdt_fake_dataplane_take("2", "status.is");
     cr_assert_eq(json_array_size(json_object_get(hdt_msg_body(*status), "jobs")), 1);
     return json_array_get(json_object_get(hdt_msg_body(*status), "jobs"), 0);
 }
@@ -193,8 +193,8 @@ Test(control, a_restarted_gateway_still_shows_a_job_that_is_done)
     answer_wan(number);
     run_dir = hdt_strdup(hdt_ctl_gw.jobs->run_dir);
     hdt_ctl_gateway_restart();
-    cr_expect_null(fake_dataplane_take("1", "release"), "it is over");
-    cr_expect_null(fake_dataplane_take("b", "job.plan"));
+    cr_expect_null(hdt_fake_dataplane_take("1", "release"), "it is over");
+    cr_expect_null(hdt_fake_dataplane_take("b", "job.plan"));
     job = status_job(&status);
     cr_expect_str_eq(text_in(job, "state"), "done");
     cr_expect_str_eq(text_in(job, "run_dir"), run_dir, "where plan --validate looks");
@@ -207,10 +207,10 @@ Test(control, a_restarted_gateway_still_shows_a_job_that_is_done)
         HDT_CTL_OPERATOR,
         hdt_ctl_with_id(hdt_msg_new("follow", "", json_pack("{s:i, s:i}", "job", 1, "since", 0)),
                         12));
-    event = fake_dataplane_take("2", "job.event");
+    event = hdt_fake_dataplane_take("2", "job.event");
     cr_expect_str_eq(text_in(hdt_msg_body(event), "event"), "step");
     json_decref(event);
-    event = fake_dataplane_take("2", "job.event");
+    event = hdt_fake_dataplane_take("2", "job.event");
     cr_expect_str_eq(text_in(hdt_msg_body(event), "event"), "done");
     cr_expect_str_eq(text_in(hdt_msg_body(event), "weights_digest"), "00ff");
     cr_expect_eq(json_integer_value(json_object_get(hdt_msg_body(event), "wan_bytes_sent")), 100);
@@ -240,14 +240,14 @@ Test(control, a_worker_that_refuses_ends_the_job_with_its_reason)
 
     job = hdt_gwjob_find(&hdt_ctl_gw, hdt_ctl_submit());
     hdt_ctl_answer_ready("1", "a/w0");
-    assign = fake_dataplane_take("b", "assign");
+    assign = hdt_fake_dataplane_take("b", "assign");
     hdt_error_set(&err, HDT_ENOMEM, "the model does not fit");
     hdt_ctl_from_peer("b", "b/w0", hdt_msg_reply_error(assign, &err));
     json_decref(assign);
     hdt_ctl_expect_state("failed");
     cr_expect_not_null(strstr(job->error.msg, "the model does not fit"));
     cr_expect_str_eq(job->error.where, "b/w0");
-    cr_expect_not_null(fake_dataplane_take("1", "stop"));
+    cr_expect_not_null(hdt_fake_dataplane_take("1", "stop"));
 }
 
 Test(control, a_busy_worker_is_not_given_a_second_job)
@@ -267,7 +267,7 @@ Test(control, a_job_is_taken_while_a_session_is_opened_anew)
     hdt_federation_peer_down(&hdt_ctl_gw, "b", &why);
     job = hdt_gwjob_find(&hdt_ctl_gw, hdt_ctl_submit());
     hdt_ctl_answer_ready("1", "a/w0");
-    cr_expect_null(fake_dataplane_take("b", "assign"));
+    cr_expect_null(hdt_fake_dataplane_take("b", "assign"));
     hdt_ctl_peer_up("b");
     hdt_ctl_answer_ready("b", "b/w0");
     cr_expect_eq(job->state, HDT_GWJOB_RUNNING);
@@ -308,7 +308,7 @@ Test(control, flows_are_confirmed_by_the_plan)
 
     cr_assert_geq(forward, 0);
     hdt_ctl_from_client(HDT_CTL_WORKER, flow_open_msg(job, forward, "src", plan));
-    cr_expect_eq(fake_dataplane_n_flows(), 1);
+    cr_expect_eq(hdt_fake_dataplane_n_flows(), 1);
     hdt_ctl_from_client(HDT_CTL_WORKER, flow_open_msg(job + 1, forward, "src", plan));
     cr_expect_str_eq(hdt_ctl_error_to("1"), "ENOENT");
     hdt_ctl_from_client(HDT_CTL_WORKER,
@@ -322,7 +322,7 @@ Test(control, flows_are_confirmed_by_the_plan)
     json_object_set_new((json_t *)hdt_msg_body(msg), "depth", json_integer(1 << 20));
     hdt_ctl_from_client(HDT_CTL_WORKER, msg);
     cr_expect_str_eq(hdt_ctl_error_to("1"), "EPROTO");
-    cr_expect_eq(fake_dataplane_n_flows(), 1);
+    cr_expect_eq(hdt_fake_dataplane_n_flows(), 1);
 }
 
 Test(control, a_restarted_gateway_finds_its_running_job)
@@ -333,7 +333,7 @@ Test(control, a_restarted_gateway_finds_its_running_job)
     hdt_ctl_answer_ready("1", "a/w0");
     hdt_ctl_answer_ready("b", "b/w0");
     hdt_ctl_gateway_close();
-    fake_dataplane_reset();
+    hdt_fake_dataplane_reset();
     hdt_ctl_gateway_open();
     hdt_ctl_peer_up("b");
     found = hdt_gwjob_find(&hdt_ctl_gw, job);
@@ -342,7 +342,7 @@ Test(control, a_restarted_gateway_finds_its_running_job)
     hdt_ctl_from_client(
         HDT_CTL_WORKER,
         flow_open_msg(job, 0, found->plan.flows[0].src_rank == 0 ? "src" : "dst", &found->plan));
-    cr_expect_eq(fake_dataplane_n_flows(), 1);
+    cr_expect_eq(hdt_fake_dataplane_n_flows(), 1);
 }
 
 Test(control, who_has_no_part_in_a_job_does_not_report_of_it)
@@ -367,15 +367,15 @@ Test(control, who_has_no_part_in_a_job_does_not_report_of_it)
 Test(control, the_plan_of_a_job_is_not_replaced_by_another_coordinator)
 {
     struct hdt_gwjob *job = hdt_ctl_run();
-    json_t *plan = fake_dataplane_take("b", "job.plan"), *body;
+    json_t *plan = hdt_fake_dataplane_take("b", "job.plan"), *body;
 
     body = json_copy((json_t *)hdt_msg_body(plan));
     json_object_set_new(body, "coordinator", json_string("b"));
     hdt_ctl_from_peer("b", "b", hdt_msg_new("job.plan", "a", body));
-    cr_expect_eq(fake_dataplane_n_jobs_closed(), 0);
-    cr_expect_not_null(fake_dataplane_take("b", "failed")); /* that coordinator learns why */
+    cr_expect_eq(hdt_fake_dataplane_n_jobs_closed(), 0);
+    cr_expect_not_null(hdt_fake_dataplane_take("b", "failed")); /* that coordinator learns why */
     hdt_ctl_from_peer("b", "b", hdt_ctl_job_msg("job.close", job->job));
-    cr_expect_eq(fake_dataplane_n_jobs_closed(), 0);
+    cr_expect_eq(hdt_fake_dataplane_n_jobs_closed(), 0);
     cr_expect_eq(job->state, HDT_GWJOB_RUNNING);
     json_decref(plan);
 }
@@ -387,13 +387,13 @@ Test(control, one_coordinator_has_a_bounded_number_of_jobs)
     unsigned n = 0;
 
     hdt_ctl_run();
-    plan = fake_dataplane_take("b", "job.plan");
+    plan = hdt_fake_dataplane_take("b", "job.plan");
     do {
         body = json_copy((json_t *)hdt_msg_body(plan));
         json_object_set_new(body, "coordinator", json_string("b"));
         json_object_set_new(body, "job", json_integer(1000 + n));
         hdt_ctl_from_peer("b", "b", hdt_msg_new("job.plan", "a", body));
-        failed = fake_dataplane_take("b", "failed");
+        failed = hdt_fake_dataplane_take("b", "failed");
         n++;
     } while (!failed && n < 1000);
     cr_expect_eq(n, 65u);
@@ -428,14 +428,14 @@ Test(control, a_site_that_was_away_when_a_job_ended_is_told_again)
 
     hdt_error_set(&why, HDT_ECANCELED, "enough");
     hdt_gwjob_fail(&hdt_ctl_gw, job, &why);
-    fake_dataplane_reset();
+    hdt_fake_dataplane_reset();
     hdt_ctl_from_peer("b", "b", hdt_ctl_job_msg("job.wan", job->job)); /* it still has the job */
-    cr_expect_not_null(fake_dataplane_take("b", "job.close"));
+    cr_expect_not_null(hdt_fake_dataplane_take("b", "job.close"));
     hello = json_pack("{s:s, s:{}, s:[{s:I, s:i}]}", "instance", "0000000000000001", "device",
                       "jobs", "job", (json_int_t)job->job, "epoch", 1);
     hdt_federation_worker_up(&hdt_ctl_gw, hdt_federation_client(&hdt_ctl_gw, HDT_CTL_WORKER),
                              hello);
-    cr_expect_not_null(fake_dataplane_take("1", "release"));
+    cr_expect_not_null(hdt_fake_dataplane_take("1", "release"));
     json_decref(hello);
 }
 
@@ -449,7 +449,7 @@ Test(control, a_gateway_restarted_at_the_end_of_a_job_ends_it)
     hdt_ctl_gateway_restart();
     job = hdt_gwjob_find(&hdt_ctl_gw, number);
     cr_assert_eq(job->state, HDT_GWJOB_STOPPING);
-    cr_expect_not_null(fake_dataplane_take("b", "stop")); /* it may have missed that */
+    cr_expect_not_null(hdt_fake_dataplane_take("b", "stop")); /* it may have missed that */
     hdt_ctl_from_client(HDT_CTL_WORKER,
                         hdt_msg_new("done", "a",
                                     json_pack("{s:I, s:i, s:i, s:s}", "job", (json_int_t)number,
@@ -460,11 +460,11 @@ Test(control, a_gateway_restarted_at_the_end_of_a_job_ends_it)
     cr_assert_eq(job->state, HDT_GWJOB_FINISHING);
     cr_expect_str_eq(job->weights_digest, "00ff");
     hdt_ctl_rank_done(number, 0);
-    cr_assert_not_null(fake_dataplane_take("b", "job.wan.get"));
+    cr_assert_not_null(hdt_fake_dataplane_take("b", "job.wan.get"));
     job->n_waiting = 1;        /* the other site's figures; ours came at once */
     hdt_ctl_gateway_restart(); /* all is done: nothing is waited for but the figures */
     job = hdt_gwjob_find(&hdt_ctl_gw, number);
-    cr_expect_not_null(fake_dataplane_take("b", "job.wan.get"));
+    cr_expect_not_null(hdt_fake_dataplane_take("b", "job.wan.get"));
 }
 
 Test(control, a_worker_that_its_site_names_no_more_is_gone)
@@ -506,11 +506,11 @@ Test(control, workers_take_orders_of_gateways_only)
 {
     hdt_ctl_from_peer("b", "b/@9", hdt_ctl_with_id(hdt_msg_new("stop", "a/w0", NULL), 1));
     cr_expect_str_eq(hdt_ctl_error_to("b"), "EACCES");
-    cr_expect_null(fake_dataplane_take("1", "stop"));
+    cr_expect_null(hdt_fake_dataplane_take("1", "stop"));
     hdt_ctl_from_peer("b", "b/@9", hdt_ctl_with_id(hdt_msg_new("logs", "a/w0", NULL), 2));
-    cr_expect_not_null(fake_dataplane_take("1", "logs"));
+    cr_expect_not_null(hdt_fake_dataplane_take("1", "logs"));
     hdt_ctl_from_peer("b", "b", hdt_msg_new("release", "a/w0", NULL));
-    cr_expect_not_null(fake_dataplane_take("1", "release"));
+    cr_expect_not_null(hdt_fake_dataplane_take("1", "release"));
 }
 
 /* ---- dialling back ---- */
@@ -522,8 +522,8 @@ static void expect_dialled_back(const char *address, bool ok)
     hdt_ctl_from_peer(
         "b", "b",
         hdt_ctl_with_id(hdt_msg_new("dial.back", "a", json_pack("{s:s}", "address", address)), 4));
-    cr_expect_null(fake_dataplane_take("b", "dialled.back"), "the main thread waited for it");
-    while (!(reply = fake_dataplane_take("b", "dialled.back"))) {
+    cr_expect_null(hdt_fake_dataplane_take("b", "dialled.back"), "the main thread waited for it");
+    while (!(reply = hdt_fake_dataplane_take("b", "dialled.back"))) {
         event_base_loop(hdt_ctl_gw.base, EVLOOP_ONCE);
     }
     cr_expect_eq(json_is_true(json_object_get(hdt_msg_body(reply), "ok")), ok);
@@ -565,7 +565,7 @@ Test(control, a_job_of_another_site_is_named_with_its_coordinator)
     json_decref(jobs);
     hdt_ctl_from_client(HDT_CTL_OPERATOR,
                         hdt_ctl_with_id(hdt_msg_new("stop", "a", json_pack("{s:i}", "job", 9)), 5));
-    error = fake_dataplane_take("2", "error");
+    error = hdt_fake_dataplane_take("2", "error");
     cr_assert_not_null(error);
     cr_expect_not_null(
         strstr(json_string_value(json_object_get(hdt_msg_body(error), "hint")), "of site b"));

@@ -19,7 +19,7 @@ static void expect_refused(json_int_t timeout_ms, const char *site, const char *
 
     json_object_set_new(job, "progress_timeout", json_integer(timeout_ms));
     hdt_ctl_from_client(HDT_CTL_OPERATOR, msg);
-    cr_assert_not_null(refusal = fake_dataplane_take("2", "error"));
+    cr_assert_not_null(refusal = hdt_fake_dataplane_take("2", "error"));
     text = json_string_value(json_object_get(hdt_msg_body(refusal), "msg"));
     cr_expect_not_null(strstr(text, site), "%s", text);
     cr_expect_not_null(strstr(text, ours), "%s", text);
@@ -40,7 +40,7 @@ Test(control_deadlines, a_job_and_its_gateways_agree_on_how_long_to_wait)
     expect_refused(60000, "site b", "60 s", "120 s");
 
     hdt_ctl_submit();
-    cr_assert_not_null(assign = fake_dataplane_take("b", "assign"));
+    cr_assert_not_null(assign = hdt_fake_dataplane_take("b", "assign"));
     cr_expect_eq(json_integer_value(json_object_get(json_object_get(hdt_msg_body(assign), "conf"),
                                                     "progress_timeout")),
                  120000);
@@ -60,7 +60,7 @@ static bool operator_heard_alive(void)
     json_t *event;
     bool found = false;
 
-    while ((event = fake_dataplane_take("2", "job.event"))) {
+    while ((event = hdt_fake_dataplane_take("2", "job.event"))) {
         const char *name = json_string_value(json_object_get(hdt_msg_body(event), "event"));
 
         found = found || strcmp(name, "alive") == 0;
@@ -82,7 +82,7 @@ Test(control_deadlines, a_rank_at_work_is_told_to_all_and_waited_for)
     job->state_since_us -= 2 * job->deadlines.rank_us;
     hdt_ctl_from_client(HDT_CTL_WORKER, alive_msg(job->job, 0));
     cr_expect(operator_heard_alive());
-    cr_assert_not_null(relayed = fake_dataplane_take("b", "task.alive"));
+    cr_assert_not_null(relayed = hdt_fake_dataplane_take("b", "task.alive"));
     json_decref(relayed);
     hdt_coordinator_tick(&hdt_ctl_gw);
     cr_expect_eq(job->state, HDT_GWJOB_FINISHING);

@@ -383,30 +383,55 @@ Test(peers, key_changes_without_bytes_are_a_breach, .timeout = 60)
     bad_close(&bad);
 }
 
-Test(peers, sessions_again_and_again_are_refused, .timeout = 60)
+/* Dials until it is refused, as process instances[i % n_instances] of its site, one that nobody has
+ * seen where that is NULL; the refusal has to say `hint`. */
+static void dial_until_refused(const char *const *instances, unsigned n_instances, const char *hint)
 {
     struct bad bad;
-    unsigned n = 1;
+    unsigned n = 0;
     const char *said;
     json_t *answer = NULL;
 
     bad_open(&bad, 100);
     hdt_stranger_close(&bad.bulk);
     do {
+        json_t *hello = hdt_stranger_hello("site-c", 1, 0);
+        const char *instance = instances[n % n_instances];
+        char fresh[17];
+
+        snprintf(fresh, sizeof(fresh), "%016x", 0xf00 + n);
+        json_object_set_new(hello, "instance", json_string(instance ? instance : fresh));
         hdt_stranger_close(&bad.control);
         json_decref(answer);
         answer = NULL;
-        said = hdt_stranger_join(&bad.control, bad.rig.sites[0].wan_port, bad.dir,
-                                 hdt_stranger_hello("site-c", 1, 0), &answer);
+        said = hdt_stranger_join(&bad.control, bad.rig.sites[0].wan_port, bad.dir, hello, &answer);
         n++;
         cr_assert_lt(n, 200u);
     } while (strcmp(said, "welcome") == 0);
-    cr_expect_geq(n, 16u);
+    cr_expect_geq(n, 15u);
     cr_expect(strstr(json_string_value(json_object_get(answer, "msg")), "sessions within seconds"));
+    cr_expect(strstr(json_string_value(json_object_get(answer, "hint")), hint), "said: %s",
+              json_string_value(json_object_get(answer, "hint")));
     json_decref(answer);
     hdt_stranger_close(&bad.control);
     hdt_rig_wait_done(&bad.rig, 30);
     bad_close(&bad);
+}
+
+Test(peers, sessions_again_and_again_are_refused, .timeout = 60)
+{
+    dial_until_refused((const char *[]){"0000000000000abc"}, 1, "the link to 'site-c' breaks");
+}
+
+Test(peers, a_gateway_that_restarts_for_ever_is_called_that, .timeout = 60)
+{
+    dial_until_refused((const char *[]){NULL}, 1, "starts again and again");
+}
+
+Test(peers, two_gateways_of_one_name_are_called_that, .timeout = 60)
+{
+    dial_until_refused((const char *[]){"0000000000000abc", "0000000000000def"}, 2,
+                       "two gateways run as site 'site-c'");
 }
 
 /* Chunks of 8 MiB on 64 streams would be 1.5 GB: the others need some of the memory, too. */

@@ -4,7 +4,7 @@
 /* The operator's client and the follower of jobs against a scripted gateway on a Unix socket. */
 #include "src/base/buf.h"
 #include "src/base/clock.h"
-#include "src/cli/follow.h"
+#include "src/cli/follow_show.h"
 #include "src/cli/gwoptions.h"
 #include "src/cli/human.h"
 #include "src/core/frame.h"
@@ -445,6 +445,57 @@ Test(gwclient, a_gateway_that_stays_away_has_an_end, .timeout = 30)
     hdt_gwclient_close(f.client);
     hdt_follow_release(&f);
     fake_close(&fake);
+}
+
+static size_t count_lines(FILE *file, char *last, size_t cap)
+{
+    size_t n = 0;
+
+    rewind(file);
+    while (fgets(last, (int)cap, file)) {
+        n++;
+    }
+    return n;
+}
+
+/* What a program writes into a file of three thousand steps, and one more line. */
+static size_t steps_shown(bool every_step, char last[2][256])
+{
+    struct hdt_follow f = {.number = 1, .steps = 3000, .every_step = every_step};
+    FILE *file = tmpfile();
+    const int own = dup(STDOUT_FILENO);
+    json_t *body = json_pack("{s:i, s:f}", "step", 0, "loss", 1.5);
+    size_t n;
+
+    fflush(stdout);
+    cr_assert(file && own >= 0 && dup2(fileno(file), STDOUT_FILENO) >= 0);
+    for (int step = 1; step <= 3000; step++) {
+        json_object_set_new(body, "step", json_integer(step));
+        hdt_follow_show_step(&f, body);
+    }
+    fflush(stdout);
+    n = count_lines(file, last[0], 256);
+    fseek(file, 0, SEEK_END);
+    hdt_follow_show(&f, "step 3000: held-out loss 1.4");
+    cr_expect_eq(count_lines(file, last[1], 256), n + (every_step ? 1 : 2));
+    dup2(own, STDOUT_FILENO);
+    close(own);
+    fclose(file);
+    json_decref(body);
+    return n;
+}
+
+Test(gwclient, a_million_steps_do_not_fill_a_log, .timeout = 60)
+{
+    const int64_t begin_us = hdt_clock_now_us();
+    char last[2][256];
+    size_t n = steps_shown(false, last), n_max;
+
+    n_max = HDT_FOLLOW_STEPS + 1 + (size_t)((hdt_clock_now_us() - begin_us) / HDT_FOLLOW_STEP_US);
+    cr_expect(n >= HDT_FOLLOW_STEPS && n <= n_max, "%zu lines", n);
+    cr_expect(strncmp(last[1], "step 3000: held-out", 19) == 0, "%s", last[1]);
+    cr_expect_eq(steps_shown(true, last), 3000);
+    cr_expect(strncmp(last[0], "step 3000/3000 ", 15) == 0, "%s", last[0]);
 }
 
 static void script_silent(struct fake *fake)

@@ -26,7 +26,7 @@ static struct hdt_gwjob *job_elsewhere(void)
                         json_string("c"));
     hdt_ctl_peer_up("c");
     hdt_ctl_from_client(HDT_CTL_OPERATOR, msg);
-    reply = fake_dataplane_take("2", "submitted");
+    reply = hdt_fake_dataplane_take("2", "submitted");
     cr_assert_not_null(reply);
     job = hdt_gwjob_find(&hdt_ctl_gw,
                          json_integer_value(json_object_get(hdt_msg_body(reply), "job")));
@@ -58,7 +58,7 @@ static void answer_released(void)
     for (int k = 0; k < 2; k++) {
         json_t *msg, *body;
 
-        while ((msg = fake_dataplane_take(k ? "b" : "1", "release"))) {
+        while ((msg = hdt_fake_dataplane_take(k ? "b" : "1", "release"))) {
             body = k ? json_object()
                      : json_pack("{s:{s:i, s:s, s:f}}", "checkpoint", "step", 2, "path",
                                  "/ckpt/step-00000002", "seconds", 1.0);
@@ -94,7 +94,7 @@ Test(job_faults, a_checkpoint_that_could_not_be_used_is_not_taken_up_again)
         answer_released();
         hdt_loss_pass(40000000);
         hdt_loss_tick();
-        msg = fake_dataplane_take("1", "assign");
+        msg = hdt_fake_dataplane_take("1", "assign");
         cr_assert_not_null(msg);
         if (n_restarts++ > 0) {
             cr_expect_str_eq(json_string_value(json_object_get(hdt_msg_body(msg), "resume")),
@@ -201,13 +201,13 @@ Test(job_faults, an_order_lost_with_a_connection_that_was_replaced_is_given_agai
     json_t *msg;
 
     hdt_ctl_submit();
-    msg = fake_dataplane_take("1", "assign");
+    msg = hdt_fake_dataplane_take("1", "assign");
     cr_assert_not_null(msg);
     json_decref(msg);
     hdt_federation_worker_up(&hdt_ctl_gw, hdt_federation_client(&hdt_ctl_gw, HDT_CTL_WORKER),
                              hello);
     hdt_loss_tick();
-    msg = fake_dataplane_take("1", "assign");
+    msg = hdt_fake_dataplane_take("1", "assign");
     cr_expect_not_null(msg);
     json_decref(msg);
     json_decref(hello);

@@ -18,7 +18,7 @@
 /* ---- gemm ------------------------------------------------------------------------------------ */
 
 struct gemm_args {
-    struct ref_gemm g;
+    struct hdt_ref_gemm g;
     struct op_array a, b, c;
     bool plain; /* the kernels' own product rather than the op */
 };
@@ -26,7 +26,7 @@ struct gemm_args {
 static void gemm_run(struct hdt_stream *s, void *arg, float *out)
 {
     struct gemm_args *x = arg;
-    const struct ref_gemm *g = &x->g;
+    const struct hdt_ref_gemm *g = &x->g;
     struct hdt_gemm op = {.m = g->m,
                           .n = g->n,
                           .k = g->k,
@@ -59,26 +59,26 @@ static void gemm_check(int m, int n, int k, int flags, bool plain)
     struct op_case c = {.name = plain ? "plain gemm" : "gemm", .run = gemm_run, .arg = &x};
     double *want;
 
-    x.g = (struct ref_gemm){.m = m,
-                            .n = n,
-                            .k = k,
-                            .trans_a = flags & 1,
-                            .trans_b = flags & 2,
-                            .alpha = flags & 1 ? 1 : 0.75,
-                            .beta = betas[flags % 3]};
+    x.g = (struct hdt_ref_gemm){.m = m,
+                                .n = n,
+                                .k = k,
+                                .trans_a = flags & 1,
+                                .trans_b = flags & 2,
+                                .alpha = flags & 1 ? 1 : 0.75,
+                                .beta = betas[flags % 3]};
     x.g.lda = (x.g.trans_a ? m : k) + 3;
     x.g.ldb = (x.g.trans_b ? k : n) + 1;
     x.g.ldc = n + 2;
-    x.a = op_array_new((size_t)(x.g.trans_a ? k : m) * x.g.lda);
-    x.b = op_array_new((size_t)(x.g.trans_b ? n : k) * x.g.ldb);
-    x.c = op_array_new((size_t)m * x.g.ldc);
+    x.a = hdt_op_array_new((size_t)(x.g.trans_a ? k : m) * x.g.lda);
+    x.b = hdt_op_array_new((size_t)(x.g.trans_b ? n : k) * x.g.ldb);
+    x.c = hdt_op_array_new((size_t)m * x.g.ldc);
     want = x.c.d;
-    ref_gemm(&x.g, x.a.d, x.b.d, want);
+    hdt_ref_gemm(&x.g, x.a.d, x.b.d, want);
     c.parts[0] = (struct op_part){"c", want, x.c.len};
-    op_case_check(&c);
-    op_array_free(&x.a);
-    op_array_free(&x.b);
-    op_array_free(&x.c);
+    hdt_op_case_check(&c);
+    hdt_op_array_free(&x.a);
+    hdt_op_array_free(&x.b);
+    hdt_op_array_free(&x.c);
 }
 
 Test(ops, gemm)
@@ -107,20 +107,20 @@ Test(ops, gemm_sets_over_nan)
         .g = {.m = 40, .n = 50, .k = 60, .alpha = 1, .lda = 60, .ldb = 50, .ldc = 50}};
     struct op_case c = {.name = "gemm over NaN", .run = gemm_run, .arg = &x};
 
-    x.a = op_array_new(40 * 60);
-    x.b = op_array_new(60 * 50);
-    x.c = op_array_new(40 * 50);
+    x.a = hdt_op_array_new(40 * 60);
+    x.b = hdt_op_array_new(60 * 50);
+    x.c = hdt_op_array_new(40 * 50);
     for (size_t i = 0; i < x.c.len; i++) {
         x.c.f[i] = NAN;
     }
-    ref_gemm(&x.g, x.a.d, x.b.d, x.c.d);
+    hdt_ref_gemm(&x.g, x.a.d, x.b.d, x.c.d);
     c.parts[0] = (struct op_part){"c", x.c.d, x.c.len};
-    op_case_check(&c);
+    hdt_op_case_check(&c);
     x.plain = true;
-    op_case_check(&c);
-    op_array_free(&x.a);
-    op_array_free(&x.b);
-    op_array_free(&x.c);
+    hdt_op_case_check(&c);
+    hdt_op_array_free(&x.a);
+    hdt_op_array_free(&x.b);
+    hdt_op_array_free(&x.c);
 }
 
 /* ---- rmsnorm --------------------------------------------------------------------------------- */
@@ -137,7 +137,7 @@ static double norm_objective(void *arg)
     struct norm_args *a = arg;
     double sum = 0;
 
-    ref_rmsnorm(a->x.d, a->w.d, a->n, a->c, EPS, a->ref_y);
+    hdt_ref_rmsnorm(a->x.d, a->w.d, a->n, a->c, EPS, a->ref_y);
     for (int i = 0; i < a->n * a->c; i++) {
         sum += a->ref_y[i] * a->dy.d[i];
     }
@@ -161,18 +161,18 @@ static void norm_check(int n, int c)
     size_t len = (size_t)n * c;
     struct norm_args a = {.n = n,
                           .c = c,
-                          .x = op_array_new(len),
-                          .w = op_array_new((size_t)c),
-                          .dy = op_array_new(len),
-                          .dx0 = op_array_new(len),
-                          .dw0 = op_array_new((size_t)c),
+                          .x = hdt_op_array_new(len),
+                          .w = hdt_op_array_new((size_t)c),
+                          .dy = hdt_op_array_new(len),
+                          .dx0 = hdt_op_array_new(len),
+                          .dw0 = hdt_op_array_new((size_t)c),
                           .rstd = hdt_calloc((size_t)n, sizeof(float)),
                           .ref_y = hdt_calloc(len, sizeof(double))};
     double *dx = hdt_calloc(len, sizeof(*dx)), *dw = hdt_calloc((size_t)c, sizeof(*dw));
     struct op_case op = {.name = "rmsnorm", .run = norm_run, .arg = &a};
 
-    ref_gradient(norm_objective, &a, a.x.d, len, dx);
-    ref_gradient(norm_objective, &a, a.w.d, (size_t)c, dw);
+    hdt_ref_gradient(norm_objective, &a, a.x.d, len, dx);
+    hdt_ref_gradient(norm_objective, &a, a.w.d, (size_t)c, dw);
     norm_objective(&a);
     for (size_t i = 0; i < len; i++) {
         dx[i] += a.dx0.d[i];
@@ -183,16 +183,16 @@ static void norm_check(int n, int c)
     op.parts[0] = (struct op_part){"y", a.ref_y, len};
     op.parts[1] = (struct op_part){"dx", dx, len};
     op.parts[2] = (struct op_part){"dw", dw, (size_t)c};
-    op_case_check(&op);
+    hdt_op_case_check(&op);
     free(dx);
     free(dw);
     free(a.rstd);
     free(a.ref_y);
-    op_array_free(&a.x);
-    op_array_free(&a.w);
-    op_array_free(&a.dy);
-    op_array_free(&a.dx0);
-    op_array_free(&a.dw0);
+    hdt_op_array_free(&a.x);
+    hdt_op_array_free(&a.w);
+    hdt_op_array_free(&a.dy);
+    hdt_op_array_free(&a.dx0);
+    hdt_op_array_free(&a.dw0);
 }
 
 Test(ops, rmsnorm)
@@ -209,18 +209,18 @@ Test(ops, rmsnorm_of_many_rows_has_the_same_bits)
     size_t len = (size_t)700 * 96;
     struct norm_args a = {.n = 700,
                           .c = 96,
-                          .x = op_array_new(len),
-                          .w = op_array_new(96),
-                          .dy = op_array_new(len),
-                          .dx0 = op_array_new(len),
-                          .dw0 = op_array_new(96),
+                          .x = hdt_op_array_new(len),
+                          .w = hdt_op_array_new(96),
+                          .dy = hdt_op_array_new(len),
+                          .dx0 = hdt_op_array_new(len),
+                          .dw0 = hdt_op_array_new(96),
                           .rstd = hdt_calloc(700, sizeof(float)),
                           .ref_y = hdt_calloc(len, sizeof(double))};
     struct op_case op = {.name = "rmsnorm", .run = norm_run, .arg = &a};
     float *out = hdt_calloc(2 * len + 96, sizeof(*out));
     double *want = hdt_calloc(len + 96, sizeof(*want));
 
-    op_case_run_base(&op, out);
+    hdt_op_case_run_base(&op, out);
     for (size_t i = 0; i < len + 96; i++) {
         want[i] = (double)out[len + i];
     }
@@ -228,16 +228,16 @@ Test(ops, rmsnorm_of_many_rows_has_the_same_bits)
     op.parts[0] = (struct op_part){"y", a.ref_y, len};
     op.parts[1] = (struct op_part){"dx", want, len};
     op.parts[2] = (struct op_part){"dw", want + len, 96};
-    op_case_check(&op);
+    hdt_op_case_check(&op);
     free(want);
     free(out);
     free(a.rstd);
     free(a.ref_y);
-    op_array_free(&a.x);
-    op_array_free(&a.w);
-    op_array_free(&a.dy);
-    op_array_free(&a.dx0);
-    op_array_free(&a.dw0);
+    hdt_op_array_free(&a.x);
+    hdt_op_array_free(&a.w);
+    hdt_op_array_free(&a.dy);
+    hdt_op_array_free(&a.dx0);
+    hdt_op_array_free(&a.dw0);
 }
 
 /* ---- rope ------------------------------------------------------------------------------------ */
@@ -281,20 +281,20 @@ static void rope_check(struct rope_args a)
     double *want;
     struct op_case op = {.name = "rope", .run = rope_run, .arg = &a};
 
-    a.x = op_array_new((size_t)a.n * a.stride);
+    a.x = hdt_op_array_new((size_t)a.n * a.stride);
     a.cos_sin = rope_table(a.pos + a.t, a.head_size);
     want = hdt_calloc(a.x.len, sizeof(*want));
     memcpy(want, a.x.d, a.x.len * sizeof(*want));
-    ref_rope(a.n, a.t, a.pos, a.n_heads, a.head_size, a.stride, THETA, want);
+    hdt_ref_rope(a.n, a.t, a.pos, a.n_heads, a.head_size, a.stride, THETA, want);
     op.parts[0] = (struct op_part){"x", want, a.x.len};
-    op_case_check(&op);
+    hdt_op_case_check(&op);
     /* The rotation is orthogonal: its gradient is the inverse rotation. */
     a.inverse = true;
     op.parts[0] = (struct op_part){"x back", a.x.d, a.x.len};
-    op_case_check(&op);
+    hdt_op_case_check(&op);
     free(want);
     free(a.cos_sin);
-    op_array_free(&a.x);
+    hdt_op_array_free(&a.x);
 }
 
 Test(ops, rope)
@@ -309,7 +309,7 @@ Test(ops, rope)
 /* ---- attention ------------------------------------------------------------------------------- */
 
 struct attention_args {
-    struct ref_attention r;
+    struct hdt_ref_attention r;
     struct op_array qkv, dout;
     double *ref_out, *ref_lse;
     float *lse;
@@ -321,7 +321,7 @@ static double attention_objective(void *arg)
     struct attention_args *a = arg;
     double sum = 0;
 
-    ref_attention(&a->r, a->qkv.d, a->ref_out, a->ref_lse);
+    hdt_ref_attention(&a->r, a->qkv.d, a->ref_out, a->ref_lse);
     for (size_t i = 0; i < a->dout.len; i++) {
         sum += a->ref_out[i] * a->dout.d[i];
     }
@@ -331,7 +331,7 @@ static double attention_objective(void *arg)
 static void attention_run(struct hdt_stream *s, void *arg, float *out)
 {
     struct attention_args *a = arg;
-    const struct ref_attention *r = &a->r;
+    const struct hdt_ref_attention *r = &a->r;
     int stride = (r->n_heads + 2 * r->n_kv_heads) * r->head_size;
     const float *k = a->qkv.f + r->n_heads * r->head_size;
     float *lse = out + a->dout.len, *dqkv = lse + (size_t)r->n_seqs * r->n_heads * r->q_len;
@@ -356,13 +356,13 @@ static void attention_run(struct hdt_stream *s, void *arg, float *out)
     }
 }
 
-static void attention_check(struct ref_attention r, bool backward)
+static void attention_check(struct hdt_ref_attention r, bool backward)
 {
     size_t stride = (size_t)(r.n_heads + 2 * r.n_kv_heads) * r.head_size;
     size_t n_lse = (size_t)r.n_seqs * r.n_heads * r.q_len;
     struct attention_args a = {.r = r,
-                               .qkv = op_array_new((size_t)r.n_seqs * r.kv_len * stride),
-                               .dout = op_array_new(n_lse * r.head_size),
+                               .qkv = hdt_op_array_new((size_t)r.n_seqs * r.kv_len * stride),
+                               .dout = hdt_op_array_new(n_lse * r.head_size),
                                .backward = backward};
     struct op_case op = {.name = "attention", .run = attention_run, .arg = &a};
     double *dqkv = hdt_calloc(a.qkv.len, sizeof(*dqkv));
@@ -370,34 +370,34 @@ static void attention_check(struct ref_attention r, bool backward)
     a.ref_out = hdt_calloc(a.dout.len, sizeof(double));
     a.ref_lse = hdt_calloc(n_lse, sizeof(double));
     if (backward) {
-        ref_gradient(attention_objective, &a, a.qkv.d, a.qkv.len, dqkv);
+        hdt_ref_gradient(attention_objective, &a, a.qkv.d, a.qkv.len, dqkv);
     }
     attention_objective(&a);
     op.parts[0] = (struct op_part){"out", a.ref_out, a.dout.len};
     op.parts[1] = (struct op_part){"lse", a.ref_lse, n_lse};
     op.parts[2] = (struct op_part){"dqkv", dqkv, backward ? a.qkv.len : 0};
-    op_case_check(&op);
+    hdt_op_case_check(&op);
     free(dqkv);
     free(a.ref_out);
     free(a.ref_lse);
-    op_array_free(&a.qkv);
-    op_array_free(&a.dout);
+    hdt_op_array_free(&a.qkv);
+    hdt_op_array_free(&a.dout);
 }
 
 Test(ops, attention)
 {
-    attention_check((struct ref_attention){1, 1, 1, 1, 1, 2}, true);
-    attention_check((struct ref_attention){2, 5, 5, 4, 2, 6}, true);
-    attention_check((struct ref_attention){1, 67, 67, 2, 1, 4}, true);
-    attention_check((struct ref_attention){1, 9, 9, 3, 3, 10}, true);
+    attention_check((struct hdt_ref_attention){1, 1, 1, 1, 1, 2}, true);
+    attention_check((struct hdt_ref_attention){2, 5, 5, 4, 2, 6}, true);
+    attention_check((struct hdt_ref_attention){1, 67, 67, 2, 1, 4}, true);
+    attention_check((struct hdt_ref_attention){1, 9, 9, 3, 3, 10}, true);
 }
 
 /* Several blocks of queries, and queries that continue a cache of keys. */
 Test(ops, attention_forward_of_long_sequences)
 {
-    attention_check((struct ref_attention){2, 200, 200, 4, 2, 16}, false);
-    attention_check((struct ref_attention){1, 1, 77, 4, 2, 16}, false);
-    attention_check((struct ref_attention){1, 70, 150, 4, 1, 12}, false);
+    attention_check((struct hdt_ref_attention){2, 200, 200, 4, 2, 16}, false);
+    attention_check((struct hdt_ref_attention){1, 1, 77, 4, 2, 16}, false);
+    attention_check((struct hdt_ref_attention){1, 70, 150, 4, 1, 12}, false);
 }
 
 /* ---- swiglu ---------------------------------------------------------------------------------- */
@@ -413,7 +413,7 @@ static double swiglu_objective(void *arg)
     struct swiglu_args *a = arg;
     double sum = 0;
 
-    ref_swiglu(a->gate_up.d, a->n, a->f, a->ref_h);
+    hdt_ref_swiglu(a->gate_up.d, a->n, a->f, a->ref_h);
     for (size_t i = 0; i < a->dh.len; i++) {
         sum += a->ref_h[i] * a->dh.d[i];
     }
@@ -432,21 +432,21 @@ static void swiglu_check(int n, int f)
 {
     struct swiglu_args a = {.n = n,
                             .f = f,
-                            .gate_up = op_array_new((size_t)n * 2 * f),
-                            .dh = op_array_new((size_t)n * f)};
+                            .gate_up = hdt_op_array_new((size_t)n * 2 * f),
+                            .dh = hdt_op_array_new((size_t)n * f)};
     struct op_case op = {.name = "swiglu", .run = swiglu_run, .arg = &a};
     double *dgate_up = hdt_calloc(a.gate_up.len, sizeof(*dgate_up));
 
     a.ref_h = hdt_calloc(a.dh.len, sizeof(double));
-    ref_gradient(swiglu_objective, &a, a.gate_up.d, a.gate_up.len, dgate_up);
+    hdt_ref_gradient(swiglu_objective, &a, a.gate_up.d, a.gate_up.len, dgate_up);
     swiglu_objective(&a);
     op.parts[0] = (struct op_part){"h", a.ref_h, a.dh.len};
     op.parts[1] = (struct op_part){"dgate_up", dgate_up, a.gate_up.len};
-    op_case_check(&op);
+    hdt_op_case_check(&op);
     free(dgate_up);
     free(a.ref_h);
-    op_array_free(&a.gate_up);
-    op_array_free(&a.dh);
+    hdt_op_array_free(&a.gate_up);
+    hdt_op_array_free(&a.dh);
 }
 
 Test(ops, swiglu)

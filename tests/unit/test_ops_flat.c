@@ -35,8 +35,8 @@ Test(ops, embedding)
     struct embedding_args a = {.n = 500,
                                .c = 75,
                                .v = 11,
-                               .w = op_array_new(11 * 75),
-                               .dout = op_array_new(500 * 75),
+                               .w = hdt_op_array_new(11 * 75),
+                               .dout = hdt_op_array_new(500 * 75),
                                .tokens = hdt_calloc(500, sizeof(int32_t))};
     struct op_case op = {.name = "embedding", .run = embedding_run, .arg = &a};
     double *out = hdt_calloc(a.dout.len, sizeof(*out)), *dw = hdt_calloc(a.w.len, sizeof(*dw));
@@ -51,12 +51,12 @@ Test(ops, embedding)
     }
     op.parts[0] = (struct op_part){"out", out, a.dout.len};
     op.parts[1] = (struct op_part){"dw", dw, a.w.len};
-    op_case_check(&op);
+    hdt_op_case_check(&op);
     free(out);
     free(dw);
     free(a.tokens);
-    op_array_free(&a.w);
-    op_array_free(&a.dout);
+    hdt_op_array_free(&a.w);
+    hdt_op_array_free(&a.dout);
 }
 
 /* ---- cross-entropy --------------------------------------------------------------------------- */
@@ -73,7 +73,7 @@ static double loss_objective(void *arg)
 {
     struct loss_args *a = arg;
 
-    return ref_cross_entropy(a->logits.d, a->labels, a->n, a->v) * 0.01;
+    return hdt_ref_cross_entropy(a->logits.d, a->labels, a->n, a->v) * 0.01;
 }
 
 static void loss_run(struct hdt_stream *s, void *arg, float *out)
@@ -90,7 +90,7 @@ static void loss_check(int n, int v)
 {
     struct loss_args a = {.n = n,
                           .v = v,
-                          .logits = op_array_new((size_t)n * v),
+                          .logits = hdt_op_array_new((size_t)n * v),
                           .scale = 0.01f,
                           .labels = hdt_calloc((size_t)n, sizeof(int32_t))};
     struct op_case op = {.name = "cross_entropy", .run = loss_run, .arg = &a};
@@ -99,17 +99,17 @@ static void loss_check(int n, int v)
     for (int i = 0; i < n; i++) {
         a.labels[i] = i % 5 == 3 ? -100 : i * 13 % v;
     }
-    ref_gradient(loss_objective, &a, a.logits.d, a.logits.len, grad);
-    loss = 1 + ref_cross_entropy(a.logits.d, a.labels, n, v);
+    hdt_ref_gradient(loss_objective, &a, a.logits.d, a.logits.len, grad);
+    loss = 1 + hdt_ref_cross_entropy(a.logits.d, a.labels, n, v);
     op.parts[0] = (struct op_part){"dlogits", grad, a.logits.len};
     op.parts[1] = (struct op_part){"loss", &loss, 1};
-    op_case_check(&op);
+    hdt_op_case_check(&op);
     a.scale = 0; /* evaluation leaves the logits */
     op.parts[0] = (struct op_part){"logits", a.logits.d, a.logits.len};
-    op_case_check(&op);
+    hdt_op_case_check(&op);
     free(grad);
     free(a.labels);
-    op_array_free(&a.logits);
+    hdt_op_array_free(&a.logits);
 }
 
 Test(ops, cross_entropy)
@@ -124,7 +124,7 @@ Test(ops, cross_entropy_of_extreme_logits)
 {
     struct loss_args a = {.n = 2,
                           .v = 3,
-                          .logits = op_array_new(6),
+                          .logits = hdt_op_array_new(6),
                           .scale = 1,
                           .labels = hdt_calloc(2, sizeof(int32_t))};
     static const float values[] = {1000, -1000, 0, -50000, -50001, -50002};
@@ -133,12 +133,12 @@ Test(ops, cross_entropy_of_extreme_logits)
 
     memcpy(a.logits.f, values, sizeof(values));
     a.labels[0] = 1;
-    op_case_run_base(&op, out);
+    hdt_op_case_run_base(&op, out);
     cr_expect_float_eq(a.loss - 1, 2000 + log(1 + exp(-1) + exp(-2)), 1e-3);
     cr_expect_float_eq(out[0], 1, 1e-6);
     cr_expect_float_eq(out[1], -1, 1e-6);
     free(a.labels);
-    op_array_free(&a.logits);
+    hdt_op_array_free(&a.logits);
 }
 
 /* ---- flat ops -------------------------------------------------------------------------------- */
@@ -168,7 +168,7 @@ Test(ops, add_scale_sumsq_zero)
 
     for (size_t i = 0; i < sizeof(lens) / sizeof(lens[0]); i++) {
         size_t len = lens[i];
-        struct flat_args a = {.x = op_array_new(len), .y = op_array_new(len)};
+        struct flat_args a = {.x = hdt_op_array_new(len), .y = hdt_op_array_new(len)};
         struct op_case op = {.name = "add, scale, sumsq, zero", .run = flat_run, .arg = &a};
         double *want = hdt_calloc(len, sizeof(*want)), sum = 0, zeros[8] = {0};
 
@@ -179,10 +179,10 @@ Test(ops, add_scale_sumsq_zero)
         op.parts[0] = (struct op_part){"y", want, len};
         op.parts[1] = (struct op_part){"sumsq", &sum, 1};
         op.parts[2] = (struct op_part){"zero", zeros, 8};
-        op_case_check(&op);
+        hdt_op_case_check(&op);
         free(want);
-        op_array_free(&a.x);
-        op_array_free(&a.y);
+        hdt_op_array_free(&a.x);
+        hdt_op_array_free(&a.y);
     }
 }
 
@@ -217,10 +217,10 @@ static void adamw_expect(const struct flat_args *a, double *w, double *m, double
 Test(ops, adamw)
 {
     size_t len = 33001;
-    struct flat_args a = {.x = op_array_new(len),
-                          .y = op_array_new(len),
-                          .m = op_array_new(len),
-                          .v = op_array_new(len),
+    struct flat_args a = {.x = hdt_op_array_new(len),
+                          .y = hdt_op_array_new(len),
+                          .m = hdt_op_array_new(len),
+                          .v = hdt_op_array_new(len),
                           .adamw = {.lr = 0.01f,
                                     .beta1 = 0.9f,
                                     .beta2 = 0.95f,
@@ -239,12 +239,12 @@ Test(ops, adamw)
     op.parts[0] = (struct op_part){"w", w, len};
     op.parts[1] = (struct op_part){"m", w + len, len};
     op.parts[2] = (struct op_part){"v", w + 2 * len, len};
-    op_case_check(&op);
+    hdt_op_case_check(&op);
     free(w);
-    op_array_free(&a.x);
-    op_array_free(&a.y);
-    op_array_free(&a.m);
-    op_array_free(&a.v);
+    hdt_op_array_free(&a.x);
+    hdt_op_array_free(&a.y);
+    hdt_op_array_free(&a.m);
+    hdt_op_array_free(&a.v);
 }
 
 /* ---- cast ------------------------------------------------------------------------------------ */

@@ -56,10 +56,10 @@ Test(rank_state, a_rank_that_waits_is_shown_with_whom_it_waits_for)
              "%d, a -> b: link suspect since 10 s",
              flow);
     cr_expect_str_eq(wait_text(job), want);
-    cr_expect_null(fake_dataplane_take("2", "waiting"), "a step came a moment ago");
+    cr_expect_null(hdt_fake_dataplane_take("2", "waiting"), "a step came a moment ago");
     job->last_report_us -= 60 * HDT_US_PER_S;
     hdt_ctl_from_peer("b", "b", rank_state(job, 1, flow, 13));
-    while ((event = fake_dataplane_take("2", "job.event")) &&
+    while ((event = hdt_fake_dataplane_take("2", "job.event")) &&
            strcmp(json_string_value(json_object_get(hdt_msg_body(event), "event")), "waiting")) {
         json_decref(event);
     }

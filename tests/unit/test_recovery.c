@@ -32,23 +32,23 @@ Test(recovery, a_lost_worker_that_comes_back_costs_what_followed_the_last_checkp
     cr_assert_eq(job->state, HDT_GWJOB_RECOVERING);
     cr_expect_eq(job->epoch, 2);
     cr_expect_str_eq(job->error.msg, "worker a/w0 is lost: its connection was closed");
-    msg = fake_dataplane_take("b", "stop");
+    msg = hdt_fake_dataplane_take("b", "stop");
     cr_expect_str_eq(json_string_value(json_object_get(hdt_msg_body(msg), "mode")), "abort");
-    msg = fake_dataplane_take("b", "job.close");
+    msg = hdt_fake_dataplane_take("b", "job.close");
     cr_expect_eq(json_integer_value(json_object_get(hdt_msg_body(msg), "epoch")), 1);
 
-    msg = fake_dataplane_take("b", "release");
+    msg = hdt_fake_dataplane_take("b", "release");
     cr_assert_not_null(msg);
     cr_expect_eq(json_integer_value(json_object_get(hdt_msg_body(msg), "epoch")), 1);
     hdt_ctl_from_peer("b", "b/w0", hdt_msg_reply(msg, "released", json_object()));
-    cr_expect_null(fake_dataplane_take("b", "assign"), "a/w0 is not there");
+    cr_expect_null(hdt_fake_dataplane_take("b", "assign"), "a/w0 is not there");
     hdt_loss_own_worker_comes("0000000000000002", 0, 0);
-    cr_expect_null(fake_dataplane_take("b", "assign"), "a/w0 has not said that it is free");
+    cr_expect_null(hdt_fake_dataplane_take("b", "assign"), "a/w0 has not said that it is free");
     cr_expect(hdt_loss_answer_released("1"));
     cr_expect_eq(job->state, HDT_GWJOB_PREPARING);
-    msg = fake_dataplane_take("b", "job.plan");
+    msg = hdt_fake_dataplane_take("b", "job.plan");
     cr_expect_eq(json_integer_value(json_object_get(hdt_msg_body(msg), "epoch")), 2);
-    msg = fake_dataplane_take("1", "assign");
+    msg = hdt_fake_dataplane_take("1", "assign");
     cr_assert_not_null(msg);
     cr_expect_eq(json_integer_value(json_object_get(hdt_msg_body(msg), "epoch")), 2);
     cr_expect_str_eq(json_string_value(json_object_get(hdt_msg_body(msg), "resume")),
@@ -71,7 +71,7 @@ Test(recovery, followers_hear_what_is_waited_for)
     hdt_loss_report_checkpoint(job, 2, "/ckpt/step-00000002");
     hdt_loss_other_worker_is(false, "7");
     hdt_loss_pass(4000000);
-    while ((event = fake_dataplane_take("2", "job.event"))) {
+    while ((event = hdt_fake_dataplane_take("2", "job.event"))) {
         const char *state = json_string_value(json_object_get(hdt_msg_body(event), "state"));
 
         body = state && strcmp(state, "recovering") == 0 ? (json_t *)hdt_msg_body(event) : body;
@@ -189,7 +189,7 @@ Test(recovery, a_site_that_stays_away_is_waited_for)
     cr_expect_eq(job->state, HDT_GWJOB_RECOVERING);
     cr_expect_not_null(strstr(job->error.msg, "site b"));
     cr_expect(hdt_loss_answer_released("1"));
-    fake_dataplane_reset();
+    hdt_fake_dataplane_reset();
     hdt_ctl_peer_up("b");
     cr_expect(hdt_loss_answer_released("b"));
     cr_expect_eq(job->state, HDT_GWJOB_PREPARING);
@@ -201,7 +201,7 @@ Test(recovery, an_answer_that_was_lost_with_its_connection_is_asked_for_again)
     const struct hdt_error why = {.status = HDT_EPEER, .msg = "cut"};
 
     hdt_ctl_answer_ready("1", "a/w0");
-    fake_dataplane_reset(); /* "assign" went out with the session that broke */
+    hdt_fake_dataplane_reset(); /* "assign" went out with the session that broke */
     hdt_federation_peer_down(&hdt_ctl_gw, "b", &why);
     hdt_ctl_peer_up("b");
     cr_expect(hdt_loss_answer_ready_at("b", 0));
@@ -251,7 +251,7 @@ Test(recovery, what_a_worker_refuses_at_first_ends_the_job_later_it_is_tried_aga
     cr_expect(hdt_loss_answer_refused("b", HDT_EIO));
     cr_expect_eq(job->state, HDT_GWJOB_FAILED);
 
-    fake_dataplane_reset();
+    hdt_fake_dataplane_reset();
     job = hdt_loss_running();
     hdt_loss_report_failed(job, HDT_ERANK);
     cr_expect(hdt_loss_answer_released("1"));
@@ -291,7 +291,7 @@ static void restart_once(struct hdt_gwjob *job)
     cr_assert_eq(job->state, HDT_GWJOB_RUNNING);
     cr_assert(hdt_loss_answer_started("1", true));
     cr_assert(hdt_loss_answer_started("b", true));
-    fake_dataplane_reset();
+    hdt_fake_dataplane_reset();
 }
 
 Test(recovery, restarts_in_a_row_that_bring_nothing_end_the_job)
@@ -413,7 +413,7 @@ Test(recovery, a_loss_after_the_last_checkpoint_costs_a_trace)
     hdt_loss_pass(4000000);
     cr_expect_eq(job->state, HDT_GWJOB_FINISHING);
     cr_expect_eq(job->n_ranks_done, 2);
-    cr_expect_not_null(fake_dataplane_take("b", "job.wan.get"));
+    cr_expect_not_null(hdt_fake_dataplane_take("b", "job.wan.get"));
 }
 
 Test(recovery, a_loss_before_the_last_checkpoint_costs_the_steps_since_the_one_before)
@@ -500,11 +500,11 @@ Test(recovery, an_older_epoch_is_over_where_a_newer_one_is_known)
     cr_assert(hdt_loss_answer_released("1"));
     cr_assert(hdt_loss_answer_released("b"));
     cr_assert_eq(job->state, HDT_GWJOB_PREPARING);
-    fake_dataplane_reset();
+    hdt_fake_dataplane_reset();
     /* The worker was away when its epoch ended. */
     hdt_loss_own_worker_goes();
     hdt_loss_own_worker_comes("0000000000000002", job->job, 1);
-    older = fake_dataplane_take("1", "release");
+    older = hdt_fake_dataplane_take("1", "release");
     cr_assert_not_null(older);
     cr_expect_eq(json_integer_value(json_object_get(hdt_msg_body(older), "epoch")), 1);
     /* So was a site: it still counts the bytes of that epoch. */
@@ -512,7 +512,7 @@ Test(recovery, an_older_epoch_is_over_where_a_newer_one_is_known)
         "b", "b",
         hdt_msg_new("job.wan", "a",
                     json_pack("{s:I, s:i}", "job", (json_int_t)job->job, "epoch", 1)));
-    older = fake_dataplane_take("b", "job.close");
+    older = hdt_fake_dataplane_take("b", "job.close");
     cr_assert_not_null(older);
     cr_expect_eq(json_integer_value(json_object_get(hdt_msg_body(older), "epoch")), 1);
     /* And an end of an old epoch does not end the new one. */
@@ -520,5 +520,5 @@ Test(recovery, an_older_epoch_is_over_where_a_newer_one_is_known)
         "b", "b",
         hdt_msg_new("job.close", "a",
                     json_pack("{s:I, s:i}", "job", (json_int_t)job->job, "epoch", 1)));
-    cr_expect_eq(fake_dataplane_n_jobs_closed(), 0);
+    cr_expect_eq(hdt_fake_dataplane_n_jobs_closed(), 0);
 }

@@ -25,18 +25,7 @@ static void add_worker(struct hdt_cluster *cluster, const char *site)
 
     snprintf(w.site, sizeof(w.site), "%s", site);
     snprintf(w.name, sizeof(w.name), "w0");
-    w.profile = (struct hdt_profile){.valid = true,
-                                     .micro_batch = 8,
-                                     .seq_len = 16,
-                                     .embed_fwd_s = 1e-4,
-                                     .embed_bwd_s = 1e-4,
-                                     .block_fwd_s = 0.01,
-                                     .block_bwd_s = 0.02,
-                                     .head_fwd_s = 1e-3,
-                                     .head_bwd_s = 1e-3,
-                                     .step_s_per_param = 1e-9,
-                                     .op_overhead_s = 1e-5,
-                                     .cast_bytes_per_s = 1e9};
+    w.profile = hdt_ctl_profile(0.01);
     hdt_cluster_add_site(cluster, site);
     hdt_cluster_add_worker(cluster, &w);
 }
@@ -81,7 +70,7 @@ static struct hdt_gwjob *running_as_planned(int every)
     json_decref(json);
     hdt_search_result_release(&result);
     hdt_cluster_release(&cluster);
-    fake_dataplane_reset();
+    hdt_fake_dataplane_reset();
     return job;
 }
 
@@ -117,7 +106,7 @@ static void planner_answers(void)
 
 static const char *stop_mode_told(const char *to)
 {
-    json_t *msg = fake_dataplane_take(to, "stop");
+    json_t *msg = hdt_fake_dataplane_take(to, "stop");
 
     return json_string_value(json_object_get(hdt_msg_body(msg), "mode"));
 }
@@ -238,7 +227,7 @@ static const json_t *link_after(struct hdt_peer_stats *peer)
 
     snprintf(peer->site, sizeof(peer->site), "b");
     peer->up = true;
-    fake_dataplane_set_peer(peer);
+    hdt_fake_dataplane_set_peer(peer);
     run_steps(job, 12, 4 * job->plan.step_s, 0.26, 0.26);
     planner_answers();
     return link_corrected(job);
@@ -288,10 +277,11 @@ Test(replan, a_worker_is_measured_that_joined_after_the_plan_was_made)
 
     run_steps(job, 3, job->plan.step_s, 0.26, 0.26);
     site_b_has(2); /* before the first ten steps are full */
-    fake_dataplane_reset();
+    hdt_fake_dataplane_reset();
     run_steps(job, 9, job->plan.step_s, 0.26, 0.26);
     cr_assert(job->replan.is_asked, "the plan is judged");
-    cr_expect_not_null(fake_dataplane_take("b", "profile"), "the new worker is measured for it");
+    cr_expect_not_null(hdt_fake_dataplane_take("b", "profile"),
+                       "the new worker is measured for it");
 }
 
 Test(replan, a_loss_meanwhile_comes_first)

@@ -41,7 +41,7 @@ static json_int_t acknowledged(const char *to)
     json_int_t n = -1;
     json_t *msg;
 
-    while ((msg = fake_dataplane_take(to, "report.ack"))) {
+    while ((msg = hdt_fake_dataplane_take(to, "report.ack"))) {
         n = json_integer_value(json_object_get(hdt_msg_body(msg), "n"));
         json_decref(msg);
     }
@@ -234,7 +234,7 @@ Test(reports, a_site_that_comes_back_is_asked_for_what_did_not_come)
     json_t *ack;
 
     hdt_ctl_peer_up("b");
-    ack = fake_dataplane_take("b", "report.ack");
+    ack = hdt_fake_dataplane_take("b", "report.ack");
     cr_assert_not_null(ack);
     cr_expect_str_eq(hdt_msg_to(ack), "b/w0");
     cr_expect_eq(json_integer_value(json_object_get(hdt_msg_body(ack), "n")), 0);
@@ -251,9 +251,9 @@ Test(reports, who_speaks_of_what_is_over_is_released)
 
     hdt_error_set(&why, HDT_ECANCELED, "enough");
     hdt_gwjob_fail(&gw, job, &why);
-    fake_dataplane_reset();
+    hdt_fake_dataplane_reset();
     say_step(job->job, 1, 1, 1);
-    release = fake_dataplane_take("1", "release");
+    release = hdt_fake_dataplane_take("1", "release");
     cr_assert_not_null(release);
     cr_expect_eq(json_integer_value(json_object_get(hdt_msg_body(release), "epoch")), 1);
     json_decref(release);
@@ -269,12 +269,12 @@ Test(reports, the_last_checkpoint_comes_with_the_release)
 
     say_step(job->job, 1, 1, 1);
     hdt_error_set(&why, HDT_ERANK, "worker b/w0 is lost");
-    fake_dataplane_reset();
+    hdt_fake_dataplane_reset();
     hdt_recovery_begin(&gw, job, &why);
     cr_assert_eq(job->state, HDT_GWJOB_RECOVERING);
     say_step(job->job, 2, 2, 2); /* of the epoch that is over */
     cr_expect_eq(job->step, 1);
-    while ((release = fake_dataplane_take("1", "release")) && !json_object_get(release, "id")) {
+    while ((release = hdt_fake_dataplane_take("1", "release")) && !json_object_get(release, "id")) {
         json_decref(release);
     }
     cr_assert_not_null(release);
@@ -320,7 +320,7 @@ Test(reports, lines_are_whole_whatever_happens)
 Test(reports, a_flow_that_cannot_go_on_is_told_until_it_is_heard)
 {
     struct hdt_gwjob *job = hdt_ctl_run();
-    json_t *plan = fake_dataplane_take("b", "job.plan"), *msg, *body;
+    json_t *plan = hdt_fake_dataplane_take("b", "job.plan"), *msg, *body;
     const uint32_t number = job->job + 1;
     struct hdt_error why = {0};
 
@@ -331,7 +331,7 @@ Test(reports, a_flow_that_cannot_go_on_is_told_until_it_is_heard)
     hdt_error_set(&why, HDT_EPROTO, "cannot resume flow 0");
     hdt_member_flow_failed(&gw, number, 1, &why);
     for (int i = 0; i < 3; i++) {
-        msg = fake_dataplane_take("b", "failed");
+        msg = hdt_fake_dataplane_take("b", "failed");
         cr_assert_not_null(msg);
         cr_expect_eq(json_integer_value(json_object_get(hdt_msg_body(msg), "job")), number);
         json_decref(msg);
@@ -340,9 +340,9 @@ Test(reports, a_flow_that_cannot_go_on_is_told_until_it_is_heard)
     hdt_ctl_from_peer("b", "b",
                       hdt_msg_new("job.close", "a",
                                   json_pack("{s:I, s:i}", "job", (json_int_t)number, "epoch", 1)));
-    fake_dataplane_reset();
+    hdt_fake_dataplane_reset();
     hdt_member_tick(&gw);
-    cr_expect_null(fake_dataplane_take("b", "failed"));
+    cr_expect_null(hdt_fake_dataplane_take("b", "failed"));
     json_decref(plan);
 }
 
@@ -386,7 +386,7 @@ static void expect_event(const char *to, const char *event, int step)
 {
     json_t *msg;
 
-    while ((msg = fake_dataplane_take(to, "job.event"))) {
+    while ((msg = hdt_fake_dataplane_take(to, "job.event"))) {
         const json_t *body = hdt_msg_body(msg);
 
         if (strcmp(json_string_value(json_object_get(body, "event")), event) == 0) {
@@ -434,14 +434,14 @@ Test(reports, a_slow_follower_catches_up_in_order)
 
     say_step(job->job, 1, 1, 1);
     expect_event("2", "step", 1);
-    fake_dataplane_fail("2", HDT_ENOMEM); /* its queue is full */
+    hdt_fake_dataplane_fail("2", HDT_ENOMEM); /* its queue is full */
     for (int n = 2; n <= 4; n++) {
         say_step(job->job, n, n, n);
     }
     hdt_coordinator_tick(&gw);
-    fake_dataplane_fail("2", HDT_OK);
+    hdt_fake_dataplane_fail("2", HDT_OK);
     say_step(job->job, 5, 5, 5);
-    cr_expect_null(fake_dataplane_take("2", "job.event"), "step 5 before step 2");
+    cr_expect_null(hdt_fake_dataplane_take("2", "job.event"), "step 5 before step 2");
     hdt_coordinator_tick(&gw);
     for (int n = 2; n <= 5; n++) {
         expect_event("2", "step", n);
@@ -472,7 +472,7 @@ Test(reports, a_follower_of_another_site_that_is_gone_is_forgotten)
     cr_expect_eq(job->n_followers, 1);
     /* And the other side of it: an event for a client that we do not have. */
     hdt_ctl_from_peer("b", "b", hdt_msg_new("job.event", "a/@77", json_pack("{s:i}", "job", 5)));
-    unfollow = fake_dataplane_take("b", "unfollow");
+    unfollow = hdt_fake_dataplane_take("b", "unfollow");
     cr_assert_not_null(unfollow);
     cr_expect_str_eq(json_string_value(json_object_get(hdt_msg_body(unfollow), "follower")),
                      "a/@77");

@@ -14,7 +14,7 @@
 
 #define PYTHON "/usr/bin/python3"
 
-TestSuite(safetensors, .init = scratch_init, .fini = scratch_release);
+TestSuite(safetensors, .init = hdt_scratch_init, .fini = hdt_scratch_release);
 
 static struct hdt_error err;
 
@@ -104,13 +104,13 @@ static int run_reference(const char *verb, const char *path)
 
 Test(safetensors, what_is_written_is_read)
 {
-    write_all(scratch_path("a.safetensors"));
-    read_all(scratch_path("a.safetensors"));
+    write_all(hdt_scratch_path("a.safetensors"));
+    read_all(hdt_scratch_path("a.safetensors"));
 }
 
 Test(safetensors, agrees_with_an_independent_implementation)
 {
-    const char *path = scratch_path("a.safetensors");
+    const char *path = hdt_scratch_path("a.safetensors");
 
     if (access(PYTHON, X_OK) != 0) {
         cr_skip_test("%s is missing", PYTHON);
@@ -183,7 +183,7 @@ Test(safetensors, headers_are_checked)
 
 static void expect_refused(const char *name, const void *data, size_t len, const char *word)
 {
-    const char *path = scratch_write(name, data, len);
+    const char *path = hdt_scratch_write(name, data, len);
     struct hdt_safetensors *st = NULL;
 
     cr_expect_eq(hdt_safetensors_open(path, &st, &err), HDT_EINVAL, "%s", name);
@@ -198,21 +198,21 @@ Test(safetensors, broken_files_are_refused)
     size_t len;
     char *file;
 
-    write_all(scratch_path("good"));
-    file = scratch_read(scratch_path("good"), &len);
+    write_all(hdt_scratch_path("good"));
+    file = hdt_scratch_read(hdt_scratch_path("good"), &len);
     expect_refused("cut", file, len - 1, "cut or damaged");
     expect_refused("long", file, len + 1, "end at"); /* the '\\0' behind it */
     expect_refused("head", file, 50, "50");
     expect_refused("empty", "", 0, "0 bytes");
     expect_refused("huge", "\xff\xff\xff\xff\xff\xff\xff\x7f{}", 10, "header");
     expect_refused("limit", "\x01\xe1\xf5\x05\0\0\0\0{}", 10, "header");
-    cr_expect_eq(hdt_safetensors_open(scratch_path("none"), &st, &err), HDT_ENOENT);
+    cr_expect_eq(hdt_safetensors_open(hdt_scratch_path("none"), &st, &err), HDT_ENOENT);
     free(file);
 }
 
 Test(safetensors, a_file_that_is_cut_later_gives_an_error)
 {
-    const char *path = scratch_path("a");
+    const char *path = hdt_scratch_path("a");
     struct hdt_safetensors *st;
     char back[32];
 
@@ -230,7 +230,7 @@ Test(safetensors, writer_refuses_what_the_format_cannot_hold)
     struct hdt_safetensors_writer *w;
 
     cr_expect_eq(hdt_safetensors_writer_open("/nonexistent/a", &w, &err), HDT_EIO);
-    cr_assert_eq(hdt_safetensors_writer_open(scratch_path("a"), &w, &err), HDT_OK);
+    cr_assert_eq(hdt_safetensors_writer_open(hdt_scratch_path("a"), &w, &err), HDT_OK);
     cr_expect_eq(hdt_safetensors_writer_declare(w, &e, &err), HDT_OK);
     cr_expect_eq(hdt_safetensors_writer_declare(w, &e, &err), HDT_EINVAL);
     e.name = "\xff";

@@ -39,7 +39,7 @@ static void answer_survey(void)
     json_t *measure, *links;
 
     hdt_survey_probed(&hdt_ctl_gw, "b", 1e7, 0.01);
-    measure = fake_dataplane_take("b", "links.measure");
+    measure = hdt_fake_dataplane_take("b", "links.measure");
     cr_assert_not_null(measure);
     links = json_pack("{s:[{s:s, s:s, s:b, s:f, s:f, s:f, s:f}]}", "links", "from", "b", "to", "a",
                       "up", 1, "rate_bytes_per_s", 1e7, "rtt_s", 0.01, "lossless_bytes_per_s", 1e8,
@@ -71,7 +71,7 @@ static struct hdt_gwjob *waited_in_vain(void)
     cr_assert_eq(job->state, HDT_GWJOB_RECOVERING);
     cr_assert(hdt_loss_answer_released("1"));
     hdt_loss_pass(100000000);
-    cr_expect_null(fake_dataplane_take("1", "profile"), "it may still come back");
+    cr_expect_null(hdt_fake_dataplane_take("1", "profile"), "it may still come back");
     hdt_loss_pass(20000000);
     return job;
 }
@@ -80,7 +80,7 @@ static json_t *event_named(const char *name)
 {
     json_t *event;
 
-    while ((event = fake_dataplane_take("2", "job.event"))) {
+    while ((event = hdt_fake_dataplane_take("2", "job.event"))) {
         const char *text = json_string_value(json_object_get(hdt_msg_body(event), "event"));
 
         if (text && strcmp(text, name) == 0) {
@@ -110,7 +110,7 @@ Test(shrink, a_job_goes_on_without_a_worker_that_does_not_come_back)
     json_decref(msg);
     cr_expect(hdt_loss_answer_released("1"),
               "those of the new plan are asked whether they are free");
-    msg = fake_dataplane_take("1", "assign");
+    msg = hdt_fake_dataplane_take("1", "assign");
     cr_assert_not_null(msg);
     cr_expect_eq(json_integer_value(json_object_get(hdt_msg_body(msg), "epoch")), 2);
     cr_expect_eq(json_integer_value(json_object_get(hdt_msg_body(msg), "resume_step")), 1);
@@ -121,7 +121,7 @@ Test(shrink, a_job_goes_on_without_a_worker_that_does_not_come_back)
     json_decref(msg);
     cr_expect_eq(job->state, HDT_GWJOB_RUNNING);
     /* What was lost is nothing to the job any more. */
-    fake_dataplane_reset();
+    hdt_fake_dataplane_reset();
     hdt_loss_other_worker_is(true, "8");
     hdt_loss_tick();
     cr_expect_eq(job->epoch, 2);
@@ -167,7 +167,7 @@ Test(shrink, a_job_that_cannot_do_without_a_worker_says_so_once_and_waits)
     cr_assert(hdt_loss_answer_released("1"));
     hdt_loss_pass(121000000);
     answer_survey();
-    fake_dataplane_reset();
+    hdt_fake_dataplane_reset();
     planner_answers();
     cr_expect_eq(job->plan.n_ranks, 2);
     msg = event_named("state");

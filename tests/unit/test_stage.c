@@ -53,7 +53,7 @@ static void expect_same(const struct pipeline_conf *conf, const struct pipeline_
 {
     struct pipeline_result got;
 
-    pipeline_run(conf, &got);
+    hdt_pipeline_run(conf, &got);
     for (int i = 0; i < conf->n_steps; i++) {
         cr_expect_eq(memcmp(&got.losses[i], &want->losses[i], sizeof(double)), 0,
                      "%s: loss of step %d is %.17g, not %.17g", what, i, got.losses[i],
@@ -66,7 +66,7 @@ static void expect_same(const struct pipeline_conf *conf, const struct pipeline_
                  what);
     cr_expect_eq(memcmp(got.moments, want->moments, 2 * want->len * sizeof(float)), 0,
                  "%s: moments", what);
-    pipeline_result_release(&got);
+    hdt_pipeline_result_release(&got);
 }
 
 struct cut {
@@ -92,7 +92,7 @@ static void any_cut_check(bool tied)
     struct pipeline_conf conf = conf_of(tied);
     struct pipeline_result want;
 
-    pipeline_run(&conf, &want);
+    hdt_pipeline_run(&conf, &want);
     cr_expect(want.norm > (double)conf.clip_norm, "clipping takes part");
     for (size_t i = 0; i < sizeof(cuts) / sizeof(cuts[0]); i++) {
         conf.n_stages = cuts[i].n_stages;
@@ -102,7 +102,7 @@ static void any_cut_check(bool tied)
         conf.recompute = i % 2 == 1;
         expect_same(&conf, &want, cuts[i].what);
     }
-    pipeline_result_release(&want);
+    hdt_pipeline_result_release(&want);
 }
 
 Test(stage, any_cut_and_thread_count_gives_the_same_bits)
@@ -120,12 +120,12 @@ Test(stage, slots_and_recompute_give_the_same_bits)
     struct pipeline_conf conf = conf_of(false);
     struct pipeline_result want;
 
-    pipeline_run(&conf, &want);
+    hdt_pipeline_run(&conf, &want);
     conf.n_slots = 4;
     expect_same(&conf, &want, "four slots");
     conf.recompute = true;
     expect_same(&conf, &want, "four slots, recompute");
-    pipeline_result_release(&want);
+    hdt_pipeline_result_release(&want);
 }
 
 /* Several chunks of logits: a vocabulary so large that the head works on few rows at a time. */
@@ -144,13 +144,13 @@ Test(stage, head_in_chunks_gives_the_same_bits_on_any_cut)
     conf.units[0] = 3;
     conf.n_micro = 2;
     conf.n_steps = 2;
-    pipeline_run(&conf, &want);
+    hdt_pipeline_run(&conf, &want);
     conf.n_stages = 2;
     conf.units[0] = 2;
     conf.units[1] = 1;
     conf.threads[1] = 3;
     expect_same(&conf, &want, "two stages");
-    pipeline_result_release(&want);
+    hdt_pipeline_result_release(&want);
 }
 
 Test(stage, training_learns)
@@ -159,11 +159,11 @@ Test(stage, training_learns)
     struct pipeline_result result;
 
     conf.n_steps = 60;
-    pipeline_run(&conf, &result);
+    hdt_pipeline_run(&conf, &result);
     cr_expect(fabs(result.losses[0] - log(67)) < 0.3, "first loss %g", result.losses[0]);
     /* The best that is possible is about 1.6: each fourth token is drawn at random. */
     cr_expect(result.losses[59] < 2.4, "last loss %g", result.losses[59]);
-    pipeline_result_release(&result);
+    hdt_pipeline_result_release(&result);
 }
 
 /* ---- One whole stage ------------------------------------------------------------------------- */
@@ -189,7 +189,7 @@ static void whole_open_model(struct whole *w, struct hdt_model_config model, boo
     struct hdt_error err = {0};
 
     batch.model = model;
-    pipeline_tokens(&batch, 0, 0, w->tokens, w->labels);
+    hdt_pipeline_tokens(&batch, 0, 0, w->tokens, w->labels);
     w->n = 120;
     cr_assert_eq(hdt_backend_cpu.device_open(&device_conf, &w->device, &err), HDT_OK);
     cr_assert_eq(hdt_stage_new(&hdt_backend_cpu, w->device, &conf, &w->stage, &err), HDT_OK, "%s",
@@ -292,8 +292,8 @@ Test(stage, labels_below_zero_count_nothing)
     }
     cr_assert_eq(hdt_stage_set_labels(w.stage, 0, w.labels, NULL), HDT_OK);
     some = whole_loss(&w);
-    pipeline_tokens(&(struct pipeline_conf){.model = small_model, .B = 3, .T = 40}, 0, 0, w.tokens,
-                    w.labels);
+    hdt_pipeline_tokens(&(struct pipeline_conf){.model = small_model, .B = 3, .T = 40}, 0, 0,
+                        w.tokens, w.labels);
     for (int i = 50; i < w.n; i++) {
         w.labels[i] = -1;
     }
@@ -522,7 +522,7 @@ Test(stage, held_out_loss_is_the_mean_over_windows)
     int32_t labels[171];
 
     whole_open(&w, true);
-    pipeline_tokens(&batch, 9, 9, stream, labels);
+    hdt_pipeline_tokens(&batch, 9, 9, stream, labels);
     cr_assert_eq(hdt_evaluate(w.stage, stream, 171, &got, NULL), HDT_OK);
     for (int at = 0; at < 170; at += 40) {
         float logits[67];

@@ -25,15 +25,15 @@ static char *dir;
 static void setup(void)
 {
     hdt_log_init("test", HDT_LOG_ERROR);
-    scratch_init();
-    dir = hdt_strdup(scratch_path(""));
+    hdt_scratch_init();
+    dir = hdt_strdup(hdt_scratch_path(""));
     signal(SIGXFSZ, SIG_IGN);
 }
 
 static void teardown(void)
 {
     free(dir);
-    scratch_release();
+    hdt_scratch_release();
 }
 
 TestSuite(store, .init = setup, .fini = teardown, .timeout = 300);
@@ -170,7 +170,7 @@ static void flip_look(size_t i, unsigned bit)
 Test(store, no_bit_that_flips_is_taken_for_a_record)
 {
     uint32_t seed = (uint32_t)time(NULL);
-    const char *path = scratch_path("hdt.db");
+    const char *path = hdt_scratch_path("hdt.db");
     struct hdt_store *store = store_open();
     struct hdt_buf bad = {0};
     int64_t number;
@@ -185,7 +185,7 @@ Test(store, no_bit_that_flips_is_taken_for_a_record)
     cr_assert_eq(hdt_store_next(store, "job", &number, NULL), HDT_OK);
     cr_assert_eq(hdt_store_next(store, "job", &number, NULL), HDT_OK);
     hdt_store_close(store);
-    good = scratch_read(path, &len);
+    good = hdt_scratch_read(path, &len);
     cr_assert(good);
     for (int n = 0; n < 600; n++) {
         size_t i = (size_t)((uint64_t)(seed = seed * 1664525u + 1013904223u) * len >> 32);
@@ -194,8 +194,8 @@ Test(store, no_bit_that_flips_is_taken_for_a_record)
         hdt_buf_clear(&bad);
         hdt_buf_append(&bad, good, len);
         bad.data[i] = (char)(bad.data[i] ^ 1 << bit);
-        unlink(scratch_path("hdt.db-wal"));
-        scratch_write("hdt.db", bad.data, bad.len);
+        unlink(hdt_scratch_path("hdt.db-wal"));
+        hdt_scratch_write("hdt.db", bad.data, bad.len);
         flip_look(i, bit);
     }
     hdt_buf_release(&bad);
@@ -218,7 +218,7 @@ static void expect_lines(const char *want)
     char got[64] = "", *text, *line, *at = NULL;
     size_t len;
 
-    text = scratch_read(scratch_path("audit.jsonl"), &len);
+    text = hdt_scratch_read(hdt_scratch_path("audit.jsonl"), &len);
     cr_assert(text);
     for (line = strtok_r(text, "\n", &at); line; line = strtok_r(NULL, "\n", &at)) {
         json_t *json = json_loads(line, 0, NULL);
@@ -240,7 +240,7 @@ Test(store, audit_lines_are_whole_on_a_full_disk_and_after_it)
 
     cr_assert_eq(hdt_audit_open(dir, &audit, &err), HDT_OK, "%s", err.msg);
     event_write(audit, 1);
-    free(scratch_read(scratch_path("audit.jsonl"), &len));
+    free(hdt_scratch_read(hdt_scratch_path("audit.jsonl"), &len));
     disk_limit(len + 10); /* the next one fits in part */
     event_write(audit, 2);
     event_write(audit, 3);
@@ -260,11 +260,11 @@ Test(store, a_line_that_a_killed_process_left_half_stays_alone)
     size_t len;
     char *text;
 
-    scratch_write("audit.jsonl", half, sizeof(half) - 1);
+    hdt_scratch_write("audit.jsonl", half, sizeof(half) - 1);
     cr_assert_eq(hdt_audit_open(dir, &audit, &err), HDT_OK, "%s", err.msg);
     event_write(audit, 5);
     hdt_audit_close(audit);
-    text = scratch_read(scratch_path("audit.jsonl"), &len);
+    text = hdt_scratch_read(hdt_scratch_path("audit.jsonl"), &len);
     cr_assert(text && len > sizeof(half));
     cr_expect_eq(text[sizeof(half) - 1], '\n');
     cr_expect_eq(text[sizeof(half)], '{');

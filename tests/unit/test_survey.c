@@ -24,17 +24,7 @@ static void session_ends(const char *site)
 /* Time passes for who is away. */
 static void pass(int64_t us)
 {
-    struct hdt_gwworker *worker;
-    struct hdt_gwsite *site;
-
-    LL_FOREACH(hdt_ctl_gw.sites, site)
-    {
-        site->since_us -= us;
-    }
-    LL_FOREACH(hdt_ctl_gw.workers, worker)
-    {
-        worker->since_us -= us;
-    }
+    hdt_ctl_pass(us);
     hdt_survey_tick(&hdt_ctl_gw);
 }
 
@@ -60,7 +50,7 @@ static void probed(const char *site, double bytes_per_s)
 
 static bool answer_links(const char *site, double bytes_per_s)
 {
-    json_t *measure = fake_dataplane_take(site, "links.measure");
+    json_t *measure = hdt_fake_dataplane_take(site, "links.measure");
     json_t *links;
 
     if (!measure) {
@@ -76,19 +66,8 @@ static bool answer_links(const char *site, double bytes_per_s)
 /* As the worker b/w0 (to "b") or a/w0 (to "1"). */
 static bool answer_profile(const char *to)
 {
-    const struct hdt_profile p = {.valid = true,
-                                  .micro_batch = 8,
-                                  .seq_len = 16,
-                                  .embed_fwd_s = 1e-4,
-                                  .embed_bwd_s = 1e-4,
-                                  .block_fwd_s = 1e-3,
-                                  .block_bwd_s = 2e-3,
-                                  .head_fwd_s = 1e-3,
-                                  .head_bwd_s = 1e-3,
-                                  .step_s_per_param = 1e-9,
-                                  .op_overhead_s = 1e-5,
-                                  .cast_bytes_per_s = 1e9};
-    json_t *order = fake_dataplane_take(to, "profile");
+    const struct hdt_profile p = hdt_ctl_profile(1e-3);
+    json_t *order = hdt_fake_dataplane_take(to, "profile");
     json_t *reply;
 
     if (!order) {
@@ -114,7 +93,7 @@ struct answer {
 
 static bool answered(struct answer *answer)
 {
-    json_t *msg = fake_dataplane_take("2", "cluster.is");
+    json_t *msg = hdt_fake_dataplane_take("2", "cluster.is");
     struct hdt_error err = {0};
 
     memset(answer, 0, sizeof(*answer));
@@ -148,9 +127,19 @@ static void expect_whole(void)
     hdt_cluster_release(&answer.cluster);
 }
 
+/* All that was asked for is answered. */
+static void expect_answers(void)
+{
+    probed("b", 1e7);
+    cr_assert(answer_links("b", 1e7));
+    cr_assert(answer_profile("1"));
+    cr_assert(answer_profile("b"));
+    expect_whole();
+}
+
 static void expect_no_answer(void)
 {
-    cr_expect_null(fake_dataplane_take("2", "cluster.is"), "it is waited");
+    cr_expect_null(hdt_fake_dataplane_take("2", "cluster.is"), "it is waited");
 }
 
 static void expect_alone(void)
@@ -173,9 +162,9 @@ Test(survey, a_cluster_is_measured_and_links_stay_known_for_a_while)
     expect_no_answer();
     cr_assert(answer_profile("b"));
     expect_whole();
-    cr_expect_eq(fake_dataplane_n_probes(), 1);
+    cr_expect_eq(hdt_fake_dataplane_n_probes(), 1);
     ask();
-    cr_expect_eq(fake_dataplane_n_probes(), 1, "what was measured a moment ago is known");
+    cr_expect_eq(hdt_fake_dataplane_n_probes(), 1, "what was measured a moment ago is known");
     cr_assert(answer_links("b", 1e7));
     cr_assert(answer_profile("1"));
     cr_assert(answer_profile("b"));
@@ -187,15 +176,11 @@ Test(survey, a_site_that_is_just_dialled_again_is_waited_for)
     session_ends("b");
     ask();
     pass(hdt_ctl_gw.deadlines.reopen_us / 2);
-    cr_expect_eq(fake_dataplane_n_probes(), 0);
+    cr_expect_eq(hdt_fake_dataplane_n_probes(), 0);
     expect_no_answer();
     hdt_ctl_peer_up("b");
-    cr_expect_eq(fake_dataplane_n_probes(), 1);
-    probed("b", 1e7);
-    cr_assert(answer_links("b", 1e7));
-    cr_assert(answer_profile("1"));
-    cr_assert(answer_profile("b"));
-    expect_whole();
+    cr_expect_eq(hdt_fake_dataplane_n_probes(), 1);
+    expect_answers();
 }
 
 Test(survey, a_site_that_stays_away_is_not_waited_for_longer)
@@ -208,7 +193,7 @@ Test(survey, a_site_that_stays_away_is_not_waited_for_longer)
     ask(); /* nor is it at the next time */
     cr_assert(answer_profile("1"));
     expect_alone();
-    cr_expect_eq(fake_dataplane_n_probes(), 0);
+    cr_expect_eq(hdt_fake_dataplane_n_probes(), 0);
 }
 
 Test(survey, another_site_that_asks_for_our_links_waits_with_us)
@@ -218,11 +203,11 @@ Test(survey, another_site_that_asks_for_our_links_waits_with_us)
     hdt_ctl_peer_up("c");
     session_ends("b");
     hdt_ctl_from_peer("c", "c", hdt_ctl_with_id(hdt_msg_new("links.measure", "a", NULL), 5));
-    cr_expect_eq(fake_dataplane_n_probes(), 0);
+    cr_expect_eq(hdt_fake_dataplane_n_probes(), 0);
     hdt_ctl_peer_up("b");
     probed("b", 1e7);
     probed("c", 2e7);
-    links = fake_dataplane_take("c", "links.are");
+    links = hdt_fake_dataplane_take("c", "links.are");
     cr_assert_not_null(links);
     link = json_array_get(json_object_get(hdt_msg_body(links), "links"), 0);
     cr_expect_str_eq(json_string_value(json_object_get(link, "to")), "b");
@@ -236,14 +221,10 @@ Test(survey, a_probe_that_its_session_took_along_is_made_again)
     session_ends("b");
     probed("b", 0); /* as the data plane says then */
     expect_no_answer();
-    cr_expect_eq(fake_dataplane_n_probes(), 1, "nobody is there to probe");
+    cr_expect_eq(hdt_fake_dataplane_n_probes(), 1, "nobody is there to probe");
     hdt_ctl_peer_up("b");
-    cr_expect_eq(fake_dataplane_n_probes(), 2);
-    probed("b", 1e7);
-    cr_assert(answer_links("b", 1e7));
-    cr_assert(answer_profile("1"));
-    cr_assert(answer_profile("b"));
-    expect_whole();
+    cr_expect_eq(hdt_fake_dataplane_n_probes(), 2);
+    expect_answers();
 }
 
 Test(survey, a_link_that_could_not_be_measured_is_measured_at_the_next_time)
@@ -259,12 +240,8 @@ Test(survey, a_link_that_could_not_be_measured_is_measured_at_the_next_time)
     cr_expect_not(hdt_cluster_find_link(&answer.cluster, "a", "b")->up);
     hdt_cluster_release(&answer.cluster);
     ask();
-    cr_expect_eq(fake_dataplane_n_probes(), 2);
-    probed("b", 1e7);
-    cr_assert(answer_links("b", 1e7));
-    cr_assert(answer_profile("1"));
-    cr_assert(answer_profile("b"));
-    expect_whole();
+    cr_expect_eq(hdt_fake_dataplane_n_probes(), 2);
+    expect_answers();
 }
 
 Test(survey, questions_that_a_session_took_along_are_asked_again)
@@ -275,12 +252,12 @@ Test(survey, questions_that_a_session_took_along_are_asked_again)
     cr_assert(answer_profile("1"));
     expect_no_answer();
     hdt_ctl_peer_up("b");
-    json_decref(fake_dataplane_take("b", "links.measure")); /* lost */
+    json_decref(hdt_fake_dataplane_take("b", "links.measure")); /* lost */
     cr_assert(answer_links("b", 1e7));
     cr_assert(answer_profile("b"));
     cr_expect_not(answer_profile("1"), "what is known is not measured again");
     expect_whole();
-    cr_expect_eq(fake_dataplane_n_probes(), 1);
+    cr_expect_eq(hdt_fake_dataplane_n_probes(), 1);
 }
 
 Test(survey, a_profile_that_a_session_took_along_is_asked_for_again)
@@ -289,7 +266,7 @@ Test(survey, a_profile_that_a_session_took_along_is_asked_for_again)
     probed("b", 1e7);
     cr_assert(answer_links("b", 1e7));
     cr_assert(answer_profile("1"));
-    json_decref(fake_dataplane_take("b", "profile")); /* lost */
+    json_decref(hdt_fake_dataplane_take("b", "profile")); /* lost */
     session_ends("b");
     expect_no_answer();
     hdt_ctl_peer_up("b");
@@ -306,7 +283,7 @@ Test(survey, what_is_lost_twice_is_left_out_and_said)
     probed("b", 1e7);
     for (int i = 0; i < 2; i++) {
         cr_assert(answer_links("b", 1e7));
-        json_decref(fake_dataplane_take("b", "profile"));
+        json_decref(hdt_fake_dataplane_take("b", "profile"));
         if (i == 0) {
             cr_assert(answer_profile("1"));
         }
@@ -326,14 +303,10 @@ Test(survey, a_worker_that_has_yet_to_find_its_gateway_is_waited_for)
                       hdt_msg_new("site.info", "a", json_pack("{s:[], s:[]}", "workers", "sites")));
     ask();
     expect_no_answer();
-    cr_expect_eq(fake_dataplane_n_probes(), 0);
+    cr_expect_eq(hdt_fake_dataplane_n_probes(), 0);
     hdt_ctl_peer_up("b"); /* and names it */
     hdt_survey_tick(&hdt_ctl_gw);
-    probed("b", 1e7);
-    cr_assert(answer_links("b", 1e7));
-    cr_assert(answer_profile("1"));
-    cr_assert(answer_profile("b"));
-    expect_whole();
+    expect_answers();
 }
 
 /* Its gateway saw it go. */
@@ -347,22 +320,18 @@ Test(survey, a_worker_that_has_left_is_not_waited_for)
     probed("b", 1e7);
     cr_assert(answer_links("b", 1e7));
     cr_assert(answer_profile("1"));
-    cr_expect_not_null(fake_dataplane_take("2", "cluster.is"));
+    cr_expect_not_null(hdt_fake_dataplane_take("2", "cluster.is"));
 }
 
 Test(survey, links_are_known_of_the_sites_that_they_were_measured_to)
 {
     ask();
-    probed("b", 1e7);
-    cr_assert(answer_links("b", 1e7));
-    cr_assert(answer_profile("1"));
-    cr_assert(answer_profile("b"));
-    expect_whole();
+    expect_answers();
     hdt_ctl_peer_up("c"); /* as many as before, but another one */
     session_ends("b");
     pass(hdt_ctl_gw.deadlines.reopen_us);
     ask();
-    cr_expect_eq(fake_dataplane_n_probes(), 2);
+    cr_expect_eq(hdt_fake_dataplane_n_probes(), 2);
     probed("c", 1e7);
     cr_expect(answer_links("c", 1e7));
 }

@@ -23,8 +23,8 @@ Test(timeline, names_processes_threads_and_ops)
     struct hdt_error err;
     json_t *root, *events;
 
-    scratch_init();
-    path = scratch_path("trace.json");
+    hdt_scratch_init();
+    path = hdt_scratch_path("trace.json");
     cr_assert_eq(hdt_timeline_open(&t, path, &err), HDT_OK);
     hdt_timeline_add_rank(&t, &plan, 0);
     hdt_timeline_add_op(&t, &forward);
@@ -46,7 +46,7 @@ Test(timeline, names_processes_threads_and_ops)
                  json_integer_value(json_object_get(json_array_get(events, 3), "tid")));
     cr_expect_eq(json_integer_value(json_object_get(json_array_get(events, 5), "tid")), 0);
     json_decref(root);
-    scratch_release();
+    hdt_scratch_release();
 }
 
 Test(timeline, refuses_a_folder_that_is_not_there)

@@ -11,7 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
-TestSuite(tokenizer, .init = scratch_init, .fini = scratch_release);
+TestSuite(tokenizer, .init = hdt_scratch_init, .fini = hdt_scratch_release);
 
 static struct hdt_error err;
 
@@ -93,16 +93,16 @@ Test(tokenizer, a_text_file_becomes_a_shard)
     int32_t *back = hdt_calloc(len, sizeof(*back));
     struct hdt_tokenizer tok;
     struct hdt_shard *shard;
-    struct hdt_tokenize_job job = {.text_path = scratch_path("t.txt"),
+    struct hdt_tokenize_job job = {.text_path = hdt_scratch_path("t.txt"),
                                    .begin = begin,
-                                   .shard_path = scratch_path("t.bin"),
+                                   .shard_path = hdt_scratch_path("t.bin"),
                                    .progress = on_progress,
                                    .progress_arg = &total};
 
     for (uint64_t i = 0; i < len; i++) {
         text[i] = (char)(i * i >> 7);
     }
-    scratch_write("t.txt", text, len);
+    hdt_scratch_write("t.txt", text, len);
     cr_assert_eq(hdt_tokenizer_init(&tok, "byte", NULL, &err), HDT_OK);
     cr_assert_eq(hdt_tokenize_file(&tok, &job, &n, &err), HDT_OK, "%s", err.msg);
     cr_expect_eq(n, total);
@@ -116,7 +116,7 @@ Test(tokenizer, a_text_file_becomes_a_shard)
     hdt_shard_close(shard);
     job.begin = len;
     cr_expect_eq(hdt_tokenize_file(&tok, &job, &n, &err), HDT_EINVAL);
-    job.text_path = scratch_path("missing.txt");
+    job.text_path = hdt_scratch_path("missing.txt");
     cr_expect_eq(hdt_tokenize_file(&tok, &job, &n, &err), HDT_ENOENT);
     free(text);
     free(back);

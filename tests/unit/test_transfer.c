@@ -59,7 +59,7 @@ static size_t tensor_len(unsigned k)
 {
     unsigned state = seed + k;
 
-    return k % 10 == 3 ? 0 : k % 10 == 7 ? 1500000 + k : chan_rig_random(&state) % 5000;
+    return k % 10 == 3 ? 0 : k % 10 == 7 ? 1500000 + k : hdt_chan_rig_random(&state) % 5000;
 }
 
 static void tensor_fill(unsigned char *data, unsigned k)
@@ -216,6 +216,7 @@ static void misuse_rank(struct hdt_channel *channel, int rank, int n)
     reduce.codec = "lossless";
     CHAN_CHECK(hdt_allreduce(channel, small, small, 1, &reduce, &error) == HDT_ERR_INVALID);
     CHAN_CHECK(hdt_broadcast(channel, small, 1, 7, NULL) == HDT_ERR_INVALID);
+    CHAN_CHECK(hdt_broadcast(channel, small, (size_t)-1, 0, NULL) == HDT_ERR_INVALID);
     /* A tensor that is too long is that request's error, and the next one is whole. */
     memset(large, 'x', sizeof(large));
     CHAN_CHECK(transfer(out, HDT_SEND, large, sizeof(large), NULL) == HDT_ERR_NONE);
@@ -231,7 +232,7 @@ static void misuse_rank(struct hdt_channel *channel, int rank, int n)
 static void differ_rank(int rank)
 {
     struct hdt_error_info error;
-    struct hdt_channel *channel = chan_rig_channel("differ", 2, rank, &error);
+    struct hdt_channel *channel = hdt_chan_rig_channel("differ", 2, rank, &error);
     struct hdt_request *request;
     struct hdt_flow *flow;
     char byte = 0;
@@ -254,10 +255,45 @@ static void differ_rank(int rank)
     CHAN_CHECK(hdt_channel_close(channel, &error) == HDT_ERR_INVALID);
 }
 
+/* Memory is changed for as long as it is under way, so that it never is what its hash says: the
+ * channel ends at both, with a reason, instead of sending for ever. */
+static void changes_rank(int rank)
+{
+    const size_t bytes = (size_t)8 << 20;
+    struct hdt_error_info error;
+    struct hdt_channel *channel = hdt_chan_rig_channel("changes", 2, rank, &error);
+    struct hdt_request *request;
+    struct hdt_flow *flow;
+    void *memory = NULL;
+    int done = 0;
+
+    CHAN_CHECK(channel && hdt_alloc(channel, bytes, &memory, NULL) == HDT_ERR_NONE);
+    if (!memory) {
+        return;
+    }
+    flow = flow_open(channel, !rank, rank == 0 ? HDT_SEND : HDT_RECEIVE, 0, HDT_TYPE_BYTES, NULL);
+    if (rank == 0) {
+        enum hdt_err code = hdt_isend(flow, memory, bytes, &request, &error);
+
+        for (uint64_t round = 0; code == HDT_ERR_NONE && !done; round++) {
+            for (size_t i = 0; i < bytes; i += 4096) {
+                memcpy((char *)memory + i, &round, sizeof(round));
+            }
+            code = hdt_test(&request, &done, NULL, &error);
+        }
+        CHAN_CHECK(code != HDT_ERR_NONE);
+    } else {
+        CHAN_CHECK(hdt_irecv(flow, memory, bytes, &request, NULL) == HDT_ERR_NONE);
+        CHAN_CHECK(hdt_wait(&request, NULL, &error) != HDT_ERR_NONE);
+    }
+    CHAN_CHECK(strstr(error.message, "damaged") != NULL);
+    CHAN_CHECK(hdt_channel_close(channel, NULL) != HDT_ERR_NONE);
+}
+
 static void count_differs_rank(int rank)
 {
     struct hdt_error_info error;
-    struct hdt_channel *channel = chan_rig_channel("count", 2, rank, &error);
+    struct hdt_channel *channel = hdt_chan_rig_channel("count", 2, rank, &error);
     float x[8] = {0};
 
     CHAN_CHECK(channel != NULL);
@@ -275,7 +311,7 @@ static void count_differs_rank(int rank)
 static void killed_rank(int rank)
 {
     struct hdt_error_info error;
-    struct hdt_channel *channel = chan_rig_channel("killed", 2, rank, &error);
+    struct hdt_channel *channel = hdt_chan_rig_channel("killed", 2, rank, &error);
     float x = 1;
     double begin;
 
@@ -285,13 +321,13 @@ static void killed_rank(int rank)
     }
     CHAN_CHECK(hdt_allreduce(channel, &x, &x, 1, NULL, NULL) == HDT_ERR_NONE);
     if (rank == 1) { /* not before rank 0 has what it is owed */
-        CHAN_CHECK(chan_rig_wait_file("killed", 30));
+        CHAN_CHECK(hdt_chan_rig_wait_file("killed", 30));
         kill(getpid(), SIGKILL);
     }
-    chan_rig_touch("killed");
-    begin = chan_rig_now_s();
+    hdt_chan_rig_touch("killed");
+    begin = hdt_chan_rig_now_s();
     CHAN_CHECK(hdt_allreduce(channel, &x, &x, 1, NULL, &error) == HDT_ERR_WORKER);
-    CHAN_CHECK(chan_rig_now_s() - begin < 20);
+    CHAN_CHECK(hdt_chan_rig_now_s() - begin < 20);
     CHAN_CHECK(strstr(error.message, "rank 1 (b) is lost") != NULL);
     CHAN_CHECK(hdt_barrier(channel, &error) == HDT_ERR_WORKER);
     CHAN_CHECK(hdt_channel_close(channel, NULL) == HDT_ERR_WORKER);
@@ -301,7 +337,7 @@ static void killed_rank(int rank)
 static void leaves_rank(int rank)
 {
     struct hdt_error_info error;
-    struct hdt_channel *channel = chan_rig_channel("leaves", 2, rank, &error);
+    struct hdt_channel *channel = hdt_chan_rig_channel("leaves", 2, rank, &error);
     struct hdt_flow *flow;
     char text[16] = "last words";
     size_t n;
@@ -313,9 +349,9 @@ static void leaves_rank(int rank)
     flow = flow_open(channel, !rank, rank ? HDT_SEND : HDT_RECEIVE, 2, HDT_TYPE_BYTES, NULL);
     if (rank == 1) {
         CHAN_CHECK(transfer(flow, HDT_SEND, text, 10, NULL) == HDT_ERR_NONE);
-        chan_rig_touch("leaving");
+        hdt_chan_rig_touch("leaving");
     } else {
-        CHAN_CHECK(chan_rig_wait_file("leaving", 30));
+        CHAN_CHECK(hdt_chan_rig_wait_file("leaving", 30));
         memset(text, 0, sizeof(text));
         CHAN_CHECK(transfer(flow, HDT_RECEIVE, text, sizeof(text), &n) == HDT_ERR_NONE);
         CHAN_CHECK(n == 10 && strcmp(text, "last words") == 0);
@@ -327,7 +363,7 @@ static void leaves_rank(int rank)
 static void aborts_rank(int rank)
 {
     struct hdt_error_info error;
-    struct hdt_channel *channel = chan_rig_channel("aborts", 2, rank, &error);
+    struct hdt_channel *channel = hdt_chan_rig_channel("aborts", 2, rank, &error);
 
     CHAN_CHECK(channel != NULL);
     if (!channel) {
@@ -348,7 +384,7 @@ static void aborts_rank(int rank)
 
 static enum hdt_err open_with(const struct hdt_channel_conf *conf, struct hdt_error_info *error)
 {
-    struct hdt_ctx *ctx = chan_rig_ctx(0);
+    struct hdt_ctx *ctx = hdt_chan_rig_ctx(0);
     struct hdt_channel *channel;
     enum hdt_err code = hdt_channel_open(ctx, conf, &channel, error);
 
@@ -405,9 +441,9 @@ static void tls_rank(int rank)
     char pem[3][256];
     float *x = calloc(300000, sizeof(*x));
 
-    snprintf(pem[0], sizeof(pem[0]), "%s", chan_rig_pem(role, name, "ca.pem"));
-    snprintf(pem[1], sizeof(pem[1]), "%s", chan_rig_pem(role, name, "cert.pem"));
-    snprintf(pem[2], sizeof(pem[2]), "%s", chan_rig_pem(role, name, "key.pem"));
+    snprintf(pem[0], sizeof(pem[0]), "%s", hdt_chan_rig_pem(role, name, "ca.pem"));
+    snprintf(pem[1], sizeof(pem[1]), "%s", hdt_chan_rig_pem(role, name, "cert.pem"));
+    snprintf(pem[2], sizeof(pem[2]), "%s", hdt_chan_rig_pem(role, name, "key.pem"));
     options.ca = pem[0];
     options.cert = pem[1];
     options.key = pem[2];
@@ -415,7 +451,7 @@ static void tls_rank(int rank)
     conf.members = members;
     conf.n_members = 2;
     conf.window_bytes = (size_t)4 << 20;
-    if (hdt_open(chan_rig_address(rank, true), &options, &ctx, &error) != HDT_ERR_NONE ||
+    if (hdt_open(hdt_chan_rig_address(rank, true), &options, &ctx, &error) != HDT_ERR_NONE ||
         hdt_channel_open(ctx, &conf, &channel, &error) != HDT_ERR_NONE) {
         printf("%s\n", error.message);
         CHAN_CHECK(!"not joined");
@@ -436,10 +472,10 @@ static void run_pair(void (*run)(int), int expect_kill)
     pid_t pids[2];
 
     for (int i = 0; i < 2; i++) {
-        pids[i] = chan_rig_fork(run, i);
+        pids[i] = hdt_chan_rig_fork(run, i);
     }
     for (int i = 0; i < 2; i++) {
-        const int ended = chan_rig_join(pids[i], 90);
+        const int ended = hdt_chan_rig_join(pids[i], 90);
 
         CHAN_CHECK(ended == !(expect_kill && i == 1));
     }
@@ -447,19 +483,20 @@ static void run_pair(void (*run)(int), int expect_kill)
 
 int main(void)
 {
-    seed = chan_rig_seed();
-    chan_rig_open();
-    chan_rig_start(2, "20s");
-    chan_rig_run("bytes", 2, 60, bytes_rank);
-    chan_rig_run("codecs", 2, 60, codecs_rank);
-    chan_rig_run("misuse", 2, 60, misuse_rank);
+    seed = hdt_chan_rig_seed();
+    hdt_chan_rig_open();
+    hdt_chan_rig_start(2, "20s");
+    hdt_chan_rig_run("bytes", 2, 60, bytes_rank);
+    hdt_chan_rig_run("codecs", 2, 60, codecs_rank);
+    hdt_chan_rig_run("misuse", 2, 60, misuse_rank);
     run_pair(differ_rank, 0);
     run_pair(count_differs_rank, 0);
+    run_pair(changes_rank, 0);
     run_pair(killed_rank, 1);
     run_pair(leaves_rank, 0);
     run_pair(aborts_rank, 0);
-    CHAN_CHECK(chan_rig_join(chan_rig_fork(joining_rank, 0), 60));
+    CHAN_CHECK(hdt_chan_rig_join(hdt_chan_rig_fork(joining_rank, 0), 60));
     run_pair(tls_rank, 0);
-    chan_rig_close();
-    return chan_rig_n_failed > 0;
+    hdt_chan_rig_close();
+    return hdt_chan_rig_n_failed > 0;
 }
