@@ -250,6 +250,18 @@ static void conn_await_rate(struct hdt_conn *conn, int64_t now_us)
     }
 }
 
+/* Before what is queued, but not before the hello or welcome, which is the first record. */
+static bool conn_is_urgent(const struct hdt_conn *conn, const struct hdt_out *out)
+{
+    struct hdt_stream_stats stats;
+
+    if (out->rec.frame.kind != HDT_FRAME_PING && out->rec.frame.kind != HDT_FRAME_PONG) {
+        return false;
+    }
+    hdt_stream_stats(conn->stream, &stats);
+    return stats.sent_records > 0;
+}
+
 void hdt_conn_pump(struct hdt_conn *conn)
 {
     const int64_t now_us = hdt_clock_now_us();
@@ -260,7 +272,6 @@ void hdt_conn_pump(struct hdt_conn *conn)
     for (;;) {
         const size_t queued_bytes = hdt_stream_queued_bytes(conn->stream);
         struct hdt_out *out;
-        bool is_urgent;
 
         hdt_dp_lock(conn->dp);
         out = conn_next_out(conn, queued_bytes, now_us);
@@ -269,8 +280,7 @@ void hdt_conn_pump(struct hdt_conn *conn)
             conn_await_rate(conn, now_us);
             return;
         }
-        is_urgent = out->rec.frame.kind == HDT_FRAME_PING || out->rec.frame.kind == HDT_FRAME_PONG;
-        hdt_stream_send(conn->stream, &out->rec, is_urgent);
+        hdt_stream_send(conn->stream, &out->rec, conn_is_urgent(conn, out));
     }
 }
 
@@ -530,9 +540,13 @@ static void conn_recheck(struct hdt_conn *conn)
 void hdt_conn_serve(struct hdt_conn *conn)
 {
     bool close_requested, resume, recheck, is_gone;
+    unsigned congestion;
+    double pace;
 
     hdt_dp_lock(conn->dp);
     conn->dirty = false;
+    pace = conn->pace;
+    congestion = conn->congestion;
     is_gone = conn->is_gone;
     close_requested = conn->close_requested;
     resume = conn->resume_requested;
@@ -559,6 +573,12 @@ void hdt_conn_serve(struct hdt_conn *conn)
     }
     if (recheck) {
         conn_recheck(conn);
+    }
+    if (congestion != conn->congestion_set) {
+        hdt_session_set_congestion(conn);
+    }
+    if (pace != conn->pace_set) {
+        hdt_session_set_pace(conn, pace);
     }
     if (resume) {
         hdt_stream_resume(conn->stream);

@@ -6,6 +6,7 @@
 #include "src/base/clock.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -99,7 +100,7 @@ static enum hdt_status dataplane_check_conf(const struct hdt_dataplane_conf *con
             "%u up to %u",
             (unsigned long long)conf->chunk_bytes, HDT_FRAME_GRANULE, HDT_DP_CHUNK_MAX);
     }
-    if (conf->n_streams < 1 || conf->n_streams > HDT_DP_STREAMS_MAX || conf->n_io_threads < 1 ||
+    if (conf->n_streams < 0 || conf->n_streams > HDT_DP_STREAMS_MAX || conf->n_io_threads < 1 ||
         conf->n_codec_threads < 1) {
         return hdt_error_set(err, HDT_EINVAL,
                              "cannot open the data plane: %d streams, %d I/O threads, %d codec "
@@ -107,6 +108,19 @@ static enum hdt_status dataplane_check_conf(const struct hdt_dataplane_conf *con
                              conf->n_streams, conf->n_io_threads, conf->n_codec_threads);
     }
     return HDT_OK;
+}
+
+/* Without the file (another system) there is the default alone. */
+static void dataplane_read_offered(struct hdt_dataplane *dp)
+{
+    FILE *file = fopen("/proc/sys/net/ipv4/tcp_available_congestion_control", "re");
+
+    if (file != NULL) {
+        if (fgets(dp->congestion_offered, sizeof(dp->congestion_offered), file) == NULL) {
+            dp->congestion_offered[0] = '\0';
+        }
+        fclose(file);
+    }
 }
 
 enum hdt_status hdt_dataplane_open(const struct hdt_dataplane_conf *conf,
@@ -125,6 +139,7 @@ enum hdt_status hdt_dataplane_open(const struct hdt_dataplane_conf *conf,
     pthread_mutex_init(&dp->lock, NULL);
     pthread_cond_init(&dp->work, NULL);
     dp->rate_us = hdt_clock_now_us();
+    dataplane_read_offered(dp);
     dp->tx_buf_cap = hdt_codecpool_bound(conf->chunk_bytes);
     if (getrandom(&dp->rng, sizeof(dp->rng), 0) != (ssize_t)sizeof(dp->rng)) {
         dp->rng = (uint64_t)hdt_clock_now_ns() ^ conf->instance;
@@ -272,7 +287,7 @@ void hdt_dataplane_break_stream(struct hdt_dataplane *dp, const char *site, unsi
     peer = hdt_peer_find(dp, site);
     if (peer != NULL && peer->session != NULL) {
         const struct hdt_session *session = peer->session;
-        struct hdt_conn *conn = session->conns[1 + n % session->n_streams];
+        struct hdt_conn *conn = session->conns[1 + n % session->n_open];
 
         if (conn != NULL && conn->state == HDT_CONN_UP) {
             hdt_conn_close(conn, &why);

@@ -21,6 +21,8 @@
  */
 #include "gateway/dataplane.h"
 #include "gateway/linkinfo.h"
+#include "gateway/pacer.h"
+#include "gateway/tuner.h"
 #include "src/base/log.h"
 #include "src/core/msg.h"
 #include "src/net/addr.h"
@@ -33,16 +35,21 @@
 #include <uthash.h>
 #include <utlist.h>
 
-#define HDT_DP_CHUNK_MAX      (8u << 20) /* of the setting, and of what a peer may announce */
-#define HDT_DP_GRANULES_MAX   (HDT_DP_CHUNK_MAX / HDT_FRAME_GRANULE)
-#define HDT_DP_STREAMS_MAX    64
-#define HDT_DP_SMALL_RECORDS  64           /* records without memory of their own, a connection */
-#define HDT_DP_RX_JOBS        3            /* receiving, waiting, decoding: one each */
-#define HDT_DP_MSG_BACKLOG    (32u << 20)  /* control messages that wait on one connection */
-#define HDT_DP_EVENT_BACKLOG  (32u << 20)  /* messages that wait for the main thread */
-#define HDT_DP_HELLO_MAX      (64u << 10)  /* a message before the hello was accepted */
-#define HDT_DP_LOW_WATER      (256u << 10) /* bytes queued in a stream below which it takes more */
-#define HDT_DP_NOTSENT_LOWAT  (256 * 1024) /* bytes that a bulk socket takes ahead of its window */
+#define HDT_DP_CHUNK_MAX     (8u << 20) /* of the setting, and of what a peer may announce */
+#define HDT_DP_GRANULES_MAX  (HDT_DP_CHUNK_MAX / HDT_FRAME_GRANULE)
+#define HDT_DP_STREAMS_MAX   64
+#define HDT_DP_SMALL_RECORDS 64           /* records without memory of their own, a connection */
+#define HDT_DP_RX_JOBS       3            /* receiving, waiting, decoding: one each */
+#define HDT_DP_MSG_BACKLOG   (32u << 20)  /* control messages that wait on one connection */
+#define HDT_DP_EVENT_BACKLOG (32u << 20)  /* messages that wait for the main thread */
+#define HDT_DP_HELLO_MAX     (64u << 10)  /* a message before the hello was accepted */
+#define HDT_DP_LOW_WATER     (256u << 10) /* bytes queued in a stream below which it takes more */
+#define HDT_DP_NOTSENT_LOWAT (256 * 1024) /* bytes that a bulk socket takes ahead of its window */
+#define HDT_DP_FEATURE_STREAMS                                                                     \
+ "streams" /* of a hello: says on how many streams it sends, and hears it */
+#define HDT_DP_URGENT_US      (10 * HDT_US_PER_S) /* a class counts as in use since its last chunk */
+#define HDT_DP_URGENT_BUFS    2                   /* chunks that less urgent classes leave to it */
+#define HDT_DP_PACE_MIN       125e3 /* bytes a second: slower than this, bulk is not held back */
 #define HDT_DP_TICK_US        (100 * HDT_US_PER_MS)
 #define HDT_DP_BACKOFF_MIN_US (100 * HDT_US_PER_MS)
 #define HDT_DP_REPORTS_PER_S  16
@@ -89,6 +96,12 @@ struct hdt_tx_chunk {
     bool use_codec;
     uint8_t *buf; /* tx_buf_cap bytes: room for the encoded form of the longest chunk */
     struct hdt_tx_chunk *next;
+};
+
+struct hdt_tx_block {
+    struct hdt_tx_block *next;
+    uint8_t *bytes;
+    struct hdt_tx_chunk chunks[];
 };
 
 struct hdt_tx_list {
@@ -285,7 +298,12 @@ struct hdt_conn {
     uint64_t session_id;         /* dialled: of the hello */
     unsigned index;              /* 0: control */
     bool hungry;                 /* took all chunks that were ready */
-    int64_t rate_wait_us;        /* the rate cap holds it back for so long */
+    bool is_full;                /* has all that it should hold */
+    uint64_t window_from_bytes;          /* tcp.delivered_bytes when the pacer's window began */
+    unsigned congestion, congestion_set; /* as in the tuner's list; the latter as pace_set */
+    double pace;                         /* bytes a second that its socket is held to; 0: none */
+    double pace_set;      /* owned by the I/O thread: what the kernel was told last */
+    int64_t rate_wait_us; /* the rate cap holds it back for so long */
     struct hdt_rx_job rx[HDT_DP_RX_JOBS];
     uint8_t *rx_memory;
 
@@ -301,7 +319,12 @@ struct hdt_session {
     struct hdt_peer *peer;
     uint64_t id, peer_instance;
     bool dialled_by_us;
-    unsigned n_streams;
+    unsigned n_streams;      /* at most */
+    unsigned n_peer, n_open; /* that the peer sends on; that are to be there for both */
+    unsigned n_told;         /* that we send on, as the peer was told */
+    bool peer_tunes;         /* it says so, and understands it */
+    int64_t n_open_us;       /* since when n_open is what it is */
+    int64_t window_busy_us, window_starved_us, window_here_us; /* sums when the window began */
     uint32_t peer_chunk_bytes;
     struct hdt_addr addr; /* dialled by us: where */
     struct hdt_conn *conns[HDT_DP_STREAMS_MAX + 1];
@@ -359,10 +382,23 @@ struct hdt_peer {
 
     struct hdt_flow_end *dirty; /* flows with something for stream 0 */
     struct hdt_src_frame *queue[HDT_PRIO_COUNT];
-    struct hdt_tx_chunk *tx_free, *tx_all; /* tx_all: the array of n_tx */
+    struct hdt_tx_chunk *tx_free;
+    struct hdt_tx_block *tx_blocks; /* their memory, more when there are more streams */
     unsigned n_tx;
     struct hdt_tx_list ready[HDT_PRIO_COUNT];
     unsigned n_ready;
+
+    unsigned n_tx_free;
+    int64_t class_us[HDT_PRIO_COUNT]; /* a chunk of this class was cut last; 0: none was */
+
+    struct hdt_pacer pacer;
+    int64_t pace_window_us;         /* began; 0: none runs */
+    unsigned n_looks, n_idle_looks; /* at streams in this window; that had been short of work */
+
+    struct hdt_tuner tuner;
+    bool has_tuner;           /* since the first bulk stream */
+    unsigned n_buffer_bound;  /* loaded windows in a row in which buffers were the limit */
+    struct hdt_error buffers; /* says which, and what to do; msg "": they are not */
 
     int64_t rtt_us, min_rtt_us, clock_skew_us;
     int64_t last_rtts_us[HDT_DP_RTTS]; /* newest first; 0: none yet */
@@ -440,6 +476,7 @@ struct hdt_dataplane {
     size_t memory_used, tx_buf_cap;
     double rate_tokens; /* bytes that may be sent now */
     int64_t rate_us;
+    char congestion_offered[256]; /* by the kernel, as it says */
     uint64_t rng;
     int64_t report_window_us; /* strangers are told of HDT_DP_REPORTS_PER_S times at most */
     unsigned n_reports;       /* in this window */
@@ -615,52 +652,6 @@ enum hdt_status hdt_handshake_check(const struct hdt_dataplane *dp, const json_t
 /* L: a refusal for the main thread, once per cause and peer. */
 void hdt_handshake_report(struct hdt_conn *conn, const struct hdt_error *why);
 
-/* ---- peer.c, session.c and session_watch.c ---- */
-
-/* L */
-struct hdt_peer *hdt_peer_get(struct hdt_dataplane *dp, const char *site);
-struct hdt_peer *hdt_peer_find(struct hdt_dataplane *dp, const char *site);
-/* L: end all sessions. */
-void hdt_peers_close(struct hdt_dataplane *dp);
-void hdt_peers_free(struct hdt_dataplane *dp);
-/* L: the flow has something for stream 0 of its peer. */
-void hdt_peer_mark(struct hdt_flow_end *flow);
-/* Dial what is due; on the first I/O thread, without the lock. */
-void hdt_peers_tick(struct hdt_dataplane *dp, int64_t now_us);
-/* L: the dial of stream 0 failed. */
-void hdt_peer_dial_failed(struct hdt_peer *peer, struct hdt_conn *conn,
-                          const struct hdt_error *why);
-/* From the resolver; addr NULL: *err says why. */
-void hdt_peer_resolved(struct hdt_dataplane *dp, const char *site, const char *address,
-                       const struct hdt_addr *addr, const struct hdt_error *err);
-
-/* L: stream 0 is accepted by both sides; `hello` is what the peer said. */
-enum hdt_status hdt_session_open(struct hdt_conn *conn, uint64_t id, uint64_t peer_instance,
-                                 const json_t *hello, struct hdt_error *err);
-/* L: bulk stream `index` is accepted by both sides. */
-enum hdt_status hdt_session_attach(struct hdt_session *session, struct hdt_conn *conn,
-                                   unsigned index, struct hdt_error *err);
-/* L: end it; what flows is kept and goes out again on the next one. */
-void hdt_session_close(struct hdt_session *session, const struct hdt_error *why);
-/* L: a connection of it is gone. */
-void hdt_session_detach(struct hdt_session *session, struct hdt_conn *conn,
-                        const struct hdt_error *why);
-struct hdt_session *hdt_session_ref(struct hdt_session *session);
-void hdt_session_unref(struct hdt_session *session);
-/* L: microseconds since the last byte from the peer. */
-int64_t hdt_session_silent_us(const struct hdt_session *session, int64_t now_us);
-/* L: it is heard, and no stream of it waits for the end of a cut. */
-bool hdt_session_is_sound(const struct hdt_session *session, int64_t now_us);
-/* L: it is silent, and the peer should be dialled beside it. */
-bool hdt_session_wants_another(const struct hdt_session *session, int64_t now_us);
-/* L: dial the bulk streams that are not there, when we dialled the session. */
-void hdt_session_dial_streams(struct hdt_session *session, int64_t now_us);
-/* L: liveness, stalled streams, streams to dial, goodput. */
-void hdt_session_tick(struct hdt_session *session, int64_t now_us);
-void hdt_session_pong(struct hdt_conn *conn, const struct hdt_frame *frame, int64_t now_us);
-/* L: give the socket options of its place (bulk: short unsent queue). */
-void hdt_session_socket_options(struct hdt_dataplane *dp, int fd, bool is_bulk);
-
 /* ---- resolver.c: DNS may block, so it has a thread; called without the lock ---- */
 
 enum hdt_status hdt_resolver_start(struct hdt_dataplane *dp, struct hdt_resolver **resolver,
@@ -730,7 +721,8 @@ void hdt_dst_activate(struct hdt_flow_end *flow);
 
 /* ---- txqueue.c; all L ---- */
 
-enum hdt_status hdt_txq_alloc(struct hdt_peer *peer, struct hdt_error *err);
+/* Chunk buffers for so many streams; there may be some. */
+enum hdt_status hdt_txq_alloc(struct hdt_peer *peer, unsigned n_streams, struct hdt_error *err);
 void hdt_txq_free(struct hdt_peer *peer);
 /* Queue a frame that has chunks to send (no effect when it is queued); front: before others. */
 void hdt_txq_push(struct hdt_src_frame *frame, bool front);
@@ -741,6 +733,10 @@ struct hdt_tx_chunk *hdt_txq_take(struct hdt_dataplane *dp);
 void hdt_txq_ready(struct hdt_tx_chunk *chunk);
 /* Next chunk for a stream, or NULL (then the stream is hungry). */
 struct hdt_tx_chunk *hdt_txq_pull(struct hdt_conn *conn, int64_t now_us);
+/* The most urgent class that is in use, when less urgent ones are, too; else HDT_PRIO_COUNT. */
+int hdt_txq_urgent_class(const struct hdt_peer *peer, int64_t now_us);
+/* The stream that is kept for it, NULL: none is. */
+struct hdt_conn *hdt_txq_urgent_conn(const struct hdt_peer *peer, int64_t now_us);
 void hdt_txq_sent(struct hdt_tx_chunk *chunk, bool ok);
 void hdt_txq_wake(struct hdt_peer *peer);
 /* The rate cap: 0 when bytes may leave now, else microseconds to wait. */
@@ -788,5 +784,7 @@ bool hdt_probe_msg(struct hdt_peer *peer, const json_t *msg);
 void hdt_probe_tick(struct hdt_peer *peer, int64_t now_us);
 /* The peer's session is over; after its event. */
 void hdt_probe_session_lost(struct hdt_peer *peer);
+
+#include "gateway/dpsession.h" /* peers and their sessions */
 
 #endif /* HDT_GATEWAY_DP_H */

@@ -4,6 +4,7 @@
 #include "gateway/dp.h"
 #include "src/base/clock.h"
 
+#include <stdio.h>
 #include <string.h>
 
 /* Snapshots of counters for the main thread. */
@@ -69,6 +70,14 @@ static void dpstats_fill_peer(const struct hdt_peer *peer, int64_t now_us,
     stats->goodput_bytes_per_s = peer->goodput_bytes_per_s;
     stats->loaded_us = peer->loaded_us != 0 ? now_us - peer->loaded_us : -1;
     stats->queued_bytes = dpstats_queued_bytes(peer);
+    stats->pace_bytes_per_s = peer->pacer.rate;
+    if (session != NULL && peer->has_tuner) {
+        stats->n_streams_used = hdt_session_n_used(session);
+        hdt_tuner_why_streams(&peer->tuner, stats->why_streams);
+        hdt_tuner_why_congestion(&peer->tuner, stats->why_congestion);
+        snprintf(stats->buffers, sizeof(stats->buffers), "%.191s", peer->buffers.msg);
+        snprintf(stats->buffers_hint, sizeof(stats->buffers_hint), "%.191s", peer->buffers.hint);
+    }
     DL_FOREACH(peer->dp->conns, conn)
     {
         if (conn->kind == HDT_CONN_WAN && conn->peer == peer && !conn->is_gone) {

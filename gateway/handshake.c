@@ -75,10 +75,11 @@ static json_t *handshake_stream_body(const struct hdt_conn *conn, uint64_t sessi
     json_object_set_new(body, "session", hdt_msg_u64_hex(session));
     json_object_set_new(body, "stream", json_integer(index));
     if (index == 0) {
-        json_object_set_new(body, "streams", json_integer(n_streams));
+        json_object_set_new(body, "streams",
+                            json_integer(n_streams != 0 ? n_streams : HDT_DP_STREAMS_MAX));
         json_object_set_new(body, "chunk", json_integer((json_int_t)dp->conf.chunk_bytes));
         json_object_set_new(body, "advertise", json_string(dp->conf.advertise));
-        json_object_set_new(body, "features", json_array());
+        json_object_set_new(body, "features", json_pack("[s]", HDT_DP_FEATURE_STREAMS));
         json_object_set_new(body, "dtypes", handshake_names_of_dtypes());
         json_object_set_new(body, "codecs", handshake_names_of_codecs());
     }

@@ -112,6 +112,12 @@ static json_t *facts_json(struct hdt_gateway *gw, const struct hdt_peer_stats *p
                       "kernel", kernel_json(), "codecs", codecs_json(gw), "cores",
                       hdt_cgroup_cores(&cgroup), "engine", dp.engine);
     json_object_set_new(facts, "streams", json_integer(peer->n_streams));
+    json_object_set_new(facts, "streams_used", json_integer(peer->n_streams_used));
+    json_object_set_new(facts, "why_streams", json_string(peer->why_streams));
+    json_object_set_new(facts, "why_congestion", json_string(peer->why_congestion));
+    json_object_set_new(facts, "buffers", json_string(peer->buffers));
+    json_object_set_new(facts, "buffers_hint", json_string(peer->buffers_hint));
+    json_object_set_new(facts, "pace_bits_per_s", json_real(8 * peer->pace_bytes_per_s));
     json_object_set_new(facts, "rtt_ms", json_real((double)peer->rtt_us / 1e3));
     json_object_set_new(facts, "min_rtt_ms", json_real((double)peer->min_rtt_us / 1e3));
     json_object_set_new(facts, "goodput_bits_per_s", json_real(8 * peer->goodput_bytes_per_s));

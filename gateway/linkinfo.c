@@ -43,7 +43,8 @@
 #define LINKINFO_LOAD_PART 0.5
 
 /* Fields that the running kernel may not have stay 0. */
-static void linkinfo_from_kernel(const struct tcp_info *info, struct hdt_tcp_stats *tcp)
+static void linkinfo_from_kernel(const struct tcp_info *info, const struct hdt_tcp_stats *before,
+                                 struct hdt_tcp_stats *tcp)
 {
     tcp->rtt_us = info->tcpi_rtt;
     tcp->min_rtt_us = info->tcpi_min_rtt == UINT32_MAX ? 0 : info->tcpi_min_rtt;
@@ -51,6 +52,11 @@ static void linkinfo_from_kernel(const struct tcp_info *info, struct hdt_tcp_sta
     tcp->sent_bytes = info->tcpi_bytes_sent;
     tcp->resent_bytes = info->tcpi_bytes_retrans;
     tcp->acked_bytes = info->tcpi_bytes_acked;
+    tcp->delivered_bytes =
+        before->delivered_bytes +
+        (uint64_t)(info->tcpi_delivered - before->delivered_segments) * info->tcpi_snd_mss;
+    tcp->delivered_segments = info->tcpi_delivered;
+    tcp->is_idle = info->tcpi_delivery_rate_app_limited;
     tcp->busy_us = (int64_t)info->tcpi_busy_time;
     tcp->rwnd_limited_us = (int64_t)info->tcpi_rwnd_limited;
     tcp->sndbuf_limited_us = (int64_t)info->tcpi_sndbuf_limited;
@@ -70,8 +76,9 @@ bool hdt_linkinfo_read(const struct hdt_conn *conn, struct hdt_tcp_stats *tcp)
 {
     struct tcp_info info = {0};
     socklen_t len = sizeof(info), name_len = sizeof(tcp->congestion), buffer_len = sizeof(int);
-    const int fd =
-        conn->kind == HDT_CONN_WAN && conn->stream != NULL ? hdt_stream_fd(conn->stream) : -1;
+    const bool may_be = conn->kind == HDT_CONN_WAN && conn->index > 0 && conn->stream != NULL &&
+                        conn->dp->conf.stepped == NULL;
+    const int fd = may_be ? hdt_stream_fd(conn->stream) : -1;
     int buffer = 0;
 
     memset(tcp, 0, sizeof(*tcp));
@@ -79,7 +86,7 @@ bool hdt_linkinfo_read(const struct hdt_conn *conn, struct hdt_tcp_stats *tcp)
         (info.tcpi_state != LINKINFO_ESTABLISHED && info.tcpi_state != LINKINFO_CLOSE_WAIT)) {
         return false;
     }
-    linkinfo_from_kernel(&info, tcp);
+    linkinfo_from_kernel(&info, &conn->link.tcp, tcp);
     if (getsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, tcp->congestion, &name_len) != 0) {
         tcp->congestion[0] = '\0';
     }

@@ -4,8 +4,8 @@
 
 /*
  * What the kernel knows of the bulk streams to a peer, and what their time goes for. Inside of the
- * data plane, like dp.h: "L:" is called with its lock held. Nothing is decided by these figures:
- * they are for people.
+ * data plane, like dp.h: "L:" is called with its lock held. Pacer and tuner go by the figures of
+ * the streams; sums and shares are for people.
  */
 #include "gateway/dataplane.h"
 

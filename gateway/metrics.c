@@ -289,6 +289,8 @@ PEER_VALUE(value_queued, peer->queued_bytes)
 PEER_VALUE(value_sessions, peer->n_sessions)
 PEER_VALUE(value_losses, peer->n_stream_losses)
 PEER_VALUE(value_streams, peer->n_streams)
+PEER_VALUE(value_streams_used, peer->n_streams_used)
+PEER_VALUE(value_pace, peer->pace_bytes_per_s)
 
 static const struct peer_metric peer_metrics[] = {
     {"hdt_peer_suspect", "gauge", "1 while no byte has come from the peer for four heartbeats.",
@@ -313,6 +315,10 @@ static const struct peer_metric peer_metrics[] = {
     {"hdt_peer_duplicate_chunks_total", "counter", "Chunks received twice and dropped.", value_dup},
     {"hdt_peer_goodput_bytes_per_second", "gauge", "Last measured under load; 0: not yet.",
      value_goodput},
+    {"hdt_peer_streams_used", "gauge", "Bulk streams that this site sends over.",
+     value_streams_used},
+    {"hdt_peer_pace_bytes_per_second", "gauge",
+     "What bulk is held to beside something urgent; 0: to nothing.", value_pace},
     {"hdt_peer_queued_bytes", "gauge", "Bytes that wait for this peer.", value_queued},
     {"hdt_peer_sessions_total", "counter", "Sessions with this peer.", value_sessions},
     {"hdt_peer_stream_losses_total", "counter", "Streams lost.", value_losses},

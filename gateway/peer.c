@@ -36,6 +36,7 @@ struct hdt_peer *hdt_peer_get(struct hdt_dataplane *dp, const char *site)
     peer = hdt_calloc(1, sizeof(*peer));
     peer->dp = dp;
     snprintf(peer->site, sizeof(peer->site), "%s", site);
+    hdt_pacer_init(&peer->pacer, HDT_DP_PACE_MIN);
     peer->backoff_us = HDT_DP_BACKOFF_MIN_US;
     HASH_ADD_STR(dp->peers, site, peer);
     return peer;

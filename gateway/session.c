@@ -50,7 +50,7 @@ void hdt_session_socket_options(struct hdt_dataplane *dp, int fd, bool is_bulk)
     const int lowat = HDT_DP_NOTSENT_LOWAT;
 
     socket_user_timeout(fd, dp->conf.deadlines.session_dead_us);
-    if (dp->conf.congestion[0] != '\0' &&
+    if (dp->conf.congestion[0] != '\0' && strcmp(dp->conf.congestion, "auto") != 0 &&
         setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, dp->conf.congestion,
                    (socklen_t)strlen(dp->conf.congestion)) != 0) {
         hdt_log_warn_limited(60, "cannot use TCP congestion control '%s': %s", dp->conf.congestion,
@@ -82,6 +82,27 @@ static void session_settle(struct hdt_session *session, const struct hdt_datapla
     }
 }
 
+/* As many as are configured; where their number is to be found, as many as the tuner begins with.
+ */
+static unsigned session_first_streams(const struct hdt_dataplane *dp)
+{
+    return dp->conf.n_streams != 0 ? (unsigned)dp->conf.n_streams : HDT_TUNER_FIRST_STREAMS;
+}
+
+static bool session_has_feature(const json_t *hello, const char *name)
+{
+    const json_t *item;
+    size_t i;
+
+    json_array_foreach(json_object_get(hello, "features"), i, item)
+    {
+        if (json_is_string(item) && strcmp(json_string_value(item), name) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
 static struct hdt_session *session_new(struct hdt_conn *conn, uint64_t id, uint64_t peer_instance,
                                        const json_t *hello)
 {
@@ -99,8 +120,10 @@ static struct hdt_session *session_new(struct hdt_conn *conn, uint64_t id, uint6
     session_settle(session, conn->dp, hello);
     if (conn->dialled) {
         session->addr = conn->addr;
-        session->n_streams = (unsigned)conn->dp->conf.n_streams;
+        session->n_streams =
+            conn->dp->conf.n_streams != 0 ? (unsigned)conn->dp->conf.n_streams : HDT_DP_STREAMS_MAX;
     }
+    session->peer_tunes = session_has_feature(hello, HDT_DP_FEATURE_STREAMS);
     return session;
 }
 
@@ -128,7 +151,7 @@ enum hdt_status hdt_session_open(struct hdt_conn *conn, uint64_t id, uint64_t pe
     struct hdt_peer *peer = conn->peer;
     struct hdt_session *session;
 
-    HDT_TRY(hdt_txq_alloc(peer, err));
+    HDT_TRY(hdt_txq_alloc(peer, session_first_streams(conn->dp), err));
     if (peer->session != NULL) {
         struct hdt_error why;
 
@@ -158,7 +181,13 @@ enum hdt_status hdt_session_open(struct hdt_conn *conn, uint64_t id, uint64_t pe
     if (conn->stream != NULL) {
         socket_user_timeout(hdt_stream_fd(conn->stream), session->deadlines.session_dead_us);
     }
-    hdt_session_dial_streams(session, session->began_us);
+    if (peer->has_tuner) {
+        hdt_tuner_restart(&peer->tuner);
+    }
+    session->n_open = hdt_session_n_used(session);
+    if (conn->dialled) {
+        hdt_session_want_streams(session, session->began_us); /* else after the welcome */
+    }
     hdt_flow_ends_resync(peer);
     hdt_dpevent_peer_up(conn->dp, peer->site, hello);
     HDT_RECORD(HDT_REC_STREAM, .text = {"session up", peer->site});
@@ -221,6 +250,7 @@ enum hdt_status hdt_session_attach(struct hdt_session *session, struct hdt_conn 
     }
     session->conns[index] = conn;
     session->backoff_us[index] = 0;
+    hdt_session_tune_begin(session, conn);
     HDT_RECORD(HDT_REC_STREAM, .n = {index}, .text = {"up", session->peer->site});
     hdt_txq_wake(session->peer);
     hdt_codecpool_wake(conn->dp);
@@ -268,7 +298,7 @@ void hdt_session_detach(struct hdt_session *session, struct hdt_conn *conn,
         }
         return;
     }
-    if (conn->state == HDT_CONN_UP && peer->session == session) {
+    if (conn->state == HDT_CONN_UP && peer->session == session && conn->index <= session->n_open) {
         peer->total.n_stream_losses++;
         HDT_RECORD(HDT_REC_STREAM, .n = {conn->index}, .text = {"lost", peer->site, why->msg});
         hdt_log_debug("stream %u to site %s is lost: %s", conn->index, peer->site, why->msg);

@@ -134,7 +134,7 @@ void hdt_session_dial_streams(struct hdt_session *session, int64_t now_us)
     if (!session->dialled_by_us || dp->stopping) {
         return;
     }
-    for (i = 1; i <= session->n_streams; i++) {
+    for (i = 1; i <= session->n_open; i++) {
         struct hdt_conn *conn;
 
         if (session->conns[i] != NULL || now_us < session->retry_us[i]) {
@@ -290,7 +290,7 @@ void hdt_session_tick(struct hdt_session *session, int64_t now_us)
         hdt_error_set(&why, HDT_ETIMEDOUT,
                       "no byte came from site '%s' (%s) for %.1f s, on none of %u streams",
                       peer->site, peer->total.address, (double)silent_us / 1e6,
-                      session->n_streams + 1);
+                      session->n_open + 1);
         hdt_error_hint(&why, "look at its gateway and at the link ('hdt doctor'); it is dialled "
                              "again and again");
         hdt_session_close(session, &why);
@@ -299,12 +299,13 @@ void hdt_session_tick(struct hdt_session *session, int64_t now_us)
     }
     session_note_suspect(session, silent_us);
     session_note_cut(session, silent_us, now_us);
-    hdt_session_dial_streams(session, now_us);
+    hdt_session_want_streams(session, now_us);
     /* After a cut all streams stall, and a new session is about to take their place. */
     if (session->cut_us == 0 || now_us - session->cut_us > session->deadlines.stall_us) {
         session_close_stalled(session, now_us);
     }
     session_measure_goodput(peer, now_us);
+    hdt_session_pace(session, now_us);
 }
 
 void hdt_session_pong(struct hdt_conn *conn, const struct hdt_frame *frame, int64_t now_us)

@@ -3,6 +3,7 @@
 
 #include "gateway/dp.h"
 #include "src/base/buf.h"
+#include "src/base/clock.h"
 #include "src/base/recorder.h"
 
 #include <stdlib.h>
@@ -16,47 +17,54 @@
  * fast streams carry more than slow ones and none waits for another. A static split over streams
  * was refused: the slowest would decide.
  *
- * An urgent frame overtakes all but what streams hold already, which is little: a stream takes a
- * chunk only when less than HDT_DP_LOW_WATER bytes wait in it, and the kernel is told not to take
- * much more than it can send.
+ * An urgent frame overtakes all but what streams hold already: a stream takes a chunk only when
+ * less than HDT_DP_LOW_WATER bytes wait in it, and the kernel is told not to take much more than it
+ * can send. On a slow link that is still tens of milliseconds, so while classes of several
+ * urgencies are in use, the first stream is kept for the most urgent, which may use the others as
+ * well when that one is full; and the rest leaves some buffers free. With one class in use nothing
+ * is kept back: the most urgent may be all there is.
  */
 
 /* Two for each stream (one leaving, one ready), two for each codec thread, and two. */
-static unsigned txq_count(const struct hdt_dataplane_conf *conf)
+static unsigned txq_count(const struct hdt_dataplane_conf *conf, unsigned n_streams)
 {
-    return 2u * (unsigned)conf->n_streams + 2u * (unsigned)conf->n_codec_threads + 2u;
+    return 2u * n_streams + 2u * (unsigned)conf->n_codec_threads + 2u;
 }
 
-enum hdt_status hdt_txq_alloc(struct hdt_peer *peer, struct hdt_error *err)
+enum hdt_status hdt_txq_alloc(struct hdt_peer *peer, unsigned n_streams, struct hdt_error *err)
 {
     struct hdt_dataplane *dp = peer->dp;
-    const unsigned n = txq_count(&dp->conf);
+    const unsigned want = txq_count(&dp->conf, n_streams);
+    const unsigned n = want > peer->n_tx ? want - peer->n_tx : 0;
     const size_t len = n * dp->tx_buf_cap;
-    uint8_t *memory;
+    struct hdt_tx_block *block;
     unsigned i;
 
-    if (peer->tx_all != NULL) {
+    if (n == 0) {
         return HDT_OK;
     }
     HDT_TRY(hdt_dp_charge(dp, len, "send buffers of a peer", err));
-    memory = malloc(len);
-    if (memory == NULL) {
+    block = hdt_calloc(1, sizeof(*block) + n * sizeof(block->chunks[0]));
+    block->bytes = malloc(len);
+    if (block->bytes == NULL) {
+        free(block);
         dp->memory_used -= len;
         return hdt_error_set(err, HDT_ENOMEM, "cannot join site '%s': no memory for send buffers",
                              peer->site);
     }
-    peer->tx_all = hdt_calloc(n, sizeof(*peer->tx_all));
-    peer->n_tx = n;
+    LL_PREPEND(peer->tx_blocks, block);
     for (i = 0; i < n; i++) {
-        struct hdt_tx_chunk *chunk = &peer->tx_all[i];
+        struct hdt_tx_chunk *chunk = &block->chunks[i];
 
         chunk->peer = peer;
-        chunk->buf = memory + i * dp->tx_buf_cap;
+        chunk->buf = block->bytes + i * dp->tx_buf_cap;
         chunk->out.kind = HDT_OUT_CHUNK;
         chunk->out.rec.user = &chunk->out;
         chunk->out.rec.passed_fd = -1;
         LL_PREPEND(peer->tx_free, chunk);
     }
+    peer->n_tx += n;
+    peer->n_tx_free += n;
     return HDT_OK;
 }
 
@@ -67,15 +75,17 @@ static void txq_recycle(struct hdt_tx_chunk *chunk)
     hdt_flow_end_unref(chunk->out.flow);
     chunk->out.flow = NULL;
     LL_PREPEND(peer->tx_free, chunk);
+    peer->n_tx_free++;
     hdt_codecpool_wake(peer->dp);
 }
 
-static struct hdt_tx_chunk *txq_pop_ready(struct hdt_peer *peer)
+/* Of the classes from `first` to `last`. */
+static struct hdt_tx_chunk *txq_pop_ready(struct hdt_peer *peer, int first, int last)
 {
     struct hdt_tx_chunk *chunk;
     int prio;
 
-    for (prio = 0; prio < HDT_PRIO_COUNT; prio++) {
+    for (prio = first; prio <= last; prio++) {
         struct hdt_tx_list *list = &peer->ready[prio];
 
         chunk = list->head;
@@ -93,14 +103,16 @@ static struct hdt_tx_chunk *txq_pop_ready(struct hdt_peer *peer)
 
 void hdt_txq_free(struct hdt_peer *peer)
 {
+    struct hdt_tx_block *block;
     struct hdt_tx_chunk *chunk;
 
-    while ((chunk = txq_pop_ready(peer)) != NULL) {
+    while ((chunk = txq_pop_ready(peer, 0, HDT_PRIO_COUNT - 1)) != NULL) {
         txq_recycle(chunk);
     }
-    if (peer->tx_all != NULL) {
-        free(peer->tx_all[0].buf);
-        free(peer->tx_all);
+    while ((block = peer->tx_blocks) != NULL) {
+        LL_DELETE(peer->tx_blocks, block);
+        free(block->bytes);
+        free(block);
     }
 }
 
@@ -131,6 +143,51 @@ void hdt_txq_remove(struct hdt_src_frame *frame)
         DL_DELETE(flow->peer->queue[flow->conf.prio], frame);
         frame->queued = false;
     }
+}
+
+/* ---- urgency ---- */
+
+static bool txq_in_use(const struct hdt_peer *peer, int prio, int64_t now_us)
+{
+    return peer->class_us[prio] != 0 && now_us - peer->class_us[prio] < HDT_DP_URGENT_US;
+}
+
+int hdt_txq_urgent_class(const struct hdt_peer *peer, int64_t now_us)
+{
+    int first = 0, other;
+
+    while (first < HDT_PRIO_COUNT && !txq_in_use(peer, first, now_us)) {
+        first++;
+    }
+    for (other = first + 1; other < HDT_PRIO_COUNT; other++) {
+        if (txq_in_use(peer, other, now_us)) {
+            return first;
+        }
+    }
+    return HDT_PRIO_COUNT;
+}
+
+struct hdt_conn *hdt_txq_urgent_conn(const struct hdt_peer *peer, int64_t now_us)
+{
+    const struct hdt_session *session = peer->session;
+    struct hdt_conn *first = NULL;
+    unsigned i;
+
+    if (hdt_txq_urgent_class(peer, now_us) == HDT_PRIO_COUNT) {
+        return NULL;
+    }
+    for (i = 1; session != NULL && i <= hdt_session_n_used(session); i++) {
+        struct hdt_conn *conn = session->conns[i];
+
+        if (conn == NULL || conn->state != HDT_CONN_UP) {
+            continue;
+        }
+        if (first != NULL) {
+            return first; /* there is another for the rest */
+        }
+        first = conn;
+    }
+    return NULL;
 }
 
 /* ---- cutting ---- */
@@ -176,7 +233,8 @@ static void txq_fill_header(struct hdt_tx_chunk *chunk, const struct hdt_src_fra
 }
 
 /* The next chunk of a frame that has one. */
-static struct hdt_tx_chunk *txq_cut(struct hdt_peer *peer, struct hdt_src_frame *frame)
+static struct hdt_tx_chunk *txq_cut(struct hdt_peer *peer, struct hdt_src_frame *frame,
+                                    int64_t now_us)
 {
     const uint64_t chunk_bytes = peer->dp->conf.chunk_bytes;
     struct hdt_tx_chunk *chunk = peer->tx_free;
@@ -200,6 +258,8 @@ static struct hdt_tx_chunk *txq_cut(struct hdt_peer *peer, struct hdt_src_frame 
         hdt_codecpool_wake(peer->dp); /* a frame wakes one thread, each chunk of it the next */
     }
     LL_DELETE(peer->tx_free, chunk);
+    peer->n_tx_free--;
+    peer->class_us[frame->flow->conf.prio] = now_us;
     offset = idx * chunk_bytes;
     left = frame->frame.frame_len - offset;
     chunk->out.flow = hdt_flow_end_ref(frame->flow);
@@ -212,16 +272,20 @@ static struct hdt_tx_chunk *txq_cut(struct hdt_peer *peer, struct hdt_src_frame 
     return chunk;
 }
 
-static struct hdt_tx_chunk *txq_take_of(struct hdt_peer *peer)
+static struct hdt_tx_chunk *txq_take_of(struct hdt_peer *peer, int64_t now_us)
 {
+    const int urgent = hdt_txq_urgent_class(peer, now_us);
     int prio;
 
     if (peer->session == NULL || peer->tx_free == NULL || !txq_has_stream(peer->session)) {
         return NULL;
     }
     for (prio = 0; prio < HDT_PRIO_COUNT; prio++) {
+        if (prio > urgent && peer->n_tx_free <= HDT_DP_URGENT_BUFS) {
+            return NULL;
+        }
         if (peer->queue[prio] != NULL) {
-            return txq_cut(peer, peer->queue[prio]);
+            return txq_cut(peer, peer->queue[prio], now_us);
         }
     }
     return NULL;
@@ -230,13 +294,14 @@ static struct hdt_tx_chunk *txq_take_of(struct hdt_peer *peer)
 struct hdt_tx_chunk *hdt_txq_take(struct hdt_dataplane *dp)
 {
     struct hdt_peer *first = dp->tx_next != NULL ? dp->tx_next : dp->peers;
+    const int64_t now_us = first != NULL ? hdt_clock_now_us() : 0;
     struct hdt_peer *peer = first;
     struct hdt_tx_chunk *chunk;
 
     while (peer != NULL) {
         struct hdt_peer *next = peer->hh.next != NULL ? peer->hh.next : dp->peers;
 
-        chunk = txq_take_of(peer);
+        chunk = txq_take_of(peer, now_us);
         if (chunk != NULL) {
             dp->tx_next = next;
             return chunk;
@@ -251,6 +316,7 @@ struct hdt_tx_chunk *hdt_txq_take(struct hdt_dataplane *dp)
 void hdt_txq_wake(struct hdt_peer *peer)
 {
     struct hdt_session *session = peer->session;
+    const struct hdt_conn *kept = hdt_txq_urgent_conn(peer, hdt_clock_now_us());
     unsigned i, n_left = peer->n_ready;
 
     for (i = 1; session != NULL && i <= session->n_streams && n_left > 0; i++) {
@@ -259,7 +325,7 @@ void hdt_txq_wake(struct hdt_peer *peer)
         if (conn != NULL && conn->hungry && conn->state == HDT_CONN_UP) {
             conn->hungry = false;
             hdt_conn_kick(conn);
-            n_left--;
+            n_left -= conn != kept; /* what is ready may not be for that one */
         }
     }
 }
@@ -321,10 +387,21 @@ static struct hdt_src_frame *txq_frame(const struct hdt_tx_chunk *chunk)
 struct hdt_tx_chunk *hdt_txq_pull(struct hdt_conn *conn, int64_t now_us)
 {
     struct hdt_peer *peer = conn->peer;
+    const struct hdt_conn *kept = hdt_txq_urgent_conn(peer, now_us);
+    int first = 0, last = HDT_PRIO_COUNT - 1;
     struct hdt_tx_chunk *chunk;
     struct hdt_src_frame *frame;
 
+    if (kept == conn) {
+        last = hdt_txq_urgent_class(peer, now_us);
+    } else if (kept != NULL && !kept->is_full) {
+        first = hdt_txq_urgent_class(peer, now_us) + 1;
+    }
     if (peer->session != conn->session) {
+        return NULL;
+    }
+    if (conn->index > hdt_session_n_used(conn->session)) {
+        conn->hungry = true; /* the peer sends on it */
         return NULL;
     }
     if (peer->n_ready > 0) {
@@ -334,7 +411,7 @@ struct hdt_tx_chunk *hdt_txq_pull(struct hdt_conn *conn, int64_t now_us)
             return NULL;
         }
     }
-    while ((chunk = txq_pop_ready(peer)) != NULL) {
+    while ((chunk = txq_pop_ready(peer, first, last)) != NULL) {
         frame = txq_frame(chunk);
         if (frame == NULL || frame->have || chunk->out.flow->awaiting_state) {
             if (frame != NULL) {
@@ -349,7 +426,7 @@ struct hdt_tx_chunk *hdt_txq_pull(struct hdt_conn *conn, int64_t now_us)
         return chunk;
     }
     conn->hungry = true;
-    peer->starved = true;
+    peer->starved = peer->starved || kept != conn;
     return NULL;
 }
 

@@ -138,7 +138,7 @@ static enum hdt_status wan_record_msg(struct hdt_conn *conn, const struct hdt_fr
     if (conn->state != HDT_CONN_UP) {
         hdt_handshake_msg(conn, msg);
     } else if (conn->index == 0 && conn->session->conns[0] == conn &&
-               !hdt_probe_msg(conn->peer, msg)) {
+               !hdt_probe_msg(conn->peer, msg) && !hdt_session_tune_msg(conn->session, msg)) {
         hdt_dpevent_peer_msg(conn->dp, conn->peer->site, msg, frame->coded_len);
         msg = NULL;
     }
@@ -250,7 +250,8 @@ struct hdt_out *hdt_wan_next_out(struct hdt_conn *conn, size_t queued_bytes, int
     if (conn->index == 0) {
         return wan_next_control(conn);
     }
-    if (queued_bytes >= HDT_DP_LOW_WATER) {
+    conn->is_full = queued_bytes >= HDT_DP_LOW_WATER;
+    if (conn->is_full) {
         return NULL; /* `want` follows */
     }
     chunk = hdt_txq_pull(conn, now_us);

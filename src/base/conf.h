@@ -37,6 +37,7 @@ enum hdt_conf_type {
     HDT_CONF_T_PATH,     /* char *: relative to the folder of the file it stands in */
     HDT_CONF_T_BOOL,     /* bool */
     HDT_CONF_T_INT,      /* int64_t, bounds min..max */
+    HDT_CONF_T_COUNT,    /* int64_t, bounds min..max above 0; 0 = "auto" */
     HDT_CONF_T_BYTES,    /* uint64_t, bounds min..max */
     HDT_CONF_T_DURATION, /* int64_t milliseconds, bounds min..max */
     HDT_CONF_T_RATE,     /* uint64_t bits a second, 0 = no limit ("max") */
@@ -91,6 +92,11 @@ struct hdt_conf_schema {
 #define HDT_CONF_INT(s, f, def_, min_, max_, help_)                                                \
  {                                                                                                 \
   .name = #f, .type = HDT_CONF_T_INT, .offset = offsetof(s, f), .def = def_, .min = min_,          \
+  .max = max_, .help = help_                                                                       \
+ }
+#define HDT_CONF_COUNT(s, f, def_, min_, max_, help_)                                              \
+ {                                                                                                 \
+  .name = #f, .type = HDT_CONF_T_COUNT, .offset = offsetof(s, f), .def = def_, .min = min_,        \
   .max = max_, .help = help_                                                                       \
  }
 #define HDT_CONF_BYTES(s, f, def_, min_, max_, help_)                                              \

@@ -47,6 +47,11 @@ static json_t *field_to_json(const struct hdt_conf_row *row, void *field,
         return *(char **)field ? json_string(*(char **)field) : NULL;
     case HDT_CONF_T_BOOL:
         return json_boolean(*(bool *)field);
+    case HDT_CONF_T_COUNT:
+        if (*(int64_t *)field == 0) {
+            return json_string("auto");
+        }
+        /* fall through */
     case HDT_CONF_T_INT:
     case HDT_CONF_T_DURATION:
         return json_integer(*(int64_t *)field);

@@ -161,6 +161,9 @@ static void row_form(const struct hdt_conf_row *row, struct hdt_buf *buf)
     } else if (!row->rows && hdt_conf_row_is_bounded(row)) {
         hdt_buf_appendf(buf, ", %s to %s", hdt_conf_bound_format(row, row->min, least),
                         hdt_conf_bound_format(row, row->max, most));
+        if (row->type == HDT_CONF_T_COUNT) {
+            hdt_buf_append_str(buf, ", or auto");
+        }
     } else if (row->type == HDT_CONF_T_RATE) {
         hdt_buf_append_str(buf, " in bits a second, or max");
     }

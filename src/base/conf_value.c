@@ -78,6 +78,7 @@ const char *hdt_conf_type_name(const struct hdt_conf_row *row)
     case HDT_CONF_T_BOOL:
         return "true or false";
     case HDT_CONF_T_INT:
+    case HDT_CONF_T_COUNT:
         return "whole number";
     case HDT_CONF_T_BYTES:
         return "size";
@@ -351,6 +352,12 @@ enum hdt_status hdt_conf_value_set(const struct hdt_conf_row *row,
         return bool_parse(scalar, field, err);
     case HDT_CONF_T_ENUM:
         return enum_parse(row, scalar, field, err);
+    case HDT_CONF_T_COUNT:
+        if (strcmp(scalar->text, "auto") == 0) {
+            *(int64_t *)field = 0;
+            return HDT_OK;
+        }
+        /* fall through */
     case HDT_CONF_T_INT:
         HDT_TRY(int_parse(scalar, &integer, err));
         HDT_TRY(bounds_check(row, (double)integer, scalar->text, err));
@@ -446,6 +453,7 @@ char *hdt_conf_bound_format(const struct hdt_conf_row *row, double bound,
         quantity_format(rate_units, (uint64_t)bound, buf);
         break;
     case HDT_CONF_T_INT:
+    case HDT_CONF_T_COUNT:
         snprintf(buf, HDT_CONF_VALUE_CAP, "%.0f", bound);
         break;
     default:

@@ -157,6 +157,7 @@ static void limit_path(struct way *way, double share)
     const char *control = text_of(way->tcp, "congestion");
     const bool by_loss = strcmp(control, "cubic") == 0 || strcmp(control, "reno") == 0;
     const bool has_bbr = strstr(text_of(way->kernel, "congestion_available"), "bbr") != NULL;
+    const bool is_auto = strcmp(text_of(way->settings, "congestion"), "auto") == 0;
 
     if (queue_ms >= QUEUE_MS && queue_ms >= QUEUE_PART * way->rtt_s * 1e3) {
         line_add(way, "limit", "",
@@ -166,8 +167,9 @@ static void limit_path(struct way *way, double share)
     } else if (loss >= LOSS_SEEN && by_loss) {
         line_add(
             way, "limit",
-            has_bbr ? "wan.congestion: bbr, in gateway.yaml of this end"
-                    : "modprobe tcp_bbr, then wan.congestion: bbr in gateway.yaml",
+            !has_bbr  ? "modprobe tcp_bbr: wan.congestion: auto then tries it"
+            : is_auto ? "none: under load the gateway compares it with bbr by itself"
+                      : "wan.congestion: auto, or bbr, in gateway.yaml of this end",
             "loss, %.0f %% of the time: %.3g %% of the bytes is sent again, which %s takes for "
             "a full link, and no queue stands before it",
             100 * share, 100 * loss, control);
@@ -249,6 +251,8 @@ static void explain_rate(struct way *way)
 
 static void explain_streams(struct way *way)
 {
+    const char *why = text_of(way->facts, "why_streams");
+    char reason[256], shares[64] = "";
     const json_t *stream;
     double least = 1, most = 0;
     size_t i;
@@ -258,27 +262,36 @@ static void explain_streams(struct way *way)
         least = fmin(least, real_of(stream, "share"));
         most = fmax(most, real_of(stream, "share"));
     }
-    if (most > 0) {
-        line_add(way, "streams", "",
-                 "%.0f, as the setting wan.streams of who dialled says; any takes the next chunk, "
-                 "so that a loss slows one of them only. They carried from %.0f to %.0f %% each",
-                 way->streams, 100 * least, 100 * most);
+    if (why[0]) {
+        snprintf(reason, sizeof(reason), "%s", why);
     } else {
-        line_add(way, "streams", "",
-                 "%.0f, as the setting wan.streams of who dialled says; any takes the next chunk, "
-                 "so that a loss slows one of them only",
+        snprintf(reason, sizeof(reason), "%.0f, as the setting wan.streams of who dialled says",
                  way->streams);
     }
+    if (most > 0) {
+        snprintf(shares, sizeof(shares), ". They carried from %.0f to %.0f %% each", 100 * least,
+                 100 * most);
+    }
+    line_add(way, "streams", "",
+             "%s; any takes the next chunk, so that a loss slows one of them only%s", reason,
+             shares);
 }
 
 static void explain_congestion(struct way *way)
 {
     const char *set = text_of(way->settings, "congestion");
     const char *used = text_of(way->tcp, "congestion");
+    const char *why = text_of(way->facts, "why_congestion");
+    char reason[256];
 
-    line_add(way, "congestion", "", "%s, %s; this kernel has: %s", used[0] ? used : "?",
-             set[0] ? "as wan.congestion says"
-                    : "the kernel's own choice, as wan.congestion is empty",
+    if (why[0]) {
+        snprintf(reason, sizeof(reason), "%s", why);
+    } else {
+        snprintf(reason, sizeof(reason), "%s, %s", used[0] ? used : "?",
+                 set[0] ? "as wan.congestion says"
+                        : "the kernel's own choice, as wan.congestion is empty");
+    }
+    line_add(way, "congestion", "", "%s; this kernel has: %s", reason,
              text_of(way->kernel, "congestion_available"));
 }
 

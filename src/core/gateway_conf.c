@@ -33,16 +33,17 @@ static const struct hdt_conf_row wan_rows[] = {
     HDT_CONF_STRING(struct hdt_gateway_wan_conf, advertise, "",
                     "Address and port that other sites should dial, where it is not the one that "
                     "they see (a forwarded port). Empty: as they see us."),
-    HDT_CONF_INT(struct hdt_gateway_wan_conf, streams, "4", 1, 64,
-                 "Bulk streams (TLS connections) to each peer. More streams fill a long or lossy "
-                 "link better."),
+    HDT_CONF_COUNT(struct hdt_gateway_wan_conf, streams, "auto", 1, 64,
+                   "Bulk streams (TLS connections) to each peer. With auto there are 4 at first; "
+                   "under load more and fewer are tried, and what carries most is kept."),
     HDT_CONF_BYTES(struct hdt_gateway_wan_conf, chunk, "256KiB", 64 * KIB, 8 * MIB,
                    "Unit that a tensor is cut into; each chunk takes whichever stream is free."),
     HDT_CONF_RATE(struct hdt_gateway_wan_conf, rate, "max",
                   "Cap on what this site sends to all its peers together."),
-    HDT_CONF_STRING(struct hdt_gateway_wan_conf, congestion, "",
-                    "TCP congestion control of the WAN streams, as bbr or cubic. Empty: the "
-                    "kernel's default."),
+    HDT_CONF_STRING(struct hdt_gateway_wan_conf, congestion, "auto",
+                    "TCP congestion control of the WAN streams, as bbr or cubic. With auto it is "
+                    "the kernel's default at first; under load the others that the kernel offers "
+                    "are tried, and what carries most is kept. Empty: the kernel's default."),
     HDT_CONF_END,
 };
 

@@ -62,7 +62,7 @@ cert_between() {
         >"$made/log" 2>&1 || fail "openssl: $(tail -n 3 "$made/log")"
 }
 
-# Settings of site NAME. Others by variables of the caller: listen, rate, lan, crl, http, ca, knob.
+# Settings of site NAME. Others by variables of the caller: listen, rate, wan, lan, crl, http, ca, knob.
 gateway_conf() { # NAME [PEER=ADDRESS...]
     local name=$1 peer
 
@@ -77,6 +77,7 @@ gateway_conf() { # NAME [PEER=ADDRESS...]
         [ -z "${crl:-}" ] || printf '  crl: %s\n' "$crl"
         printf 'wan:\n  listen: "%s"\n' "${listen-127.0.0.1:0}"
         [ -z "${rate:-}" ] || printf '  rate: %s\n' "$rate"
+        [ -z "${wan:-}" ] || printf '  %s\n' "$wan"
         printf 'lan:\n  socket: %s\n  listen: "%s"\n' "$work/$name/sock" "${lan:-}"
         printf 'http:\n  listen: "%s"\n' "${http-127.0.0.1:0}"
         printf 'data:\n  memory: 192MiB\n'

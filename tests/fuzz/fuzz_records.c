@@ -194,7 +194,7 @@ static void opening_run(struct hdt_engine *engine, struct hdt_task *task)
     session->n_streams = 1;
     session->peer_chunk_bytes = CHUNK;
     session->began_us = hdt_clock_now_us();
-    HDT_ASSERT(conn->peer->session == NULL && hdt_txq_alloc(conn->peer, &err) == HDT_OK);
+    HDT_ASSERT(conn->peer->session == NULL && hdt_txq_alloc(conn->peer, 1, &err) == HDT_OK);
     conn->peer->session = session;
     if (opening->end == END_BULK) {
         HDT_ASSERT(hdt_session_attach(session, conn, 1, &err) == HDT_OK);

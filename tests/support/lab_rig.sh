@@ -33,17 +33,22 @@ run_at() { exec taskset -c "${core_of[$1]}" "$lab" exec "$@"; }
 
 declare -A core_of=([a]=0 [b]=1)
 
-# rig_start LINK: a lab whose link has these settings ("rate 200mbit rtt 40ms"), two gateways that
-# see each other. Workers are the caller's.
-rig_start() {
+# rig_link LINK: a lab whose link has these settings ("rate 200mbit rtt 40ms"; a queue of 100 ms unless
+# they name another).
+rig_link() {
     local why
 
     why=$("$lab" check 2>&1) || rig_fail "no emulated WAN: $(head -n 1 <<<"$why")"
     [ "$(nproc)" -ge 2 ] || rig_fail "needs two cores, one a site"
     printf '%s\n' "sysctl net.ipv4.tcp_rmem 4096 131072 67108864" \
         "sysctl net.ipv4.tcp_wmem 4096 16384 67108864" "port a mtu 9000 addr 10.75.0.1/24" \
-        "port b mtu 9000 addr 10.75.0.2/24" "link a b $* queue 100ms" >"$work/topology"
+        "port b mtu 9000 addr 10.75.0.2/24" "link a b queue 100ms $*" >"$work/topology"
     "$lab" up "$work/topology" || rig_fail "the emulated WAN did not start"
+}
+
+# rig_start LINK: the same, and two gateways that see each other. Workers are the caller's.
+rig_start() {
+    rig_link "$@"
     fed_init lab ca
     listen=10.75.0.1:7420 http='' site a
     listen=10.75.0.2:7420 http='' site b a=10.75.0.1:7420

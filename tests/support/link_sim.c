@@ -357,8 +357,8 @@ unsigned hdt_sim_faults(unsigned otherwise)
 const char *hdt_sim_fault_name(unsigned i)
 {
     static const char *const names[HDT_SIM_FAULTS] = {
-        "loss",  "skew",   "reset", "cut",  "half-open", "forget", "kill",  "power",
-        "pause", "worker", "slow",  "flip", "twice",     "epoch",  "dials", "crowd"};
+        "loss",   "skew", "reset", "cut",   "half-open", "forget", "kill",  "power", "pause",
+        "worker", "slow", "flip",  "twice", "epoch",     "dials",  "crowd", "tune"};
 
     return i < HDT_SIM_FAULTS ? names[i] : NULL;
 }

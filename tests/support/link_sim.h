@@ -41,9 +41,10 @@ enum hdt_sim_fault {
     HDT_SIM_EPOCH = 1u << 13,    /* the job goes on in a new epoch */
     HDT_SIM_DIALS = 1u << 14,    /* both ends dial, at the same moment */
     HDT_SIM_CROWD = 1u << 15,    /* threads are kept from the processor */
-    HDT_SIM_FAULTS = 16,
-    HDT_SIM_FAULTS_ALL = (1u << 16) - 1,
-    HDT_SIM_DRAWN = 1u << 16, /* some of them, drawn from the seed */
+    HDT_SIM_TUNE = 1u << 16,     /* sites send over more streams, and over fewer again */
+    HDT_SIM_FAULTS = 17,
+    HDT_SIM_FAULTS_ALL = (1u << 17) - 1,
+    HDT_SIM_DRAWN = 1u << 17, /* some of them, drawn from the seed */
 };
 
 /* "loss", ...; NULL beyond the last. */

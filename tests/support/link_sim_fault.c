@@ -228,6 +228,31 @@ static void play_epoch(struct sim *sim)
     hdt_sim_disturbed(sim, sim->epoch_us);
 }
 
+/* ---- streams ---- */
+
+/* A site finds another number of streams better. */
+static void play_tune(struct sim *sim, const struct sim_fault_plan *fault)
+{
+    struct sim_site *site = &sim->sites[fault->a];
+    struct hdt_peer *peer;
+
+    if (site->dp == NULL) {
+        return;
+    }
+    sim->running = site;
+    hdt_dp_lock(site->dp);
+    for (peer = site->dp->peers; peer != NULL; peer = peer->hh.next) {
+        if (peer->session != NULL && peer->has_tuner) {
+            peer->tuner.n_streams = 1 + fault->how % 12;
+            peer->tuner.kept_streams = peer->tuner.n_streams;
+            hdt_session_want_streams(peer->session, sim->now_us);
+            hdt_txq_wake(peer);
+        }
+    }
+    hdt_dp_unlock(site->dp);
+    sim->running = NULL;
+}
+
 /* ---- when ---- */
 
 static void fault_play(struct sim *sim, void *arg, uint64_t n)
@@ -273,6 +298,9 @@ static void fault_play(struct sim *sim, void *arg, uint64_t n)
         break;
     case HDT_SIM_DIALS:
         play_all_reset(sim, fault);
+        break;
+    case HDT_SIM_TUNE:
+        play_tune(sim, fault);
         break;
     default:
         break; /* it lasts for the whole run */

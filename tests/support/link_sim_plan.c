@@ -215,7 +215,7 @@ static void draw_faults(struct sim_plan *plan, struct dice *dice, unsigned fault
             continue;
         }
         n = 1 + (unsigned)roll(dice, alone ? 6 : 3);
-        if ((1u << bit & (HDT_SIM_RESET | HDT_SIM_LOSS)) != 0) {
+        if ((1u << bit & (HDT_SIM_RESET | HDT_SIM_LOSS | HDT_SIM_TUNE)) != 0) {
             n *= 3;
         }
         while (n-- > 0) {
@@ -286,6 +286,9 @@ void hdt_sim_plan_draw(struct sim_plan *plan, uint64_t seed, unsigned *faults)
     draw_dials(plan, &dice, *faults);
     for (i = 0; i < plan->n_sites; i++) {
         draw_site(&plan->sites[i], &dice);
+        if ((*faults & HDT_SIM_TUNE) != 0) {
+            plan->sites[i].n_streams = 0; /* not configured */
+        }
         for (k = 0; k < plan->sites[i].n_workers; k++) {
             draw_worker(&plan->workers[i][k], &dice, *faults);
         }

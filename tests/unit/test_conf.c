@@ -538,3 +538,57 @@ Test(conf, mdoc_has_a_row_for_each_setting)
               "%s", text);
     free(text);
 }
+
+/* ---- a number, or "auto" ---- */
+
+struct counted {
+    int64_t n;
+};
+static const struct hdt_conf_row counted_rows[] = {
+    HDT_CONF_COUNT(struct counted, n, "auto", 1, 64, "How many."),
+    HDT_CONF_END,
+};
+static const struct hdt_conf_schema counted_schema = {
+    .name = "counted", .help = "A number.", .rows = counted_rows, .size = sizeof(struct counted)};
+
+static enum hdt_status count(const char *text, int64_t *n, struct hdt_error *err)
+{
+    struct counted counted = {.n = -1};
+    const enum hdt_status status =
+        hdt_conf_parse(&counted_schema, text, strlen(text), "c.yaml", &counted, NULL, err);
+
+    if (status == HDT_OK) {
+        *n = counted.n;
+        hdt_conf_release(&counted_schema, &counted);
+    }
+    return status;
+}
+
+Test(conf, a_count_is_a_number_or_auto)
+{
+    struct hdt_error err = {0};
+    int64_t n = -1;
+
+    cr_assert_eq(count("{}", &n, &err), HDT_OK, "%s", err.msg);
+    cr_expect_eq(n, 0);
+    cr_assert_eq(count("n: 17", &n, &err), HDT_OK, "%s", err.msg);
+    cr_expect_eq(n, 17);
+    cr_assert_eq(count("n: auto", &n, &err), HDT_OK, "%s", err.msg);
+    cr_expect_eq(n, 0);
+    cr_expect_eq(count("n: 0", &n, &err), HDT_EINVAL);
+    cr_expect_eq(count("n: 65", &n, &err), HDT_EINVAL);
+    cr_expect_eq(count("n: automatic", &n, &err), HDT_EINVAL);
+}
+
+Test(conf, a_count_of_auto_is_itself_again_after_json)
+{
+    struct counted before = {.n = 0}, after = {.n = -1};
+    struct hdt_error err = {0};
+    json_t *json = hdt_conf_to_json(&counted_schema, &before);
+
+    cr_expect_str_eq(json_string_value(json_object_get(json, "n")), "auto");
+    cr_assert_eq(hdt_conf_from_json(&counted_schema, json, "c", &after, &err), HDT_OK, "%s",
+                 err.msg);
+    cr_expect_eq(after.n, 0);
+    json_decref(json);
+}

@@ -117,10 +117,28 @@ static void expect_limit(const char *limit, double queue_ms, double resent, cons
     json_decref(facts);
 }
 
+Test(link_explain, says_what_the_gateway_found_by_trying)
+{
+    json_t *facts = facts_of("a", "b", "path", 0, 0);
+    json_t *other = facts_of("b", "a", "path", 0, 0);
+    json_t *way;
+
+    json_object_set_new(facts, "why_streams",
+                        json_string("8 streams: 4 gave 412 Mbit/s, 8 gave 598"));
+    json_object_set_new(facts, "why_congestion",
+                        json_string("bbr: cubic gave 35 Mbit/s, bbr gave 920"));
+    way = hdt_link_explain(facts, other);
+    cr_expect(line_has(way, "streams", "4 gave 412 Mbit/s, 8 gave 598; any takes"));
+    cr_expect(line_has(way, "congestion", "bbr gave 920; this kernel has"));
+    json_decref(way);
+    json_decref(other);
+    json_decref(facts);
+}
+
 Test(link_explain, names_the_limit_and_its_remedy)
 {
     expect_limit("path", 20, 0.001, "the link itself, 90 % of the time: it is full", "");
-    expect_limit("path", 0.1, 0.01, "loss, 90 %", "wan.congestion: bbr");
+    expect_limit("path", 0.1, 0.01, "loss, 90 %", "wan.congestion: auto, or bbr");
     expect_limit("path", 0.1, 0, "congestion window is used up", "");
     expect_limit("buffer", 0, 0, "the send buffer at a", "net.ipv4.tcp_wmem='4096 65536 4194304'");
     expect_limit("receiver", 0, 0, "the receive buffer at b", "net.ipv4.tcp_rmem");

@@ -105,6 +105,11 @@ Test(link_sim, epochs_dials_and_crowded_processors, .timeout = 60)
     play(HDT_SIM_CROWD, 94, 2);
 }
 
+Test(link_sim, streams_that_come_and_go_as_they_pay, .timeout = 60)
+{
+    play(HDT_SIM_TUNE, 96, 4);
+}
+
 Test(link_sim, mixtures, .timeout = 60)
 {
     bool is_given;

@@ -1,0 +1,143 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "config.h"
+
+#include "gateway/dp.h"
+
+#include <errno.h>
+#include <string.h>
+#include <sys/socket.h>
+
+/*
+ * From what the kernel knows of the bulk streams to the rate that it is to hold them to.
+ *
+ * Each stream's thread reads TCP_INFO at its tick, and sets SO_MAX_PACING_RATE when it is told to:
+ * the kernel then spaces single packets, where timers of ours would let go of whole chunks, each of
+ * them a queue of ten milliseconds at 200 Mbit/s. The pacer (pacer.h) decides once a window, for
+ * all bulk streams of a peer together. The stream that is kept for urgent frames is not held back.
+ */
+
+#define PACE_IDLE_PART 4 /* looks at streams that were idle make a window one without load */
+
+void hdt_session_set_pace(struct hdt_conn *conn, double bytes_per_s)
+{
+    const unsigned long rate = bytes_per_s > 0 ? (unsigned long)bytes_per_s : ~0ul;
+
+    conn->pace_set = bytes_per_s;
+    if (conn->dp->conf.stepped == NULL &&
+        setsockopt(hdt_stream_fd(conn->stream), SOL_SOCKET, SO_MAX_PACING_RATE, &rate,
+                   sizeof(rate)) != 0) {
+        hdt_log_warn_limited(60, "cannot set SO_MAX_PACING_RATE: %s", strerror(errno));
+    }
+}
+
+/* The bulk streams that are up, but for the one that is kept for something urgent. */
+static unsigned pace_streams(const struct hdt_session *session, const struct hdt_conn *kept,
+                             struct hdt_conn **conns)
+{
+    unsigned n = 0, i;
+
+    for (i = 1; i <= hdt_session_n_used(session); i++) {
+        struct hdt_conn *conn = session->conns[i];
+
+        if (conn != NULL && conn->state == HDT_CONN_UP && conn != kept &&
+            conn->link.tcp.rtt_us > 0) {
+            conns[n++] = conn;
+        }
+    }
+    return n;
+}
+
+static void pace_begin_window(struct hdt_session *session, int64_t now_us)
+{
+    unsigned i;
+
+    session->peer->pace_window_us = now_us;
+    session->peer->n_looks = 0;
+    session->peer->n_idle_looks = 0;
+    for (i = 1; i <= session->n_streams; i++) {
+        if (session->conns[i] != NULL) {
+            session->conns[i]->window_from_bytes = session->conns[i]->link.tcp.delivered_bytes;
+        }
+    }
+}
+
+/* Fills the window's figures, and each stream's rate. Streams share the bottleneck, so that the
+ * shortest round trip of any of them is the path's. */
+static void pace_measure(struct hdt_conn **conns, unsigned n, struct hdt_pacer_window *window,
+                         double *delivered)
+{
+    double sum = 0;
+    unsigned i;
+
+    for (i = 0; i < n; i++) {
+        const struct hdt_tcp_stats *tcp = &conns[i]->link.tcp;
+
+        delivered[i] =
+            (double)(tcp->delivered_bytes - conns[i]->window_from_bytes) * 1e6 / (double)window->us;
+        window->bytes_per_s += delivered[i];
+        sum += delivered[i] * (double)tcp->rtt_us;
+        if (window->rtt_us == 0 || tcp->min_rtt_us < window->rtt_us) {
+            window->rtt_us = tcp->min_rtt_us;
+        }
+    }
+    if (window->bytes_per_s > 0) {
+        window->queue_us = (int64_t)(sum / window->bytes_per_s) - window->rtt_us;
+    }
+}
+
+static void pace_hold(struct hdt_conn *conn, double rate)
+{
+    if (conn->pace != rate) {
+        conn->pace = rate;
+        hdt_conn_kick(conn);
+    }
+}
+
+static void pace_apply(struct hdt_conn **conns, unsigned n, double rate, const double *delivered)
+{
+    double caps[HDT_DP_STREAMS_MAX];
+    unsigned i;
+
+    for (i = 0; i < n; i++) {
+        caps[i] = conns[i]->pace;
+    }
+    if (rate > 0) {
+        hdt_pacer_split(rate, delivered, caps, n);
+    }
+    for (i = 0; i < n; i++) {
+        pace_hold(conns[i], rate > 0 ? caps[i] : 0);
+    }
+}
+
+void hdt_session_pace(struct hdt_session *session, int64_t now_us)
+{
+    struct hdt_peer *peer = session->peer;
+    struct hdt_conn *kept = hdt_txq_urgent_conn(peer, now_us), *conns[HDT_DP_STREAMS_MAX];
+    const unsigned n = pace_streams(session, kept, conns);
+    struct hdt_pacer_window window = {.us = now_us - peer->pace_window_us};
+    double delivered[HDT_DP_STREAMS_MAX];
+    unsigned i;
+
+    if (kept != NULL) {
+        pace_hold(kept, 0);
+    }
+    for (i = 0; i < n; i++) {
+        peer->n_looks++;
+        peer->n_idle_looks += conns[i]->link.tcp.is_idle;
+    }
+    if (n == 0 || peer->pace_window_us == 0) {
+        pace_begin_window(session, now_us);
+        return;
+    }
+    if (window.us < hdt_pacer_window_us(peer->min_rtt_us)) {
+        return;
+    }
+    pace_measure(conns, n, &window, delivered);
+    window.is_loaded =
+        window.bytes_per_s > 0 && PACE_IDLE_PART * peer->n_idle_looks < peer->n_looks;
+    /* What is not known yet cannot be searched for at a rate that is held back. */
+    window.is_urgent = kept != NULL && peer->has_tuner && !hdt_tuner_is_new(&peer->tuner);
+    pace_apply(conns, n, hdt_pacer_window(&peer->pacer, &window), delivered);
+    hdt_session_tune(session, &window, now_us);
+    pace_begin_window(session, now_us);
+}

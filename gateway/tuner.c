@@ -1,0 +1,333 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "config.h"
+
+#include "gateway/tuner.h"
+#include "src/base/error.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/*
+ * No formula says how many streams a path needs, or whose congestion control fits it: that depends
+ * on losses, queues and neighbours that nobody can see. So the choice is tried: the present one is
+ * measured, another one is put in force, given time to find its rate, measured as long, and kept
+ * when it brings TUNER_GAIN more. First the congestion control, which decides most; then twice the
+ * streams, as long as that pays; if it never did, half of them, as long as that costs nothing. Then
+ * it rests until the path is another one (a round trip or a rate far from what was measured), or
+ * for a long time of load.
+ *
+ * A try costs what it brings less, so it ends at once when that is half. Only windows in which
+ * there was always something to send count: a program that sends little says nothing of the path.
+ *
+ * Trying the other congestion control on half of the streams, beside the first, was refused: BBR
+ * and CUBIC on one bottleneck take from each other what neither would lose alone, so the comparison
+ * is wrong in both directions.
+ */
+#define TUNER_LEAST_STREAMS                                                                        \
+ 2                           /* one that breaks leaves another; one may be kept for urgent frames */
+#define TUNER_WINDOWS      5 /* that are measured */
+#define TUNER_SETTLE       5 /* windows before that: ten round trips, slow start to 100 Mbit/s each */
+#define TUNER_SETTLE_MOST  20
+#define TUNER_GAIN         1.05
+#define TUNER_LOSS         0.97 /* with fewer streams; of the best there was */
+#define TUNER_HOPELESS     0.5
+#define TUNER_GRACE        2  /* windows of a try that are not judged */
+#define TUNER_IDLE         50 /* windows without load: the try is given up */
+#define TUNER_STRANGE      10 /* windows in a row unlike the path that was measured */
+#define TUNER_RATE_SHIFT   0.3
+#define TUNER_RTT_SHIFT    0.25
+#define TUNER_RTT_SHIFT_US 5000
+#define TUNER_REST         3000 /* loaded windows: ten minutes, or more where round trips are long */
+
+static unsigned tuner_step(unsigned n_streams)
+{
+    unsigned step = 0;
+
+    while (step + 1 < HDT_TUNER_STEPS && 2u << step <= n_streams) {
+        step++;
+    }
+    return step;
+}
+
+static void tuner_begin_base(struct hdt_tuner *tuner)
+{
+    tuner->phase = HDT_TUNER_BASE;
+    tuner->sum = 0;
+    tuner->n = 0;
+    tuner->n_idle = 0;
+    tuner->next_congestion = 0;
+    tuner->has_grown = false;
+    tuner->has_shrunk = false;
+    tuner->is_largest = false;
+    memset(tuner->by_streams, 0, sizeof(tuner->by_streams));
+    memset(tuner->by_congestion, 0, sizeof(tuner->by_congestion));
+}
+
+void hdt_tuner_init(struct hdt_tuner *tuner, const struct hdt_tuner_conf *conf)
+{
+    memset(tuner, 0, sizeof(*tuner));
+    tuner->conf = *conf;
+    tuner->n_streams = conf->n_streams != 0 ? conf->n_streams : HDT_TUNER_FIRST_STREAMS;
+    tuner->kept_streams = tuner->n_streams;
+    tuner_begin_base(tuner);
+}
+
+/* ---- tries ---- */
+
+static void tuner_try(struct hdt_tuner *tuner, unsigned n_streams, unsigned congestion)
+{
+    tuner->n_streams = n_streams;
+    tuner->congestion = congestion;
+    tuner->phase = HDT_TUNER_SETTLE;
+    tuner->sum = 0;
+    tuner->n = 0;
+    tuner->n_tries++;
+}
+
+static bool tuner_next_congestion(struct hdt_tuner *tuner)
+{
+    while (tuner->next_congestion < tuner->conf.n_congestion) {
+        const unsigned next = tuner->next_congestion++;
+
+        if (!tuner->refused[next] && tuner->by_congestion[next] == 0) {
+            tuner_try(tuner, tuner->kept_streams, next);
+            return true;
+        }
+    }
+    return false;
+}
+
+static void tuner_next(struct hdt_tuner *tuner)
+{
+    const unsigned n = tuner->kept_streams;
+
+    if (tuner_next_congestion(tuner)) {
+        return;
+    }
+    if (tuner->conf.n_streams == 0) {
+        if (!tuner->is_largest && !tuner->has_shrunk && 2 * n <= HDT_TUNER_STREAMS_MAX) {
+            tuner_try(tuner, 2 * n, tuner->kept_congestion);
+            return;
+        }
+        if (!tuner->has_grown && n / 2 >= TUNER_LEAST_STREAMS &&
+            tuner->by_streams[tuner_step(n / 2)] == 0) {
+            tuner_try(tuner, n / 2, tuner->kept_congestion);
+            return;
+        }
+    }
+    tuner->n_streams = n;
+    tuner->congestion = tuner->kept_congestion;
+    tuner->phase = HDT_TUNER_REST;
+    tuner->has_rested = true;
+    tuner->n_rest = 0;
+    tuner->n_strange = 0;
+}
+
+static double tuner_best(const struct hdt_tuner *tuner)
+{
+    double best = 0;
+
+    for (size_t i = 0; i < HDT_TUNER_STEPS; i++) {
+        best = tuner->by_streams[i] > best ? tuner->by_streams[i] : best;
+    }
+    return best;
+}
+
+/* The try is over; `rate` is what it brought. */
+static void tuner_judge(struct hdt_tuner *tuner, double rate)
+{
+    const unsigned n = tuner->n_streams;
+    bool is_better = rate > TUNER_GAIN * tuner->kept_rate;
+
+    if (tuner->congestion != tuner->kept_congestion) {
+        tuner->by_congestion[tuner->congestion] = rate;
+        if (is_better) {
+            memset(tuner->by_streams, 0, sizeof(tuner->by_streams));
+            tuner->by_streams[tuner_step(n)] = rate;
+        }
+    } else {
+        tuner->by_streams[tuner_step(n)] = rate;
+        if (n < tuner->kept_streams) {
+            is_better = rate >= TUNER_LOSS * tuner_best(tuner);
+            tuner->has_shrunk = is_better;
+        } else if (is_better) {
+            tuner->has_grown = true;
+        } else {
+            tuner->is_largest = true;
+        }
+    }
+    if (is_better) {
+        tuner->kept_streams = n;
+        tuner->kept_congestion = tuner->congestion;
+        tuner->kept_rate = rate;
+    }
+    tuner_next(tuner);
+}
+
+/* ---- windows ---- */
+
+static bool tuner_add(struct hdt_tuner *tuner, double bytes_per_s)
+{
+    tuner->sum += bytes_per_s;
+    tuner->n++;
+    return tuner->n >= TUNER_WINDOWS;
+}
+
+static void tuner_settle(struct hdt_tuner *tuner, const struct hdt_tuner_window *window)
+{
+    tuner->n++;
+    if (tuner->n > TUNER_GRACE && window->bytes_per_s < TUNER_HOPELESS * tuner->kept_rate) {
+        tuner_judge(tuner, window->bytes_per_s);
+    } else if (tuner->n >= TUNER_SETTLE && window->n_up >= tuner->n_streams) {
+        tuner->phase = HDT_TUNER_MEASURE;
+        tuner->n = 0;
+        tuner->sum = 0;
+    } else if (tuner->n >= TUNER_SETTLE_MOST) { /* the peer has no memory for so many */
+        tuner->is_largest = true;
+        tuner_next(tuner);
+    }
+}
+
+static bool tuner_is_strange(const struct hdt_tuner *tuner, const struct hdt_tuner_window *window)
+{
+    const int64_t apart_us = window->rtt_us > tuner->rtt_us ? window->rtt_us - tuner->rtt_us
+                                                            : tuner->rtt_us - window->rtt_us;
+
+    return window->bytes_per_s < (1 - TUNER_RATE_SHIFT) * tuner->kept_rate ||
+           window->bytes_per_s > (1 + TUNER_RATE_SHIFT) * tuner->kept_rate ||
+           (apart_us > TUNER_RTT_SHIFT_US &&
+            (double)apart_us > TUNER_RTT_SHIFT * (double)tuner->rtt_us);
+}
+
+static void tuner_watch(struct hdt_tuner *tuner, const struct hdt_tuner_window *window)
+{
+    tuner->n_rest++;
+    tuner->n_strange = tuner_is_strange(tuner, window) ? tuner->n_strange + 1 : 0;
+    if (tuner->n_strange >= TUNER_STRANGE || tuner->n_rest >= TUNER_REST) {
+        tuner_begin_base(tuner);
+    }
+}
+
+static void tuner_loaded(struct hdt_tuner *tuner, const struct hdt_tuner_window *window)
+{
+    switch (tuner->phase) {
+    case HDT_TUNER_BASE:
+        if (tuner_add(tuner, window->bytes_per_s)) {
+            tuner->kept_rate = tuner->sum / tuner->n;
+            tuner->rtt_us = window->rtt_us;
+            tuner->by_streams[tuner_step(tuner->n_streams)] = tuner->kept_rate;
+            tuner->by_congestion[tuner->congestion] = tuner->kept_rate;
+            tuner_next(tuner);
+        }
+        break;
+    case HDT_TUNER_SETTLE:
+        tuner_settle(tuner, window);
+        break;
+    case HDT_TUNER_MEASURE:
+        if (tuner_add(tuner, window->bytes_per_s)) {
+            tuner_judge(tuner, tuner->sum / tuner->n);
+        }
+        break;
+    case HDT_TUNER_REST:
+        tuner_watch(tuner, window);
+        break;
+    }
+}
+
+bool hdt_tuner_window(struct hdt_tuner *tuner, const struct hdt_tuner_window *window)
+{
+    const unsigned n_streams = tuner->n_streams, congestion = tuner->congestion;
+
+    if (window->is_loaded) {
+        tuner->n_idle = 0;
+        tuner_loaded(tuner, window);
+    } else if (tuner->phase != HDT_TUNER_REST && ++tuner->n_idle >= TUNER_IDLE) {
+        hdt_tuner_restart(tuner);
+    }
+    return n_streams != tuner->n_streams || congestion != tuner->congestion;
+}
+
+void hdt_tuner_restart(struct hdt_tuner *tuner)
+{
+    tuner->n_strange = 0;
+    if (tuner->phase != HDT_TUNER_REST) {
+        tuner->n_streams = tuner->kept_streams;
+        tuner->congestion = tuner->kept_congestion;
+        tuner_begin_base(tuner);
+    }
+}
+
+bool hdt_tuner_is_new(const struct hdt_tuner *tuner)
+{
+    return !tuner->has_rested && (tuner->conf.n_streams == 0 || tuner->conf.n_congestion > 1);
+}
+
+void hdt_tuner_refused(struct hdt_tuner *tuner)
+{
+    tuner->refused[tuner->congestion] = true;
+    if (tuner->congestion != tuner->kept_congestion) {
+        tuner_next(tuner);
+    }
+}
+
+/* ---- words ---- */
+
+const char *hdt_tuner_congestion(const struct hdt_tuner *tuner)
+{
+    return tuner->conf.n_congestion > 0 ? tuner->conf.congestion[tuner->congestion] : "";
+}
+
+static size_t tuner_say(char *text, size_t at, const char *name, double bytes_per_s, bool is_first)
+{
+    const int n =
+        snprintf(text + at, HDT_TUNER_REASON_CAP - at,
+                 is_first ? "%s gave %.0f Mbit/s" : ", %s gave %.0f", name, 8e-6 * bytes_per_s);
+
+    return at + (size_t)n < HDT_TUNER_REASON_CAP ? at + (size_t)n : HDT_TUNER_REASON_CAP - 1;
+}
+
+void hdt_tuner_why_streams(const struct hdt_tuner *tuner, char text[HDT_TUNER_REASON_CAP])
+{
+    size_t at = (size_t)snprintf(text, HDT_TUNER_REASON_CAP, "%u streams: ", tuner->n_streams);
+    bool is_first = true;
+    char name[8];
+
+    if (tuner->conf.n_streams != 0) {
+        snprintf(text + at, HDT_TUNER_REASON_CAP - at, "so configured");
+        return;
+    }
+    for (unsigned i = 0; i < HDT_TUNER_STEPS; i++) {
+        if (tuner->by_streams[i] > 0) {
+            snprintf(name, sizeof(name), "%u", 1u << i);
+            at = tuner_say(text, at, name, tuner->by_streams[i], is_first);
+            is_first = false;
+        }
+    }
+    if (is_first) {
+        snprintf(text + at, HDT_TUNER_REASON_CAP - at, "not measured under load yet");
+    }
+}
+
+void hdt_tuner_why_congestion(const struct hdt_tuner *tuner, char text[HDT_TUNER_REASON_CAP])
+{
+    const char *used = hdt_tuner_congestion(tuner);
+    bool is_first = true;
+    size_t at;
+
+    at =
+        (size_t)snprintf(text, HDT_TUNER_REASON_CAP, "%s: ", *used ? used : "the kernel's default");
+    if (tuner->conf.n_congestion < 2) {
+        snprintf(text + at, HDT_TUNER_REASON_CAP - at, "%s",
+                 tuner->conf.is_told ? "so configured" : "there is no other");
+        return;
+    }
+    for (unsigned i = 0; i < tuner->conf.n_congestion; i++) {
+        if (tuner->by_congestion[i] > 0) {
+            at = tuner_say(text, at, tuner->conf.congestion[i], tuner->by_congestion[i], is_first);
+            is_first = false;
+        }
+    }
+    if (is_first) {
+        snprintf(text + at, HDT_TUNER_REASON_CAP - at, "not measured under load yet");
+    }
+}

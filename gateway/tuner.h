@@ -1,0 +1,93 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef HDT_GATEWAY_TUNER_H
+#define HDT_GATEWAY_TUNER_H
+
+/*
+ * How many streams carry what goes to a peer, and by which congestion control: found by trying, on
+ * live traffic, and keeping what brings more. A plain controller: figures in, a choice out; no
+ * sockets, no clock, no memory of its own. One thread.
+ */
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define HDT_TUNER_STREAMS_MAX   64
+#define HDT_TUNER_FIRST_STREAMS 4
+#define HDT_TUNER_STEPS         7 /* 1, 2, 4, ... 64 streams */
+#define HDT_TUNER_CC_MAX        4
+#define HDT_TUNER_NAME_CAP      16 /* of a congestion control, as the kernel has it */
+#define HDT_TUNER_REASON_CAP    192
+
+struct hdt_tuner_conf {
+    unsigned n_streams; /* fixed; 0: to be found */
+    char congestion[HDT_TUNER_CC_MAX]
+                   [HDT_TUNER_NAME_CAP]; /* what may be used, the first at first */
+    unsigned n_congestion;               /* 0: the kernel's, whatever it is; 1: fixed */
+    bool is_told;                        /* the first of them is the user's choice */
+};
+
+/* What was seen in one window, of two round trips at least. */
+struct hdt_tuner_window {
+    double bytes_per_s; /* that the peer's kernel acknowledged */
+    int64_t rtt_us;     /* the shortest */
+    unsigned n_up;      /* streams that are there */
+    bool is_loaded;     /* there was always something to send, and no pacer held it back */
+};
+
+enum hdt_tuner_phase {
+    HDT_TUNER_BASE,    /* what does the present choice bring? */
+    HDT_TUNER_SETTLE,  /* another one begins: slow start, dialling */
+    HDT_TUNER_MEASURE, /* what does it bring? */
+    HDT_TUNER_REST,    /* chosen; the path is watched */
+};
+
+struct hdt_tuner {
+    struct hdt_tuner_conf conf;
+    unsigned n_streams, congestion; /* in force: a number, an index of conf.congestion */
+    unsigned n_tries;               /* begun since the beginning */
+
+    enum hdt_tuner_phase phase;
+    unsigned kept_streams, kept_congestion; /* the best so far; while trying, not in force */
+    double kept_rate;
+    double by_streams[HDT_TUNER_STEPS],
+        by_congestion[HDT_TUNER_CC_MAX]; /* bytes a second; 0: not tried */
+    bool refused[HDT_TUNER_CC_MAX];      /* by the kernel */
+    unsigned next_congestion;
+    bool has_grown, has_shrunk, is_largest, has_rested;
+
+    double sum; /* of n windows */
+    unsigned n, n_idle;
+    int64_t rtt_us; /* of the path that was measured */
+    unsigned n_strange, n_rest;
+};
+
+/* `conf` is copied. Begins with 4 streams where the number is to be found. */
+void hdt_tuner_init(struct hdt_tuner *tuner, const struct hdt_tuner_conf *conf);
+
+/* One window is over. true: n_streams or congestion changed. */
+bool hdt_tuner_window(struct hdt_tuner *tuner, const struct hdt_tuner_window *window);
+
+/* No search has come to its end yet, and there is something to be found. */
+bool hdt_tuner_is_new(const struct hdt_tuner *tuner);
+
+/* The kernel does not allow the congestion control in force: another one, and this never again. */
+void hdt_tuner_refused(struct hdt_tuner *tuner);
+
+/* A new session: streams begin anew, so that what is being measured is measured again. */
+void hdt_tuner_restart(struct hdt_tuner *tuner);
+
+/* Name of the congestion control in force; "": the kernel's. */
+const char *hdt_tuner_congestion(const struct hdt_tuner *tuner);
+
+/* Why this many streams, why this congestion control: a line for people. */
+void hdt_tuner_why_streams(const struct hdt_tuner *tuner, char text[HDT_TUNER_REASON_CAP]);
+void hdt_tuner_why_congestion(const struct hdt_tuner *tuner, char text[HDT_TUNER_REASON_CAP]);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* HDT_GATEWAY_TUNER_H */
