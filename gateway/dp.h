@@ -292,13 +292,13 @@ struct hdt_conn {
 
     /* WAN */
     bool dialled;
-    struct hdt_addr addr;        /* dialled: where */
-    struct hdt_peer *peer;       /* dialled: whom; accepted: after the hello */
-    struct hdt_session *session; /* referenced */
-    uint64_t session_id;         /* dialled: of the hello */
-    unsigned index;              /* 0: control */
-    bool hungry;                 /* took all chunks that were ready */
-    bool is_full;                /* has all that it should hold */
+    struct hdt_addr addr;                /* dialled: where */
+    struct hdt_peer *peer;               /* dialled: whom; accepted: after the hello */
+    struct hdt_session *session;         /* referenced */
+    uint64_t session_id;                 /* dialled: of the hello */
+    unsigned index;                      /* 0: control */
+    bool hungry;                         /* took all chunks that were ready */
+    bool is_full;                        /* has all that it should hold */
     uint64_t window_from_bytes;          /* tcp.delivered_bytes when the pacer's window began */
     unsigned congestion, congestion_set; /* as in the tuner's list; the latter as pace_set */
     double pace;                         /* bytes a second that its socket is held to; 0: none */
