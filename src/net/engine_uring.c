@@ -69,7 +69,7 @@ static enum hdt_status uring_refused(int errnum, struct hdt_error *err)
         remedy = "allow io_uring_setup in the container's seccomp profile; epoll serves meanwhile";
     } else if (errnum == ENOSYS || errnum == EINVAL) {
         why = "this kernel, or a seccomp filter, has no io_uring, or an old one";
-        remedy = "a kernel from 5.11 on; epoll serves meanwhile";
+        remedy = "a kernel from 5.13 on; epoll serves meanwhile";
     } else if (errnum == ENOMEM) {
         why = "too little memory may be locked";
         remedy = "LimitMEMLOCK=infinity in the service; epoll serves meanwhile";
@@ -92,8 +92,8 @@ static int ring_open(struct uring_engine *ur)
         rc = io_uring_queue_init_params(ENTRIES, &ur->ring, &params);
         ur->is_enabled = true;
     }
-    if (rc == 0 &&
-        (!(params.features & IORING_FEAT_EXT_ARG) || !(params.features & IORING_FEAT_NODROP))) {
+    /* The wake-up is a multishot poll, which came with this one. */
+    if (rc == 0 && !(params.features & IORING_FEAT_RSRC_TAGS)) {
         io_uring_queue_exit(&ur->ring);
         rc = -EINVAL;
     }

@@ -608,7 +608,7 @@ Test(engine, a_filter_that_forbids_io_uring_is_named_and_epoll_serves)
 
 Test(engine, a_kernel_without_io_uring_is_named_and_epoll_serves)
 {
-    refusal_expect(ENOSYS, "5.11");
+    refusal_expect(ENOSYS, "5.13");
 }
 
 Test(engine, too_little_locked_memory_is_named_and_epoll_serves)
