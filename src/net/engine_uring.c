@@ -79,6 +79,22 @@ static enum hdt_status uring_refused(int errnum, struct hdt_error *err)
     return HDT_ENOTSUP;
 }
 
+/* A filter may let a ring be made and forbid its use, which would show on the I/O thread, too late.
+ * What is asked here fails, but not so. 0 or -errno. */
+static int ring_check_calls(const struct uring_engine *ur)
+{
+    const unsigned fd = (unsigned)ur->ring.ring_fd;
+    const int rcs[] = {io_uring_register(fd, IORING_REGISTER_PROBE, NULL, 0),
+                       io_uring_enter(fd, 0, 0, 0, NULL)};
+
+    for (size_t i = 0; i < sizeof(rcs) / sizeof(rcs[0]); i++) {
+        if (rcs[i] == -EPERM || rcs[i] == -EACCES || rcs[i] == -ENOSYS) {
+            return rcs[i];
+        }
+    }
+    return 0;
+}
+
 /* The best ring that this kernel has. 0 or -errno. */
 static int ring_open(struct uring_engine *ur)
 {
@@ -92,10 +108,13 @@ static int ring_open(struct uring_engine *ur)
         rc = io_uring_queue_init_params(ENTRIES, &ur->ring, &params);
         ur->is_enabled = true;
     }
+    if (rc != 0) {
+        return rc;
+    }
     /* The wake-up is a multishot poll, which came with this one. */
-    if (rc == 0 && !(params.features & IORING_FEAT_RSRC_TAGS)) {
+    rc = params.features & IORING_FEAT_RSRC_TAGS ? ring_check_calls(ur) : -EINVAL;
+    if (rc != 0) {
         io_uring_queue_exit(&ur->ring);
-        rc = -EINVAL;
     }
     return rc;
 }
