@@ -69,7 +69,7 @@ static enum hdt_status uring_refused(int errnum, struct hdt_error *err)
         remedy = "allow io_uring_setup in the container's seccomp profile; epoll serves meanwhile";
     } else if (errnum == ENOSYS || errnum == EINVAL) {
         why = "this kernel, or a seccomp filter, has no io_uring, or an old one";
-        remedy = "a kernel from 5.11 on; epoll serves meanwhile";
+        remedy = "a kernel from 5.13 on; epoll serves meanwhile";
     } else if (errnum == ENOMEM) {
         why = "too little memory may be locked";
         remedy = "LimitMEMLOCK=infinity in the service; epoll serves meanwhile";
@@ -77,6 +77,22 @@ static enum hdt_status uring_refused(int errnum, struct hdt_error *err)
     hdt_error_set(err, HDT_ENOTSUP, "cannot open I/O engine 'io_uring': %s", why);
     hdt_error_hint(err, "%s", remedy);
     return HDT_ENOTSUP;
+}
+
+/* A filter may let a ring be made and forbid its use, which would show on the I/O thread, too late.
+ * What is asked here fails, but not so. 0 or -errno. */
+static int ring_check_calls(const struct uring_engine *ur)
+{
+    const unsigned fd = (unsigned)ur->ring.ring_fd;
+    const int rcs[] = {io_uring_register(fd, IORING_REGISTER_PROBE, NULL, 0),
+                       io_uring_enter(fd, 0, 0, 0, NULL)};
+
+    for (size_t i = 0; i < sizeof(rcs) / sizeof(rcs[0]); i++) {
+        if (rcs[i] == -EPERM || rcs[i] == -EACCES || rcs[i] == -ENOSYS) {
+            return rcs[i];
+        }
+    }
+    return 0;
 }
 
 /* The best ring that this kernel has. 0 or -errno. */
@@ -92,10 +108,13 @@ static int ring_open(struct uring_engine *ur)
         rc = io_uring_queue_init_params(ENTRIES, &ur->ring, &params);
         ur->is_enabled = true;
     }
-    if (rc == 0 &&
-        (!(params.features & IORING_FEAT_EXT_ARG) || !(params.features & IORING_FEAT_NODROP))) {
+    if (rc != 0) {
+        return rc;
+    }
+    /* The wake-up is a multishot poll, which came with this one. */
+    rc = params.features & IORING_FEAT_RSRC_TAGS ? ring_check_calls(ur) : -EINVAL;
+    if (rc != 0) {
         io_uring_queue_exit(&ur->ring);
-        rc = -EINVAL;
     }
     return rc;
 }

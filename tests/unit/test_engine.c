@@ -566,11 +566,11 @@ Test(engine, a_choice_opens_and_says_why, .timeout = 60)
 }
 
 /* As a container's filter does. */
-static void io_uring_forbid(int errnum)
+static void call_forbid(long nr, int errnum)
 {
     struct sock_filter filter[] = {
         BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
-        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, __NR_io_uring_setup, 0, 1),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, (uint32_t)nr, 0, 1),
         BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | (uint32_t)errnum),
         BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
     };
@@ -582,14 +582,14 @@ static void io_uring_forbid(int errnum)
     }
 }
 
-static void refusal_expect(int errnum, const char *in_hint)
+static void refusal_expect(long nr, int errnum, const char *in_hint)
 {
     static const char *const settings[] = {"auto", "io_uring"};
 
     if (!hdt_engine_built_in(1)) {
         cr_skip_test("this build has no io_uring");
     }
-    io_uring_forbid(errnum);
+    call_forbid(nr, errnum);
     for (size_t i = 0; i < 2; i++) {
         struct hdt_engine_choice choice;
 
@@ -603,15 +603,25 @@ static void refusal_expect(int errnum, const char *in_hint)
 
 Test(engine, a_filter_that_forbids_io_uring_is_named_and_epoll_serves)
 {
-    refusal_expect(EPERM, "seccomp");
+    refusal_expect(__NR_io_uring_setup, EPERM, "seccomp");
+}
+
+Test(engine, a_filter_that_forbids_the_use_of_a_ring_is_named_and_epoll_serves)
+{
+    refusal_expect(__NR_io_uring_enter, EPERM, "seccomp");
+}
+
+Test(engine, a_filter_that_forbids_registering_is_named_and_epoll_serves)
+{
+    refusal_expect(__NR_io_uring_register, EPERM, "seccomp");
 }
 
 Test(engine, a_kernel_without_io_uring_is_named_and_epoll_serves)
 {
-    refusal_expect(ENOSYS, "5.11");
+    refusal_expect(__NR_io_uring_setup, ENOSYS, "5.13");
 }
 
 Test(engine, too_little_locked_memory_is_named_and_epoll_serves)
 {
-    refusal_expect(ENOMEM, "LimitMEMLOCK");
+    refusal_expect(__NR_io_uring_setup, ENOMEM, "LimitMEMLOCK");
 }
