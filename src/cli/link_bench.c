@@ -5,9 +5,9 @@
  * Each case has two parts. Tensors alone: one is sent when the one before is known to be there, and
  * its time is that until the other end's word came, less the half round trip that the word took;
  * the median counts. Tensors one after another: as many as take about half a second; the goodput is
- * of all but the first, whose time is that of one alone. So neither the round trip counts in it nor
- * that TCP begins slowly after a pause. Of a tensor that takes seconds alone there is no second,
- * and its own time is what the goodput is made of.
+ * of all but the first, whose time is the shortest of one alone. So neither the round trip counts
+ * in it nor that TCP begins slowly after a pause. Of a tensor that takes long alone there is no
+ * second, and its own time is what the goodput is made of.
  *
  * Both ends' programs are src/cli/link_flows.h; why, stands there. What the lossless codec saves is
  * known to the gateway that sends, which is asked after each case.
@@ -36,10 +36,10 @@
 #define SIZE_STEP     4
 #define ALONE_MAX     9
 #define ALONE_S       0.15 /* time of a case for tensors alone, and ... */
-#define STREAM_S      0.4  /* ... one after another */
-#define STREAM_MAX_S  2.0  /* one that takes longer alone is not repeated */
-#define N_MIN         3    /* tensors in a row */
-#define N_MAX         4096
+#define STREAM_S      0.35 /* ... one after another */
+#define STREAM_MAX_S  1.0  /* one that takes longer alone is not repeated */
+#define N_MAX         4096 /* tensors in a row */
+#define GROWTH        16   /* of their number, from one try to the next */
 #define PINGS         5
 #define OPEN_MS       15000
 #define WINDOW_MIN    (8ll << 20)
@@ -235,7 +235,8 @@ static int compare_doubles(const void *a, const void *b)
 
 struct bench_case {
     int64_t n_alone, n_stream;
-    double alone_s, goodput; /* bytes a second */
+    double alone_s, least_s; /* one way: median and shortest */
+    double goodput;          /* bytes a second */
 };
 
 static enum hdt_err case_alone(struct bench *bench, struct hdt_bench_order *order,
@@ -253,6 +254,7 @@ static enum hdt_err case_alone(struct bench *bench, struct hdt_bench_order *orde
     qsort(times, (size_t)n, sizeof(times[0]), compare_doubles);
     result->n_alone = n;
     result->alone_s = times[n / 2] - bench->rtt_s / 2;
+    result->least_s = times[0] - bench->rtt_s / 2;
     if (result->alone_s < bench->rtt_s / 4) {
         result->alone_s = bench->rtt_s / 4; /* the shortest round trip was no longer that */
     }
@@ -260,26 +262,32 @@ static enum hdt_err case_alone(struct bench *bench, struct hdt_bench_order *orde
     return rc;
 }
 
-/* More of them, until they take long enough. */
+/* So many that they take some more than STREAM_S, by those that were tried. */
+static int64_t stream_more(int64_t n, double more_s)
+{
+    const double grown = 1.25 * STREAM_S / (more_s > 0 ? more_s : STREAM_S) * (double)n;
+
+    n = more_s <= 0 || grown > GROWTH * (double)n ? GROWTH * n : (int64_t)grown + 1;
+    return n < N_MAX ? n : N_MAX;
+}
+
 static enum hdt_err case_stream(struct bench *bench, struct hdt_bench_order *order,
                                 struct bench_case *result)
 {
     enum hdt_err rc;
     double seconds = 0, more_s;
-    int64_t n = N_MIN;
 
     if (result->alone_s > STREAM_MAX_S) {
         return HDT_ERR_NONE;
     }
-    for (;; n *= seconds < STREAM_S / 8 ? 4 : 2) {
-        order->n = n < N_MAX ? n : N_MAX;
+    for (order->n = result->alone_s > STREAM_S ? 2 : 4;; order->n = stream_more(order->n, more_s)) {
         rc = bench_move(bench, order, &seconds);
         if (rc != HDT_ERR_NONE) {
             return rc;
         }
-        more_s = seconds - result->alone_s - bench->rtt_s / 2;
-        if ((more_s >= STREAM_S / 2 && seconds >= STREAM_S) || order->n == N_MAX) {
-            more_s = more_s > seconds / N_MIN ? more_s : seconds / N_MIN;
+        more_s = seconds - result->least_s - bench->rtt_s / 2;
+        if (more_s >= STREAM_S || order->n == N_MAX) {
+            more_s = more_s > seconds / 4 ? more_s : seconds / 4;
             result->n_stream = order->n;
             result->goodput = (double)((order->n - 1) * order->bytes) / more_s;
             return HDT_ERR_NONE;

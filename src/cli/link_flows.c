@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define AT_ONCE       16   /* tensors handed over and not taken: small ones follow each other */
+#define AT_ONCE       256  /* tensors handed over and not taken: small ones follow each other */
 #define CONTROL_BYTES 4096 /* window of orders and answers */
 #define COLLECTIVES   (1u << 20) /* window of what is not used */
 #define PATTERN       (1u << 20) /* values are made for so many bytes and repeated */

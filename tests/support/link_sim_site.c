@@ -507,6 +507,8 @@ static void site_count(struct sim_site *site)
                   "%s got chunks of %s that are out of bounds", site->name, all[i].site);
         SIM_CHECK(site->sim, all[i].bad_by_cause[HDT_BAD_CHECKSUM] == 0 || site->sim->n_flips > 0,
                   "%s got damaged chunks of %s, and nothing was damaged", site->name, all[i].site);
+        SIM_CHECK(site->sim, all[i].link.n_tcp == 0,
+                  "%s has figures of TCP to %s, and there is none", site->name, all[i].site);
         sum->sent_chunks += all[i].sent_chunks;
         sum->resent_chunks += all[i].resent_chunks;
         sum->dup_chunks += all[i].dup_chunks;

@@ -283,6 +283,49 @@ Test(control, a_job_is_refused_while_a_site_stays_away)
     cr_expect_str_eq(hdt_ctl_error_to("2"), "EPEER");
 }
 
+static json_t *bench_msg(const char *site, bool force, bool echo)
+{
+    return hdt_ctl_with_id(
+        hdt_msg_new("link.bench", echo ? "a" : "",
+                    json_pack("{s:s, s:s, s:b, s:b, s:i}", "site", site, "channel", "link-bench-1",
+                              "force", force, "echo", echo, "window", 1 << 20)),
+        9);
+}
+
+/* No load is put on a link that a job needs, unless somebody insists; nor on one that is not there.
+ */
+Test(control, a_link_is_measured_when_no_job_needs_it)
+{
+    const struct hdt_error why = {.status = HDT_ELINK, .msg = "connection lost"};
+
+    hdt_ctl_from_client(HDT_CTL_OPERATOR, bench_msg("b", false, false));
+    cr_expect_not_null(hdt_fake_dataplane_take("2", "link.benched"));
+    hdt_ctl_from_client(HDT_CTL_OPERATOR, bench_msg("c", false, false));
+    cr_expect_str_eq(hdt_ctl_error_to("2"), "ENOENT");
+    hdt_ctl_from_client(HDT_CTL_OPERATOR, bench_msg("a", false, false));
+    cr_expect_str_eq(hdt_ctl_error_to("2"), "EINVAL");
+    hdt_ctl_submit();
+    hdt_ctl_from_client(HDT_CTL_OPERATOR, bench_msg("b", false, false));
+    cr_expect_str_eq(hdt_ctl_error_to("2"), "EEXIST");
+    hdt_ctl_from_client(HDT_CTL_OPERATOR, bench_msg("b", true, false));
+    cr_expect_not_null(hdt_fake_dataplane_take("2", "link.benched"));
+    hdt_federation_peer_down(&hdt_ctl_gw, "b", &why);
+    hdt_ctl_from_client(HDT_CTL_OPERATOR, bench_msg("b", true, false));
+    cr_expect_str_eq(hdt_ctl_error_to("2"), "EPEER");
+}
+
+/* Only an operator of the site at the other end has a program started, for his own end. */
+Test(control, a_measurement_has_its_echo_for_the_other_end_only)
+{
+    hdt_ctl_from_client(HDT_CTL_OPERATOR, bench_msg("b", true, true));
+    cr_expect_str_eq(hdt_ctl_error_to("2"), "EACCES");
+    hdt_ctl_from_client(HDT_CTL_WORKER, bench_msg("b", true, true));
+    cr_expect_str_eq(hdt_ctl_error_to("1"), "EACCES");
+    hdt_ctl_from_peer("b", "b", bench_msg("b", true, true));
+    cr_expect_str_eq(hdt_ctl_error_to("b"), "EACCES");
+    cr_expect_eq(hdt_ctl_gw.echo_pid, 0);
+}
+
 static json_t *flow_open_msg(uint32_t job, int flow, const char *end, const struct hdt_plan *plan)
 {
     const struct hdt_plan_flow *f = &plan->flows[flow];
