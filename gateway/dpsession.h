@@ -57,6 +57,8 @@ void hdt_session_unref(struct hdt_session *session);
 int64_t hdt_session_silent_us(const struct hdt_session *session, int64_t now_us);
 /* L: it is heard, and no stream of it waits for the end of a cut. */
 bool hdt_session_is_sound(const struct hdt_session *session, int64_t now_us);
+/* L: drop a dial of ours that has not come to a hello: the session will do. */
+void hdt_session_drop_beside(struct hdt_session *session);
 /* L: it is silent, and the peer should be dialled beside it. */
 bool hdt_session_wants_another(const struct hdt_session *session, int64_t now_us);
 /* L: dial the bulk streams that are not there, when we dialled the session. */

@@ -22,6 +22,8 @@
  * When both sites dial at the same time, the session dialled by the smaller name stands: the other
  * one is refused with EEXIST, which is no failure, or closed when both had been accepted already.
  */
+#define HANDSHAKE_YIELD_US HDT_US_PER_S /* after connecting: a dial of ours is waited for so long  \
+                                         */
 
 json_t *hdt_handshake_body(struct hdt_dataplane *dp)
 {
@@ -305,6 +307,18 @@ static void dials_hint(const struct hdt_peer *peer, struct hdt_error *err)
     }
 }
 
+/* Two sites that start at the same moment dial each other at the same moment. The dial of the one
+ * with the smaller name will stand, so that one does not take the other's meanwhile, only to drop
+ * it: a session is news for everybody. But not for long: its own dial may hang. */
+static bool handshake_dial_stands(const struct hdt_peer *peer)
+{
+    const struct hdt_conn *dial = peer->dialling;
+
+    return peer->session == NULL && dial != NULL && dial->state == HDT_CONN_HELLO &&
+           strcmp(peer->dp->conf.site, peer->site) < 0 &&
+           hdt_clock_now_us() - dial->state_us < HANDSHAKE_YIELD_US;
+}
+
 /* A session is news for the main thread, the audit log and every flow: a peer may have a few at
  * once, then one a second. Who dials as it should backs off longer than that. */
 static enum hdt_status handshake_check_rate(struct hdt_peer *peer, uint64_t instance,
@@ -344,6 +358,10 @@ static enum hdt_status handshake_accept_session(struct hdt_conn *conn, json_t *b
         return hdt_error_set(err, HDT_EEXIST,
                              "cannot join site '%s': the session that '%s' dialled stands",
                              conn->dp->conf.site, conn->dp->conf.site);
+    }
+    if (handshake_dial_stands(conn->peer)) {
+        return hdt_error_set(err, HDT_EEXIST, "cannot join site '%s': it dials '%s' at this moment",
+                             conn->dp->conf.site, conn->peer->site);
     }
     return hdt_session_open(conn, conn->session_id, instance, body, err);
 }

@@ -172,6 +172,7 @@ enum hdt_status hdt_session_open(struct hdt_conn *conn, uint64_t id, uint64_t pe
     if (peer->dialling == conn) {
         peer->dialling = NULL;
     }
+    hdt_session_drop_beside(session);
     peer->total.n_sessions++;
     peer->rtt_us = 0;
     peer->min_rtt_us = 0;

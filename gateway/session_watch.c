@@ -102,7 +102,7 @@ static bool session_all_spoke(const struct hdt_session *session, int64_t since_u
 
 /* A dial that has not come to a hello is dropped. After the hello the peer may have taken the new
  * session for its own, and then that one carries on. */
-static void session_drop_beside(struct hdt_session *session)
+void hdt_session_drop_beside(struct hdt_session *session)
 {
     const struct hdt_error why = {.status = HDT_ECANCELED, .msg = "the session is whole again"};
     struct hdt_peer *peer = session->peer;
@@ -120,7 +120,7 @@ static void session_note_cut(struct hdt_session *session, int64_t silent_us, int
         session->cut_us = now_us;
     } else if (session->cut_us != 0 && session_all_spoke(session, session->cut_us)) {
         session->cut_us = 0;
-        session_drop_beside(session);
+        hdt_session_drop_beside(session);
     }
 }
 

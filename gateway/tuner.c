@@ -12,9 +12,14 @@
  * on losses, queues and neighbours that nobody can see. So the choice is tried: the present one is
  * measured, another one is put in force, given time to find its rate, measured as long, and kept
  * when it brings TUNER_GAIN more. First the congestion control, which decides most; then twice the
- * streams, as long as that pays; if it never did, half of them, as long as that costs nothing. Then
- * it rests until the path is another one (a round trip or a rate far from what was measured), or
- * for a long time of load.
+ * streams, as long as that pays; if it never did, half of them, as long as that costs nothing.
+ * After a try that was worse the next one waits until the rate is back. Then it rests until the
+ * path is another one (a round trip or a rate far from what was measured), or for a long time of
+ * load.
+ *
+ * A socket that changes to another congestion control keeps its window. On a lossy path CUBIC then
+ * lives for seconds on what BBR had found. So what was chosen is watched: where it falls behind
+ * what another one brought, that one takes its place, and this one is not tried there again.
  *
  * A try costs what it brings less, so it ends at once when that is half. Only windows in which
  * there was always something to send count: a program that sends little says nothing of the path.
@@ -23,21 +28,23 @@
  * and CUBIC on one bottleneck take from each other what neither would lose alone, so the comparison
  * is wrong in both directions.
  */
-#define TUNER_LEAST_STREAMS                                                                        \
- 2                           /* one that breaks leaves another; one may be kept for urgent frames */
-#define TUNER_WINDOWS      5 /* that are measured */
-#define TUNER_SETTLE       5 /* windows before that: ten round trips, slow start to 100 Mbit/s each */
-#define TUNER_SETTLE_MOST  20
-#define TUNER_GAIN         1.05
-#define TUNER_LOSS         0.97 /* with fewer streams; of the best there was */
-#define TUNER_HOPELESS     0.5
-#define TUNER_GRACE        2  /* windows of a try that are not judged */
-#define TUNER_IDLE         50 /* windows without load: the try is given up */
-#define TUNER_STRANGE      10 /* windows in a row unlike the path that was measured */
-#define TUNER_RATE_SHIFT   0.3
-#define TUNER_RTT_SHIFT    0.25
-#define TUNER_RTT_SHIFT_US 5000
-#define TUNER_REST         3000 /* loaded windows: ten minutes, or more where round trips are long */
+#define TUNER_LEAST_STREAMS 4 /* fewer save little, and one that stalls is a larger part of all */
+#define TUNER_WINDOWS       5 /* that are measured */
+#define TUNER_SETTLE        5 /* windows before that: ten round trips, slow start to 100 Mbit/s each */
+#define TUNER_SETTLE_MOST   20
+#define TUNER_GAIN          1.05
+#define TUNER_LOSS          0.97 /* with fewer streams; of the best there was */
+#define TUNER_HOPELESS      0.5
+#define TUNER_LASTING       0.95 /* of what another congestion control brought */
+#define TUNER_BACK          0.9  /* of the kept rate: recovered */
+#define TUNER_RECOVER_MOST  15
+#define TUNER_GRACE         2  /* windows of a try that are not judged */
+#define TUNER_IDLE          50 /* windows without load: the try is given up */
+#define TUNER_STRANGE       10 /* windows in a row unlike the path that was measured */
+#define TUNER_RATE_SHIFT    0.3
+#define TUNER_RTT_SHIFT     0.25
+#define TUNER_RTT_SHIFT_US  5000
+#define TUNER_REST          3000 /* loaded windows: ten minutes, or more where round trips are long */
 
 static unsigned tuner_step(unsigned n_streams)
 {
@@ -84,12 +91,21 @@ static void tuner_try(struct hdt_tuner *tuner, unsigned n_streams, unsigned cong
     tuner->n_tries++;
 }
 
+/* What was tried is worse: back, and no judgement before the rate is. */
+static void tuner_recover(struct hdt_tuner *tuner)
+{
+    tuner->n_streams = tuner->kept_streams;
+    tuner->congestion = tuner->kept_congestion;
+    tuner->phase = HDT_TUNER_RECOVER;
+    tuner->n = 0;
+}
+
 static bool tuner_next_congestion(struct hdt_tuner *tuner)
 {
     while (tuner->next_congestion < tuner->conf.n_congestion) {
         const unsigned next = tuner->next_congestion++;
 
-        if (!tuner->refused[next] && tuner->by_congestion[next] == 0) {
+        if (!tuner->refused[next] && !tuner->faded[next] && tuner->by_congestion[next] == 0) {
             tuner_try(tuner, tuner->kept_streams, next);
             return true;
         }
@@ -121,6 +137,7 @@ static void tuner_next(struct hdt_tuner *tuner)
     tuner->has_rested = true;
     tuner->n_rest = 0;
     tuner->n_strange = 0;
+    tuner->n_worse = 0;
 }
 
 static double tuner_best(const struct hdt_tuner *tuner)
@@ -160,8 +177,10 @@ static void tuner_judge(struct hdt_tuner *tuner, double rate)
         tuner->kept_streams = n;
         tuner->kept_congestion = tuner->congestion;
         tuner->kept_rate = rate;
+        tuner_next(tuner);
+    } else {
+        tuner_recover(tuner);
     }
-    tuner_next(tuner);
 }
 
 /* ---- windows ---- */
@@ -184,26 +203,66 @@ static void tuner_settle(struct hdt_tuner *tuner, const struct hdt_tuner_window 
         tuner->sum = 0;
     } else if (tuner->n >= TUNER_SETTLE_MOST) { /* the peer has no memory for so many */
         tuner->is_largest = true;
-        tuner_next(tuner);
+        tuner_recover(tuner);
     }
+}
+
+static bool tuner_has_other_rtt(const struct hdt_tuner *tuner, int64_t rtt_us)
+{
+    const int64_t apart_us =
+        rtt_us > tuner->rtt_us ? rtt_us - tuner->rtt_us : tuner->rtt_us - rtt_us;
+
+    return apart_us > TUNER_RTT_SHIFT_US &&
+           (double)apart_us > TUNER_RTT_SHIFT * (double)tuner->rtt_us;
 }
 
 static bool tuner_is_strange(const struct hdt_tuner *tuner, const struct hdt_tuner_window *window)
 {
-    const int64_t apart_us = window->rtt_us > tuner->rtt_us ? window->rtt_us - tuner->rtt_us
-                                                            : tuner->rtt_us - window->rtt_us;
-
     return window->bytes_per_s < (1 - TUNER_RATE_SHIFT) * tuner->kept_rate ||
            window->bytes_per_s > (1 + TUNER_RATE_SHIFT) * tuner->kept_rate ||
-           (apart_us > TUNER_RTT_SHIFT_US &&
-            (double)apart_us > TUNER_RTT_SHIFT * (double)tuner->rtt_us);
+           tuner_has_other_rtt(tuner, window->rtt_us);
+}
+
+/* Another congestion control that brought more, when it was tried, than this one does now. */
+static unsigned tuner_better_congestion(const struct hdt_tuner *tuner, double bytes_per_s)
+{
+    unsigned best = tuner->congestion;
+
+    for (unsigned i = 0; i < tuner->conf.n_congestion; i++) {
+        if (i != tuner->congestion && TUNER_LASTING * tuner->by_congestion[i] > bytes_per_s &&
+            (best == tuner->congestion || tuner->by_congestion[i] > tuner->by_congestion[best])) {
+            best = i;
+        }
+    }
+    return best;
+}
+
+static void tuner_change_back(struct hdt_tuner *tuner, unsigned congestion)
+{
+    tuner->faded[tuner->congestion] = true;
+    tuner->kept_congestion = congestion;
+    tuner->kept_rate = tuner->by_congestion[congestion];
+    memset(tuner->by_streams, 0, sizeof(tuner->by_streams));
+    tuner->by_streams[tuner_step(tuner->n_streams)] = tuner->kept_rate;
+    tuner->is_largest = false;
+    tuner->has_grown = false;
+    tuner_recover(tuner);
 }
 
 static void tuner_watch(struct hdt_tuner *tuner, const struct hdt_tuner_window *window)
 {
+    const unsigned better = tuner_better_congestion(tuner, window->bytes_per_s);
+
     tuner->n_rest++;
+    tuner->n_worse = better != tuner->congestion ? tuner->n_worse + 1 : 0;
     tuner->n_strange = tuner_is_strange(tuner, window) ? tuner->n_strange + 1 : 0;
-    if (tuner->n_strange >= TUNER_STRANGE || tuner->n_rest >= TUNER_REST) {
+    if (tuner->n_worse >= TUNER_STRANGE && !tuner_has_other_rtt(tuner, window->rtt_us) &&
+        !tuner->faded[better]) {
+        tuner_change_back(tuner, better);
+    } else if (tuner->n_strange >= TUNER_STRANGE || tuner->n_rest >= TUNER_REST) {
+        if (tuner_has_other_rtt(tuner, window->rtt_us)) {
+            memset(tuner->faded, 0, sizeof(tuner->faded));
+        }
         tuner_begin_base(tuner);
     }
 }
@@ -217,6 +276,13 @@ static void tuner_loaded(struct hdt_tuner *tuner, const struct hdt_tuner_window 
             tuner->rtt_us = window->rtt_us;
             tuner->by_streams[tuner_step(tuner->n_streams)] = tuner->kept_rate;
             tuner->by_congestion[tuner->congestion] = tuner->kept_rate;
+            tuner_next(tuner);
+        }
+        break;
+    case HDT_TUNER_RECOVER:
+        tuner->n++;
+        if (window->bytes_per_s >= TUNER_BACK * tuner->kept_rate ||
+            tuner->n >= TUNER_RECOVER_MOST) {
             tuner_next(tuner);
         }
         break;
@@ -266,7 +332,7 @@ void hdt_tuner_refused(struct hdt_tuner *tuner)
 {
     tuner->refused[tuner->congestion] = true;
     if (tuner->congestion != tuner->kept_congestion) {
-        tuner_next(tuner);
+        tuner_recover(tuner);
     }
 }
 

@@ -40,6 +40,7 @@ struct hdt_tuner_window {
 
 enum hdt_tuner_phase {
     HDT_TUNER_BASE,    /* what does the present choice bring? */
+    HDT_TUNER_RECOVER, /* a try was worse: the present choice comes back to its rate */
     HDT_TUNER_SETTLE,  /* another one begins: slow start, dialling */
     HDT_TUNER_MEASURE, /* what does it bring? */
     HDT_TUNER_REST,    /* chosen; the path is watched */
@@ -56,13 +57,14 @@ struct hdt_tuner {
     double by_streams[HDT_TUNER_STEPS],
         by_congestion[HDT_TUNER_CC_MAX]; /* bytes a second; 0: not tried */
     bool refused[HDT_TUNER_CC_MAX];      /* by the kernel */
+    bool faded[HDT_TUNER_CC_MAX];        /* what it brought did not last, on this path */
     unsigned next_congestion;
     bool has_grown, has_shrunk, is_largest, has_rested;
 
     double sum; /* of n windows */
     unsigned n, n_idle;
     int64_t rtt_us; /* of the path that was measured */
-    unsigned n_strange, n_rest;
+    unsigned n_strange, n_worse, n_rest;
 };
 
 /* `conf` is copied. Begins with 4 streams where the number is to be found. */

@@ -8,7 +8,8 @@
 #
 # HDT_BENCH_CASES    names of cases, one a line or with spaces: those of case_run below [all]
 # HDT_BENCH_SECONDS  how long each measurement takes [5]
-# HDT_BENCH_WARMUP   and what comes before it [12]: gateways try streams and congestion controls first
+# HDT_BENCH_WARMUP   and what comes before it [15, longer where round trips are]: gateways try streams and
+#                    congestion controls first, for some eighty round trips
 # HDT_BENCH_PEERS    "STREAMS CC" of iperf3, one a line; none: without
 # HDT_BENCH_WAN      a line for the section "wan" of the gateways' settings, as "streams: 8"
 
@@ -16,7 +17,7 @@
 . "$srcdir/tests/support/lab_rig.sh"
 
 seconds=${HDT_BENCH_SECONDS:-5}
-warmup=${HDT_BENCH_WARMUP:-12}
+warmup=15
 peer_warmup=2
 peers=${HDT_BENCH_PEERS:-"1 cubic
 1 bbr
@@ -150,7 +151,7 @@ mean_between() { # FROM TO
 # The link becomes ten times slower and comes back; ten seconds after each change the rate is what it is on
 # a link that never was another.
 change() {
-    local static hold=14 timer warmup=12 seconds=4
+    local static hold=14 timer seconds=4
 
     link_start rate 100mbit rtt 80ms
     tensors
@@ -160,7 +161,7 @@ change() {
     { sleep "$hold" && "$lab" ctl link a b rate 100mbit && sleep "$hold" && "$lab" ctl link a b rate 1gbit; } >/dev/null &
     timer=$!
     pids+=("$timer")
-    warmup=0 seconds=$((3 * hold)) tensors every=0.5
+    seconds=$((3 * hold)) warmup=0 tensors every=0.5
     wait "$timer"
     sed -n 's/^at-/  /p' "$work/out.b" | paste -sd ' ' | fold -sw 110 >&2
     row wan "1 Gbit/s -> 100 Mbit/s, after 10 s" goodput "$(mean_between $((hold + 10)) $((2 * hold)))" \
@@ -216,6 +217,11 @@ case_names="1g-80ms 1g-80ms-0.01 1g-80ms-0.1 200m-150ms 200m-150ms-0.01 200m-150
     lossless mesh"
 
 case_run() {
+    case $1 in
+    50m-*) warmup=${HDT_BENCH_WARMUP:-45} ;;
+    200m-*) warmup=${HDT_BENCH_WARMUP:-25} ;;
+    *) warmup=${HDT_BENCH_WARMUP:-15} ;;
+    esac
     case $1 in
     1g-80ms) bulk "1 Gbit/s, 80 ms, loss 0" 1000 0.90 rate 1gbit rtt 80ms ;;
     1g-80ms-0.01) bulk "1 Gbit/s, 80 ms, loss 0.01 %" 1000 0.90 rate 1gbit rtt 80ms loss 0.01% ;;

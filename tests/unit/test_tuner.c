@@ -21,8 +21,11 @@ struct path {
     double link_mbits, rtt_s, loss, noise;
     enum kind kinds[HDT_TUNER_CC_MAX];
     double stream_mbits; /* what one stream of the model-based kind carries at most */
-    unsigned allowed;    /* streams that the peer takes */
-    double ramp;         /* what part is reached: a choice needs windows to come to its rate */
+    bool keeps_window;
+    unsigned allowed; /* streams that the peer takes */
+    double
+        kept_window; /* Mbit/s: what a loss-based stream lives on after it was a model-based one */
+    double ramp;     /* what part is reached: a choice needs windows to come to its rate */
     double sum_mbits;
     unsigned n_windows, n_changes;
     uint64_t rng;
@@ -74,8 +77,10 @@ static double path_now(const struct path *path)
 static void path_run(struct path *path, unsigned n_windows)
 {
     for (unsigned i = 0; i < n_windows; i++) {
-        const double mbits =
-            path_now(path) * path->ramp * (1 + path->noise * (2 * path_random(path) - 1));
+        const enum kind kind = path->kinds[path->tuner.congestion];
+        const double now =
+            kind == LOSS_BASED ? fmax(path_now(path), path->kept_window) : path_now(path);
+        const double mbits = now * path->ramp * (1 + path->noise * (2 * path_random(path) - 1));
         const struct hdt_tuner_window window = {
             .bytes_per_s = 125e3 * mbits,
             .rtt_us = (int64_t)(1e6 * path->rtt_s),
@@ -86,9 +91,12 @@ static void path_run(struct path *path, unsigned n_windows)
         path->sum_mbits += mbits;
         path->n_windows++;
         path->ramp = fmin(1, 2 * path->ramp);
+        path->kept_window *= 0.96;
         if (hdt_tuner_window(&path->tuner, &window)) {
             path->n_changes++;
             path->ramp = 0.3;
+            path->kept_window =
+                kind == MODEL_BASED && path->keeps_window ? 0.95 * path->link_mbits : 0;
         }
     }
 }
@@ -138,11 +146,16 @@ Test(tuner, streams_that_bring_nothing_are_given_up)
 {
     struct path path;
 
-    path_init(&path, &both);
+    path_init(&path, &cubic);
+    path.loss = 0.00005;
     path_run(&path, 150);
-    cr_expect_eq(path.tuner.n_streams, 2);
+    cr_assert_eq(path.tuner.n_streams, 64);
+    path.loss = 0;
+    path.rtt_s = 0.02;
+    path_run(&path, 300);
+    cr_expect_eq(path.tuner.n_streams, 4);
     cr_expect_gt(path_now(&path), 0.94 * path.link_mbits);
-    expect_reason(&path, ", 8 gave 9");
+    expect_reason(&path, "4 streams: 4 gave 9");
 }
 
 Test(tuner, a_peer_without_room_for_more_streams_keeps_what_it_has)
@@ -172,13 +185,30 @@ Test(tuner, the_search_costs_little_and_ends)
     cr_expect_eq(path.n_changes, n_changes);
 }
 
+Test(tuner, what_does_not_last_is_given_up)
+{
+    struct path path;
+    double before;
+
+    path_init(&path, &bbr_first);
+    path.loss = 0.0001;
+    path.stream_mbits = 165; /* the processor is slow: four carry two thirds of the link */
+    path.keeps_window = true;
+    path_run(&path, 150);
+    cr_expect_str_eq(hdt_tuner_congestion(&path.tuner), "bbr");
+    before = path.sum_mbits;
+    path_run(&path, 5000); /* a quarter of an hour: and not tried again */
+    cr_expect_gt((path.sum_mbits - before) / 5000, 0.9 * 0.95 * path.link_mbits);
+    cr_expect_str_eq(hdt_tuner_congestion(&path.tuner), "bbr");
+}
+
 Test(tuner, another_path_is_searched_anew)
 {
     struct path path;
 
     path_init(&path, &both);
     path_run(&path, 150);
-    cr_expect_eq(path.tuner.n_streams, 2);
+    cr_expect_eq(path.tuner.n_streams, 4);
     path.loss = 0.001;
     path.rtt_s = 0.15;
     path_run(&path, 200);
