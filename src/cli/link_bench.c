@@ -450,12 +450,14 @@ static enum hdt_err bench_run(struct bench *bench)
 
     hdt_interrupts_catch();
     if (pipe(bench->stop_fds) != 0) {
+        bench->error.code = HDT_ERR_IO;
         snprintf(bench->error.message, sizeof(bench->error.message), "cannot make a pipe");
         return HDT_ERR_IO;
     }
     if (pthread_create(&bench->watcher, NULL, watcher_main, bench) != 0) {
         close(bench->stop_fds[0]);
         close(bench->stop_fds[1]);
+        bench->error.code = HDT_ERR_MEMORY;
         snprintf(bench->error.message, sizeof(bench->error.message), "cannot start a thread");
         return HDT_ERR_MEMORY;
     }
