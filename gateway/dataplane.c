@@ -187,6 +187,7 @@ void hdt_dataplane_close(struct hdt_dataplane *dp)
     hdt_dp_unlock(dp);
     HDT_ASSERT(dp->conns == NULL && dp->flows == NULL && dp->draining == NULL);
     hdt_doorman_free(dp->doorman);
+    hdt_resolver_free(dp->resolver);
     hdt_iothreads_free(dp);
     hdt_dpevent_release(dp);
     dataplane_free(dp);

@@ -656,7 +656,10 @@ void hdt_handshake_report(struct hdt_conn *conn, const struct hdt_error *why);
 
 enum hdt_status hdt_resolver_start(struct hdt_dataplane *dp, struct hdt_resolver **resolver,
                                    struct hdt_error *err);
+/* No more answers; what is asked from here is forgotten. NULL is allowed, as below. */
 void hdt_resolver_stop(struct hdt_resolver *resolver);
+/* After the I/O threads ended. */
+void hdt_resolver_free(struct hdt_resolver *resolver);
 void hdt_resolver_ask(struct hdt_resolver *resolver, const char *site, const char *address);
 
 /* ---- flow_end.c ---- */

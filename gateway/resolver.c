@@ -12,6 +12,9 @@
  * Names to addresses. The system's resolver blocks, for half a minute when a name server is away,
  * so that it has a thread of its own, and this thread may outlive the data plane: when it hangs in
  * a look-up at the end, it is left alone and frees its things when it comes back.
+ *
+ * I/O threads ask it, and end after it was stopped: what they ask then is forgotten, and its memory
+ * stays until they are gone.
  */
 
 struct resolver_ask {
@@ -26,6 +29,8 @@ struct hdt_resolver {
     pthread_t thread;
     struct resolver_ask *asks;
     bool busy, is_stepped;
+    bool is_left;      /* the thread hangs, detached */
+    bool is_abandoned; /* the data plane is gone: who comes back frees */
 };
 
 static void resolver_free(struct hdt_resolver *resolver)
@@ -64,7 +69,7 @@ static void *resolver_main(void *arg)
 {
     struct hdt_resolver *resolver = arg;
     struct resolver_ask *ask;
-    bool was_left = false;
+    bool is_last;
 
     pthread_mutex_lock(&resolver->lock);
     while (resolver->dp != NULL) {
@@ -75,10 +80,11 @@ static void *resolver_main(void *arg)
         }
         LL_DELETE(resolver->asks, ask);
         resolver_answer(resolver, ask);
-        was_left = resolver->dp == NULL;
     }
+    is_last = resolver->is_abandoned;
+    resolver->is_left = false;
     pthread_mutex_unlock(&resolver->lock);
-    if (was_left) {
+    if (is_last) {
         resolver_free(resolver);
     }
     return NULL;
@@ -116,6 +122,7 @@ void hdt_resolver_stop(struct hdt_resolver *resolver)
     resolver->dp = NULL;
     busy = resolver->busy;
     if (busy) {
+        resolver->is_left = true;
         pthread_detach(resolver->thread);
     }
     pthread_cond_signal(&resolver->asked);
@@ -123,7 +130,20 @@ void hdt_resolver_stop(struct hdt_resolver *resolver)
     if (!busy && !resolver->is_stepped) {
         pthread_join(resolver->thread, NULL);
     }
-    if (!busy) {
+}
+
+void hdt_resolver_free(struct hdt_resolver *resolver)
+{
+    bool is_left;
+
+    if (resolver == NULL) {
+        return;
+    }
+    pthread_mutex_lock(&resolver->lock);
+    is_left = resolver->is_left;
+    resolver->is_abandoned = true;
+    pthread_mutex_unlock(&resolver->lock);
+    if (!is_left) {
         resolver_free(resolver);
     }
 }
@@ -135,9 +155,13 @@ void hdt_resolver_ask(struct hdt_resolver *resolver, const char *site, const cha
     memcpy(ask->site, site, sizeof(ask->site));
     memcpy(ask->address, address, sizeof(ask->address));
     pthread_mutex_lock(&resolver->lock);
-    LL_APPEND(resolver->asks, ask);
-    pthread_cond_signal(&resolver->asked);
+    if (resolver->dp != NULL) {
+        LL_APPEND(resolver->asks, ask);
+        ask = NULL;
+        pthread_cond_signal(&resolver->asked);
+    }
     pthread_mutex_unlock(&resolver->lock);
+    free(ask);
 }
 
 void hdt_dpstep_resolve(struct hdt_dataplane *dp)
