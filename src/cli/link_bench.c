@@ -5,9 +5,9 @@
  * Each case has two parts. Tensors alone: one is sent when the one before is known to be there, and
  * its time is that until the other end's word came, less the half round trip that the word took;
  * the median counts. Tensors one after another: as many as take about half a second; the goodput is
- * of all but the first, whose time is the shortest of one alone. So neither the round trip counts
- * in it nor that TCP begins slowly after a pause. Of a tensor that takes long alone there is no
- * second, and its own time is what the goodput is made of.
+ * of all but the first, by the time from its arrival to that of the last. So neither the round trip
+ * counts in it nor that TCP begins slowly after a pause. Of a tensor that takes long alone there is
+ * no second, and its own time is what the goodput is made of.
  *
  * Both ends' programs are src/cli/link_flows.h; why, stands there. What the lossless codec saves is
  * known to the gateway that sends, which is asked after each case.
@@ -158,6 +158,7 @@ struct bench {
     char channel[64];
     double rtt_s;
     double moved_bytes; /* of tensors, in this case */
+    int64_t span_us;    /* of the last move: from the first being there to the last */
     unsigned n_streams;
     json_t *rows;
     struct hdt_error_info error;
@@ -196,7 +197,7 @@ static enum hdt_err bench_move(struct bench *bench, const struct hdt_bench_order
                                double *seconds)
 {
     struct hdt_bench_flows *flows = &bench->flows;
-    struct hdt_bench_order heard;
+    struct hdt_bench_order heard = {0};
     struct hdt_request *answer;
     double begun_s;
     enum hdt_err rc;
@@ -210,7 +211,7 @@ static enum hdt_err bench_move(struct bench *bench, const struct hdt_bench_order
     if (rc == HDT_ERR_NONE && order->what == HDT_BENCH_TAKE) {
         rc = hdt_bench_give(flows, order, &bench->error);
     } else if (rc == HDT_ERR_NONE && order->what == HDT_BENCH_GIVE) {
-        rc = hdt_bench_take(flows, order, &bench->error);
+        rc = hdt_bench_take(flows, order, &bench->span_us, &bench->error);
         *seconds = now_s() - begun_s;
     }
     if (rc == HDT_ERR_NONE) {
@@ -221,6 +222,7 @@ static enum hdt_err bench_move(struct bench *bench, const struct hdt_bench_order
     }
     if (order->what != HDT_BENCH_GIVE) {
         *seconds = now_s() - begun_s;
+        bench->span_us = heard.span_us;
     }
     bench->moved_bytes += (double)(order->n * order->bytes);
     return rc;
@@ -235,8 +237,7 @@ static int compare_doubles(const void *a, const void *b)
 
 struct bench_case {
     int64_t n_alone, n_stream;
-    double alone_s, least_s; /* one way: median and shortest */
-    double goodput;          /* bytes a second */
+    double alone_s, goodput; /* bytes a second */
 };
 
 static enum hdt_err case_alone(struct bench *bench, struct hdt_bench_order *order,
@@ -254,7 +255,6 @@ static enum hdt_err case_alone(struct bench *bench, struct hdt_bench_order *orde
     qsort(times, (size_t)n, sizeof(times[0]), compare_doubles);
     result->n_alone = n;
     result->alone_s = times[n / 2] - bench->rtt_s / 2;
-    result->least_s = times[0] - bench->rtt_s / 2;
     if (result->alone_s < bench->rtt_s / 4) {
         result->alone_s = bench->rtt_s / 4; /* the shortest round trip was no longer that */
     }
@@ -285,9 +285,9 @@ static enum hdt_err case_stream(struct bench *bench, struct hdt_bench_order *ord
         if (rc != HDT_ERR_NONE) {
             return rc;
         }
-        more_s = seconds - result->least_s - bench->rtt_s / 2;
+        more_s = (double)bench->span_us / 1e6;
         if (more_s >= STREAM_S || order->n == N_MAX) {
-            more_s = more_s > seconds / 4 ? more_s : seconds / 4;
+            more_s = more_s > 1e-6 ? more_s : 1e-6;
             result->n_stream = order->n;
             result->goodput = (double)((order->n - 1) * order->bytes) / more_s;
             return HDT_ERR_NONE;
@@ -367,7 +367,8 @@ static json_t *row_make(const struct bench *bench, const struct hdt_bench_order 
 
 static enum hdt_err case_run(struct bench *bench, int codec, int64_t bytes, bool is_out)
 {
-    struct hdt_bench_order order = {is_out ? HDT_BENCH_TAKE : HDT_BENCH_GIVE, codec, bytes, 1};
+    struct hdt_bench_order order = {
+        .what = is_out ? HDT_BENCH_TAKE : HDT_BENCH_GIVE, .codec = codec, .bytes = bytes, .n = 1};
     struct bench_case result = {0};
     double before = 0, after = 0;
     bool is_counted = coded_so_far(bench, is_out, &before);

@@ -75,6 +75,7 @@ static const struct argp argp = {.options = options, .parser = option_parse};
 static enum hdt_err order_do(struct hdt_bench_flows *flows, const struct hdt_bench_order *order,
                              struct hdt_error_info *error)
 {
+    struct hdt_bench_order answer = *order;
     enum hdt_err rc = HDT_ERR_NONE;
 
     if (order->codec < 0 || order->codec >= HDT_BENCH_CODECS || order->n < 0 || order->bytes < 0 ||
@@ -83,11 +84,11 @@ static enum hdt_err order_do(struct hdt_bench_flows *flows, const struct hdt_ben
         return HDT_ERR_PROTOCOL;
     }
     if (order->what == HDT_BENCH_TAKE) {
-        rc = hdt_bench_take(flows, order, error);
+        rc = hdt_bench_take(flows, order, &answer.span_us, error);
     } else if (order->what == HDT_BENCH_GIVE) {
         rc = hdt_bench_give(flows, order, error);
     }
-    return rc == HDT_ERR_NONE ? hdt_bench_say(flows->answer, order, error) : rc;
+    return rc == HDT_ERR_NONE ? hdt_bench_say(flows->answer, &answer, error) : rc;
 }
 
 static int link_echo_run(int argc, char **argv)

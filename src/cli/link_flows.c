@@ -2,6 +2,7 @@
 #include "config.h"
 
 #include "src/cli/link_flows.h"
+#include "src/base/clock.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -153,21 +154,28 @@ void hdt_bench_flows_close(struct hdt_bench_flows *flows)
 
 /* The result of what failed first; the others of the ring are waited for by the channel's end. */
 static enum hdt_err ring_move(struct hdt_bench_flows *flows, const struct hdt_bench_order *order,
-                              int gives, struct hdt_error_info *error)
+                              int64_t *span_us, struct hdt_error_info *error)
 {
     const size_t n_values = (size_t)order->bytes / hdt_type_size(bench_type(order->codec));
     struct hdt_request *ring[AT_ONCE] = {NULL};
+    int64_t first_us = 0;
     enum hdt_err rc = HDT_ERR_NONE;
     int64_t i;
 
     for (i = 0; i < order->n + AT_ONCE && rc == HDT_ERR_NONE; i++) {
+        const int is_first = i % AT_ONCE == 0 && ring[0] && first_us == 0;
+
         rc = hdt_wait(&ring[i % AT_ONCE], NULL, error);
+        first_us = is_first ? hdt_clock_now_us() : first_us;
         if (rc == HDT_ERR_NONE && i < order->n) {
-            rc = gives ? hdt_isend(flows->out[order->codec], flows->values, n_values,
-                                   &ring[i % AT_ONCE], error)
-                       : hdt_irecv(flows->in[order->codec], flows->room, n_values,
-                                   &ring[i % AT_ONCE], error);
+            rc = !span_us ? hdt_isend(flows->out[order->codec], flows->values, n_values,
+                                      &ring[i % AT_ONCE], error)
+                          : hdt_irecv(flows->in[order->codec], flows->room, n_values,
+                                      &ring[i % AT_ONCE], error);
         }
+    }
+    if (span_us) {
+        *span_us = hdt_clock_now_us() - first_us;
     }
     return rc;
 }
@@ -176,13 +184,13 @@ enum hdt_err hdt_bench_give(struct hdt_bench_flows *flows, const struct hdt_benc
                             struct hdt_error_info *error)
 {
     hdt_bench_fill(flows, order);
-    return ring_move(flows, order, 1, error);
+    return ring_move(flows, order, NULL, error);
 }
 
 enum hdt_err hdt_bench_take(struct hdt_bench_flows *flows, const struct hdt_bench_order *order,
-                            struct hdt_error_info *error)
+                            int64_t *span_us, struct hdt_error_info *error)
 {
-    return ring_move(flows, order, 0, error);
+    return ring_move(flows, order, span_us, error);
 }
 
 enum hdt_err hdt_bench_say(struct hdt_flow *flow, const struct hdt_bench_order *order,
