@@ -17,7 +17,6 @@ static struct hdt_shard *shard_of(int n)
     struct hdt_shard_options options = {.n_vocab = 65536};
     struct hdt_shard_writer *writer;
     struct hdt_shard *shard;
-    char sidecar[80];
 
     snprintf(path, sizeof(path), "/tmp/hdt-data-%d.bin", (int)getpid());
     cr_assert_eq(hdt_shard_writer_open(path, &options, NULL, &writer, NULL), HDT_OK);
@@ -26,15 +25,19 @@ static struct hdt_shard *shard_of(int n)
     }
     cr_assert_eq(hdt_shard_writer_finish(writer, NULL), HDT_OK);
     cr_assert_eq(hdt_shard_open(path, &options, &shard, NULL), HDT_OK);
-    snprintf(sidecar, sizeof(sidecar), "%s.json", path);
-    unlink(sidecar);
     return shard;
 }
 
 static void shard_gone(struct hdt_shard *shard)
 {
+    static const char *const besides[] = {"", ".json", ".sums"};
+    char name[80];
+
     hdt_shard_close(shard);
-    unlink(path);
+    for (size_t i = 0; i < sizeof(besides) / sizeof(besides[0]); i++) {
+        snprintf(name, sizeof(name), "%s%s", path, besides[i]);
+        unlink(name);
+    }
 }
 
 Test(data, an_epoch_reads_every_window_once)
