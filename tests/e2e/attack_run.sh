@@ -5,6 +5,8 @@
 #
 #     attack_run.sh OUT [WINDOW-SECONDS [ROUNDS]]
 #
+# HDT_BENCH_CASES: some of nobody random http silent loris tls wrong all [all of them]
+#
 # The kernel works for every packet of an attack, whomever it is meant for, and all run on the same
 # cores. So what a gateway does because of it is what a run loses when its own gateway is attacked
 # rather than a bystander's, another gateway on this machine. OUT gets lines "CASE RATIO RATIO", medians
@@ -80,6 +82,14 @@ stop() {
 # Median of column N of the file.
 median() { awk -v n="$2" '{ print $n }' "$1" | sort -n | awk '{ v[NR] = $1 } END { print NR % 2 ? v[(NR + 1) / 2] : (v[NR / 2] + v[NR / 2 + 1]) / 2 }'; }
 
+# under SITE MODE...: the rate while that site's gateway is attacked, in $under.
+under() {
+    start "$@"
+    under=$(rate)
+    stop
+}
+
+# The order changes from round to round, so that what drifts is in both.
 case_of() { # NAME MODE...
     local name=$1 i alone beside on
 
@@ -87,23 +97,26 @@ case_of() { # NAME MODE...
     : >"$work/ratios"
     for ((i = 0; i < rounds; i++)); do
         alone=$(rate)
-        start bystander "$@"
-        beside=$(rate)
-        stop
-        start a "$@"
-        on=$(rate)
-        stop
+        if ((i % 2)); then
+            under a "$@" && on=$under
+            under bystander "$@" && beside=$under
+        else
+            under bystander "$@" && beside=$under
+            under a "$@" && on=$under
+        fi
         echo "$on $beside $alone" | awk '{ print $1 / $2, $1 / $3 }' >>"$work/ratios"
     done
     echo "$name $(median "$work/ratios" 1) $(median "$work/ratios" 2)" >>"$out"
 }
 
 : >"$out"
-case_of "nobody"
-for mode in random http silent loris tls wrong; do
-    case_of "$mode" "$mode"
+for mode in ${HDT_BENCH_CASES:-nobody random http silent loris tls wrong all}; do
+    case $mode in
+    nobody) case_of nobody ;;
+    all) case_of all random http silent loris tls wrong ;;
+    *) case_of "$mode" "$mode" ;;
+    esac
 done
-case_of "all" random http silent loris tls wrong
 
 {
     echo "attackers:"
