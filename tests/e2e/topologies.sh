@@ -99,15 +99,13 @@ worker c w0
 worker d w0
 expect_federation c 2 2
 expect_federation d 2 2
-one_session() { answers "$1" && [ "$(tr -d ' \n' <"$1/status.json" | sed 's/.*"streams":\([0-9]*\).*/\1/')" = 4 ]; }
+peer_of() { json_of "d[\"sites\"][0][\"link\"][\"$2\"]" <"$1/status.json" 2>/dev/null; } # SITE FIELD
+one_session() { answers "$1" && [ "$(peer_of "$1" streams)" = 4 ]; }
 check "one session at c" wait_until 5 one_session c
 check "one session at d" wait_until 5 one_session d
-same "one of the two dialled it" "false true" "$(for s in c d; do
-    tr -d ' \n' <$s/status.json | sed 's/.*"dialled_by_us":\([a-z]*\).*/\1/'
-    echo
-done | sort | xargs)"
+same "one of the two dialled it" "False True" "$(for s in c d; do peer_of $s dialled_by_us; done | sort | xargs)"
 run dialled c "data.site: c" "plan.cut: [c/w0=3, d/w0=3]"
-sessions() { answers "$1" && tr -d ' \n' <"$1/status.json" | sed 's/.*"sessions":\([0-9]*\).*/\1/'; }
+sessions() { answers "$1" && peer_of "$1" sessions; }
 before=$(sessions c)
 run dialled2 d "data.site: d" "plan.cut: [c/w0=3, d/w0=3]"
 same "and it stands" "$before" "$(sessions c)"
