@@ -44,6 +44,7 @@ struct hdt_dataplane_conf {
     uint64_t chunk_bytes;           /* multiple of HDT_FRAME_GRANULE */
     uint64_t memory_bytes;          /* bound on chunk buffers and frames of clients without shm */
     uint64_t rate_bits_per_s;       /* cap to all peers; 0 = none */
+    bool pace;                      /* hold less urgent classes back beside more urgent ones */
     const char *congestion;         /* "" = the kernel's, "auto" = what carries most */
     const char *engine;             /* as hdt_engine_open takes it; NULL: the default */
     struct hdt_deadlines deadlines; /* of this site; of a session: of the larger knob of the two */

@@ -470,6 +470,7 @@ static enum hdt_status gateway_open_dataplane(struct hdt_gateway *gw, struct hdt
         .chunk_bytes = gw->conf.wan.chunk,
         .memory_bytes = gw->conf.data.memory,
         .rate_bits_per_s = gw->conf.wan.rate,
+        .pace = gw->conf.wan.pace,
         .congestion = gw->conf.wan.congestion,
         .engine = gateway_choose_engine(gw),
         .deadlines = gw->deadlines,

@@ -156,6 +156,9 @@ int hdt_txq_urgent_class(const struct hdt_peer *peer, int64_t now_us)
 {
     int first = 0, other;
 
+    if (!peer->dp->conf.pace) {
+        return HDT_PRIO_COUNT;
+    }
     while (first < HDT_PRIO_COUNT && !txq_in_use(peer, first, now_us)) {
         first++;
     }

@@ -24,10 +24,11 @@ struct hdt_gateway_peer_conf {
 struct hdt_gateway_wan_conf {
     char *listen;     /* STRING ["0.0.0.0:7420"]: address:port; "": do not listen (behind NAT) */
     char *advertise;  /* STRING [""]: address that other sites should dial; "" = as they see us */
-    int64_t streams;  /* COUNT [auto] 1..64: bulk streams to each peer; 0: as many as pay */
+    int64_t streams;  /* COUNT [4] 1..64: bulk streams to each peer; 0: as many as pay */
     uint64_t chunk;   /* BYTES ["256KiB"] 64KiB..8MiB: unit a frame is cut into */
     uint64_t rate;    /* RATE ["max"]: cap on what we send to all peers */
-    char *congestion; /* STRING ["auto"]: TCP congestion control ("bbr", "cubic"); "" = the kernel's
+    bool pace;        /* BOOL [false]: hold less urgent classes back beside more urgent ones */
+    char *congestion; /* STRING [""]: TCP congestion control ("bbr", "cubic"); "" = the kernel's
                        */
 };
 

@@ -187,6 +187,7 @@ sizes() {
 
 urgent() {
     local case="4 KiB urgent beside bulk, 200 Mbit/s, 40 ms"
+    local -x wan="pace: true"
 
     link_start rate 200mbit rtt 40ms queue 50ms
     tensors urgent=10

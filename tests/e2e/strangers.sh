@@ -59,7 +59,7 @@ done
 check "a run among attackers" submit a attacked
 same "its losses and weights" "$(result_of attacked)" "$(result_of calm)"
 
-check "those at the LAN port are counted apart" counted http lan_tls
+check "those at the LAN port are counted apart" wait_until 30 counted http lan_tls
 check "silent ones at the page, too" counted crowded http
 wrong_counted() { [ "$(bad_chunks flow)" -ge 100 ] 2>/dev/null; }
 check "wrong chunks of a member are counted" wait_until 20 wrong_counted

@@ -121,6 +121,7 @@ void hdt_rig_open(struct rig *rig, unsigned n_sites)
         .n_streams = 3,
         .chunk_bytes = 64 << 10,
         .memory_bytes = 128 << 20,
+        .pace = true,
         .congestion = "",
         .engine = getenv("HDT_TEST_ENGINE"),
     };

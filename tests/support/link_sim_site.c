@@ -447,6 +447,7 @@ static void site_conf(const struct sim_site *site, struct hdt_dataplane_conf *co
         .chunk_bytes = plan->chunk_bytes[site->life % 2],
         .memory_bytes = MEMORY,
         .rate_bits_per_s = plan->rate_bits_per_s,
+        .pace = true,
         .congestion = "",
         .stepped = &hdt_sim_engine_ops,
     };
