@@ -102,13 +102,15 @@ edge='next(e for e in d["edges"] if e["from"] == "b")'
 plan a even
 check "on loopback a codec is used where its break-even says so" codecs_are_as_said even
 stop_gateway b
-listen='' rate=20mbit gateway_conf b a="$(wan_of a)"
+# So narrow that the link, not the processors, takes the step's time on a slow or busy machine too:
+# a frame of 65.5 kB takes 105 ms.
+listen='' rate=5mbit gateway_conf b a="$(wan_of a)"
 gateway_start b
 expect_federation a 2 2
 plan a even --remeasure
 # No more than the cap; a machine that is busy elsewhere may not reach it.
-check "20 Mbit/s from b are measured: $(of even "${edge}['rate_bits_per_s']")" \
-    test "$(of even "2e6 < ${edge}['rate_bits_per_s'] < 22e6")" = True
+check "5 Mbit/s from b are measured: $(of even "${edge}['rate_bits_per_s']")" \
+    test "$(of even "1e6 < ${edge}['rate_bits_per_s'] < 5.5e6")" = True
 same "gradients from there are coded" lossless "$(of even "${edge}['codec']")"
 check "and the other way as its break-even says" codecs_are_as_said even
 
@@ -116,7 +118,7 @@ section "a link that is narrower"
 python3 - <<'PY'
 import json
 c = json.load(open("same.json"))["cluster"]
-for name, rate in ("wide", 5e9), ("narrow", 2.5e6), ("hopeless", 2e4):
+for name, rate in ("wide", 5e9), ("narrow", 6e5), ("hopeless", 2e4):
     for link in c["links"]:
         link.update(rate_bytes_per_s=rate, rtt_s=0.04, up=True)
     json.dump({"cluster": c}, open(f"{name}.json", "w"))
@@ -128,7 +130,7 @@ for name in wide narrow; do
 done
 hdt plan --cluster hopeless.json --json free.yaml >hopeless-plan.json
 same "over 40 Gbit/s no codec pays" none "$(of wide-plan "$codec")"
-same "over 20 Mbit/s one does" lossless "$(of narrow-plan "$codec")"
+same "over 4.8 Mbit/s one does" lossless "$(of narrow-plan "$codec")"
 check "with its break-even" says "break-even at" narrow-plan.json
 same "over 160 kbit/s one site does it all" "no edge" "$(of hopeless-plan "$codec")"
 lossy=narrow-lossy
