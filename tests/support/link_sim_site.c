@@ -11,6 +11,7 @@
 #include "config.h"
 
 #include "src/core/msg.h"
+#include "src/net/stream_impl.h"
 #include "tests/support/link_sim_impl.h"
 
 #include <poll.h>
@@ -564,4 +565,39 @@ void hdt_sim_site_check_idle(struct sim_site *site)
                       flow->key.flow);
         }
     }
+}
+
+static uint64_t flow_bytes(const struct hdt_flow_end *flow)
+{
+    uint64_t bytes = flow->plain_bytes;
+    unsigned i;
+
+    for (i = 0; i < flow->conf.depth; i++) {
+        const struct hdt_dst_slot *slot = &flow->slots[i];
+
+        bytes += slot->begun && !slot->complete ? slot->done_bytes : 0;
+    }
+    return bytes;
+}
+
+uint64_t hdt_sim_site_bytes(const struct sim_site *site, bool in_part)
+{
+    const struct hdt_flow_end *flow;
+    const struct hdt_conn *conn;
+    uint64_t bytes = 0;
+
+    if (site->dp == NULL) {
+        return 0;
+    }
+    for (flow = site->dp->flows; flow != NULL; flow = flow->hh.next) {
+        bytes += flow->key.is_src ? 0 : flow_bytes(flow);
+    }
+    DL_FOREACH(site->dp->conns, conn)
+    {
+        if (in_part && conn->stream != NULL && conn->rx_now != NULL &&
+            conn->rx_now->mode != HDT_RX_DROP) {
+            bytes += conn->stream->payload_have;
+        }
+    }
+    return bytes;
 }
