@@ -144,6 +144,7 @@ struct sim_site {
     int64_t paused_until_us;
     uint64_t said[SIM_SITES_MAX];                             /* messages to each */
     uint64_t heard[SIM_SITES_MAX], heard_life[SIM_SITES_MAX]; /* and the last of each */
+    bool is_up[SIM_SITES_MAX];                                /* the last that was said of each */
     bool is_probing;
     uint32_t closed_epoch; /* the job is told that this one is over */
 };

@@ -240,6 +240,7 @@ static void on_peer_up(void *user, const char *name, const json_t *hello)
     struct sim_site *site = user;
 
     (void)hello;
+    site->is_up[site_idx_of(name)] = true;
     hdt_sim_note(site->sim, "peer up", site->idx, site_idx_of(name), 0, 0);
 }
 
@@ -247,6 +248,7 @@ static void on_peer_down(void *user, const char *name, const struct hdt_error *w
 {
     struct sim_site *site = user;
 
+    site->is_up[site_idx_of(name)] = false;
     hdt_sim_note(site->sim, "peer down", site->idx, site_idx_of(name), (uint64_t)why->status, 0);
 }
 
@@ -259,6 +261,8 @@ static void on_peer_msg(void *user, const char *name, json_t *msg)
     const uint64_t n = (uint64_t)json_integer_value(json_object_get(hdt_msg_body(msg), "n"));
 
     hdt_sim_note(site->sim, "message", site->idx, from, life, n);
+    SIM_CHECK(site->sim, site->is_up[from], "%s got a message of %s, which is down", site->name,
+              name);
     if (strcmp(hdt_msg_type(msg), "talk") != 0) {
         return; /* an answer to a measurement that is over */
     }
@@ -468,6 +472,7 @@ void hdt_sim_site_start(struct sim_site *site)
     site->is_dispatch_due = false;
     site->is_resolve_due = false;
     site->is_probing = false;
+    memset(site->is_up, 0, sizeof(site->is_up));
     memset(site->said, 0, sizeof(site->said));
     memset(site->heard, 0, sizeof(site->heard));
     memset(site->heard_life, 0, sizeof(site->heard_life));
