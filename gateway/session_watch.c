@@ -90,7 +90,7 @@ static bool session_all_spoke(const struct hdt_session *session, int64_t since_u
 {
     unsigned i;
 
-    for (i = 0; i <= session->n_streams; i++) {
+    for (i = 0; i <= session->n_open; i++) {
         const struct hdt_conn *conn = session->conns[i];
 
         if (conn == NULL || conn->stats.last_recv_us <= since_us) {
@@ -104,7 +104,8 @@ static bool session_all_spoke(const struct hdt_session *session, int64_t since_u
  * session for its own, and then that one carries on. */
 void hdt_session_drop_beside(struct hdt_session *session)
 {
-    const struct hdt_error why = {.status = HDT_ECANCELED, .msg = "the session is whole again"};
+    const struct hdt_error why = {.status = HDT_ECANCELED,
+                                  .msg = "the session that stands will do"};
     struct hdt_peer *peer = session->peer;
 
     if (peer->dialling != NULL && peer->dialling->state < HDT_CONN_HELLO) {
