@@ -246,3 +246,26 @@ Test(link_sim, a_session_outlives_a_cut_however_its_streams_are_counted, .timeou
     }
     cr_expect_gt(n_kept, 0u, "no session outlived the cut");
 }
+
+/* A chunk that takes ten seconds on its stream, while heartbeats of the others pass. */
+static void slow_link(struct sim_plan *plan)
+{
+    one_long_link(plan, 3);
+    plan->segment_max = 1448;
+    plan->links[0][1].bytes_per_us = 0.03;
+    plan->sites[0].chunk_bytes[0] = 1u << 20;
+    plan->n_flows = 1;
+    plan->flows[0] = (struct sim_flow_plan){
+        .dst_site = 1, .depth = 1, .frame_cap = 300u << 10, .n_frames = 4, .prio = HDT_PRIO_OUTER};
+}
+
+Test(link_sim, a_stream_that_moves_is_not_given_up, .timeout = 60)
+{
+    struct hdt_sim_outcome outcome;
+
+    for (uint64_t seed = 1; seed <= 3; seed++) {
+        hdt_sim_run_adapted(seed, 0, slow_link, &outcome);
+        cr_expect_eq(outcome.n_stream_losses, 0u);
+        cr_expect_eq(outcome.resent_chunks, 0u);
+    }
+}
