@@ -181,9 +181,10 @@ void hdt_rx_job_check(struct hdt_rx_job *job)
 {
     struct hdt_dataplane *dp = job->conn->dp;
     struct hdt_error err = {0};
-    bool ok = codec_run_rx(NULL, job, &err);
+    bool ok;
 
-    HDT_ASSERT(job->frame.codec == HDT_CODEC_NONE);
+    HDT_ASSERT(job->frame.codec == HDT_CODEC_NONE); /* there is no worker to decode it */
+    ok = codec_run_rx(NULL, job, &err);
     hdt_dp_lock(dp);
     codec_end_rx(job, ok, &err);
     hdt_dp_unlock(dp);

@@ -205,9 +205,9 @@ struct hdt_tcp_stats {
     uint32_t path_mtu, mss;
 };
 
-/* All bulk streams to a peer. */
+/* All bulk streams that what is sent to a peer goes over. */
 struct hdt_link_stats {
-    unsigned n_tcp;      /* streams of which the kernel tells; 0: what has no "total" is absent */
+    unsigned n_tcp;      /* streams of which the kernel tells; 0: what is no total is absent */
     char congestion[16]; /* "mixed": they differ */
     int64_t rtt_us, min_rtt_us; /* mean; shortest */
     int64_t queue_us;           /* mean of how far each is above its own shortest */

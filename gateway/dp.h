@@ -37,18 +37,16 @@
 #include <uthash.h>
 #include <utlist.h>
 
-#define HDT_DP_CHUNK_MAX     (8u << 20) /* of the setting, and of what a peer may announce */
-#define HDT_DP_GRANULES_MAX  (HDT_DP_CHUNK_MAX / HDT_FRAME_GRANULE)
-#define HDT_DP_STREAMS_MAX   64
-#define HDT_DP_SMALL_RECORDS 64           /* records without memory of their own, a connection */
-#define HDT_DP_RX_JOBS       3            /* receiving, waiting, decoding: one each */
-#define HDT_DP_MSG_BACKLOG   (32u << 20)  /* control messages that wait on one connection */
-#define HDT_DP_EVENT_BACKLOG (32u << 20)  /* messages that wait for the main thread */
-#define HDT_DP_HELLO_MAX     (64u << 10)  /* a message before the hello was accepted */
-#define HDT_DP_LOW_WATER     (256u << 10) /* bytes queued in a stream below which it takes more */
-#define HDT_DP_NOTSENT_LOWAT (256 * 1024) /* bytes that a bulk socket takes ahead of its window */
-#define HDT_DP_FEATURE_STREAMS                                                                     \
- "streams" /* of a hello: says on how many streams it sends, and hears it */
+#define HDT_DP_CHUNK_MAX      (8u << 20) /* of the setting, and of what a peer may announce */
+#define HDT_DP_GRANULES_MAX   (HDT_DP_CHUNK_MAX / HDT_FRAME_GRANULE)
+#define HDT_DP_STREAMS_MAX    64
+#define HDT_DP_SMALL_RECORDS  64           /* records without memory of their own, a connection */
+#define HDT_DP_RX_JOBS        3            /* receiving, waiting, decoding: one each */
+#define HDT_DP_MSG_BACKLOG    (32u << 20)  /* control messages that wait on one connection */
+#define HDT_DP_EVENT_BACKLOG  (32u << 20)  /* messages that wait for the main thread */
+#define HDT_DP_HELLO_MAX      (64u << 10)  /* a message before the hello was accepted */
+#define HDT_DP_LOW_WATER      (256u << 10) /* bytes queued in a stream below which it takes more */
+#define HDT_DP_NOTSENT_LOWAT  (256 * 1024) /* bytes that a bulk socket takes ahead of its window */
 #define HDT_DP_URGENT_US      (10 * HDT_US_PER_S) /* a class counts as in use since its last chunk */
 #define HDT_DP_URGENT_BUFS    2                   /* chunks that less urgent classes leave to it */
 #define HDT_DP_PACE_MIN       125e3 /* bytes a second: slower than this, bulk is not held back */
@@ -56,6 +54,9 @@
 #define HDT_DP_BACKOFF_MIN_US (100 * HDT_US_PER_MS)
 #define HDT_DP_REPORTS_PER_S  16
 #define HDT_DP_SESSIONS_BURST 16
+
+/* Feature of a hello: says over how many streams it sends, and hears it. */
+#define HDT_DP_FEATURE_STREAMS "streams"
 
 struct hdt_buf;
 struct hdt_conn;
@@ -757,8 +758,7 @@ void hdt_codecpool_stop(struct hdt_dataplane *dp);
 /* L */
 void hdt_codecpool_push(struct hdt_rx_job *job);
 void hdt_codecpool_wake(struct hdt_dataplane *dp);
-/* Not L: compare a chunk that came without codec with its checksum, here and now, and hand it on.
- */
+/* Not L: compare a chunk that came without codec with its checksum, here and now; hand it on. */
 void hdt_rx_job_check(struct hdt_rx_job *job);
 /* L: take back an rx job of a connection. */
 void hdt_rx_job_release(struct hdt_rx_job *job);

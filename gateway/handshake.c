@@ -22,9 +22,8 @@
  * When both sites dial at the same time, the session dialled by the smaller name stands: the other
  * one is refused with EEXIST, which is no failure, or closed when both had been accepted already.
  */
-#define HANDSHAKE_YIELD_US                                                                         \
- HDT_US_PER_S /* after connecting: a dial of ours is waited for so long                            \
-               */
+/* After connecting: a dial of ours is waited for so long. */
+#define HANDSHAKE_YIELD_US HDT_US_PER_S
 
 json_t *hdt_handshake_body(struct hdt_dataplane *dp)
 {

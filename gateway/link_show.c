@@ -169,18 +169,35 @@ static void metrics_limits(struct hdt_gateway *gw, struct hdt_buf *out,
     }
 }
 
+static double stream_acked(const struct hdt_tcp_stats *tcp)
+{
+    return (double)tcp->acked_bytes;
+}
+
+static double stream_resent(const struct hdt_tcp_stats *tcp)
+{
+    return (double)tcp->resent_bytes;
+}
+
+static double stream_rtt(const struct hdt_tcp_stats *tcp)
+{
+    return (double)tcp->rtt_us / 1e6;
+}
+
 /* One slow stream among many shows here. */
 static void metrics_streams(struct hdt_gateway *gw, struct hdt_buf *out,
                             const struct hdt_peer_stats *peers, size_t n)
 {
     static const struct {
         const char *name, *type, *help;
+        double (*value)(const struct hdt_tcp_stats *tcp);
     } families[] = {
         {"hdt_stream_acknowledged_bytes_total", "counter",
-         "Bytes of a bulk stream that the peer's kernel acknowledged."},
+         "Bytes of a bulk stream that the peer's kernel acknowledged.", stream_acked},
         {"hdt_stream_retransmitted_bytes_total", "counter",
-         "Bytes of a bulk stream that TCP sent again."},
-        {"hdt_stream_rtt_seconds", "gauge", "Round trip time of a bulk stream, smoothed by TCP."},
+         "Bytes of a bulk stream that TCP sent again.", stream_resent},
+        {"hdt_stream_rtt_seconds", "gauge", "Round trip time of a bulk stream, smoothed by TCP.",
+         stream_rtt},
     };
     struct hdt_tcp_stats *streams = hdt_calloc(MAX_STREAMS, sizeof(*streams));
 
@@ -196,9 +213,7 @@ static void metrics_streams(struct hdt_gateway *gw, struct hdt_buf *out,
                 snprintf(number, sizeof(number), "%u", streams[k].stream);
                 metrics_labelled(gw, out, families[m].name, &peers[i]);
                 hdt_metrics_label(out, "stream", number);
-                hdt_metrics_end(out, m == 0   ? (double)streams[k].acked_bytes
-                                     : m == 1 ? (double)streams[k].resent_bytes
-                                              : (double)streams[k].rtt_us / 1e6);
+                hdt_metrics_end(out, families[m].value(&streams[k]));
             }
         }
     }

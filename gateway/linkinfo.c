@@ -164,6 +164,14 @@ static void linkinfo_split(struct hdt_conn *conn, const struct hdt_tcp_stats *tc
     limit_us[linkinfo_seen(conn, tcp, queued_bytes)] += tick_us;
 }
 
+/* L: a stream over which only the peer sends has nothing to do with what is ready. */
+static bool linkinfo_in_use(const struct hdt_conn *conn, const struct hdt_tcp_stats *tcp,
+                            uint64_t acked)
+{
+    return acked >= LINKINFO_IDLE_BYTES || tcp->in_flight_bytes >= LINKINFO_IDLE_BYTES ||
+           (conn->peer->n_ready > 0 && conn->index <= hdt_session_n_used(conn->session));
+}
+
 void hdt_linkinfo_note(struct hdt_conn *conn, const struct hdt_tcp_stats *tcp, size_t queued_bytes,
                        int64_t now_us)
 {
@@ -176,17 +184,12 @@ void hdt_linkinfo_note(struct hdt_conn *conn, const struct hdt_tcp_stats *tcp, s
     }
     link = &conn->peer->link;
     acked = tcp->acked_bytes - old.acked_bytes;
-    if (conn->link.taken_us != 0) {
-        if (acked >= LINKINFO_IDLE_BYTES || tcp->in_flight_bytes >= LINKINFO_IDLE_BYTES ||
-            conn->peer->n_ready > 0) {
-            linkinfo_split(conn, tcp, queued_bytes, now_us - conn->link.taken_us);
-        }
-        link->acked_bytes += acked;
-        link->stats.sent_bytes += tcp->sent_bytes - old.sent_bytes;
-        link->stats.resent_bytes += tcp->resent_bytes - old.resent_bytes;
-    } else {
-        conn->link.window_acked = tcp->acked_bytes;
+    if (conn->link.taken_us != 0 && linkinfo_in_use(conn, tcp, acked)) {
+        linkinfo_split(conn, tcp, queued_bytes, now_us - conn->link.taken_us);
     }
+    link->acked_bytes += acked;
+    link->stats.sent_bytes += tcp->sent_bytes - old.sent_bytes;
+    link->stats.resent_bytes += tcp->resent_bytes - old.resent_bytes;
     conn->link.taken_us = now_us;
     conn->link.tcp = *tcp;
     conn->link.tcp.stream = conn->index;
@@ -196,7 +199,7 @@ void hdt_linkinfo_note(struct hdt_conn *conn, const struct hdt_tcp_stats *tcp, s
 
 /* ---- windows ---- */
 
-/* L: sums over the streams that are up; their own shares of the window. */
+/* L: sums over the streams that this site sends over; all streams' own shares of the window. */
 static void linkinfo_sum(struct hdt_peer *peer, double window_s, uint64_t acked)
 {
     struct hdt_link_stats *stats = &peer->link.stats;
@@ -220,6 +223,9 @@ static void linkinfo_sum(struct hdt_peer *peer, double window_s, uint64_t acked)
         tcp->rate_bytes_per_s = (double)own / window_s;
         if (acked >= LINKINFO_IDLE_BYTES * 10) {
             tcp->share = own < acked ? (double)own / (double)acked : 1;
+        }
+        if (i > hdt_session_n_used(session)) {
+            continue;
         }
         if (stats->n_tcp++ == 0) {
             memcpy(stats->congestion, tcp->congestion, sizeof(stats->congestion));
@@ -270,6 +276,7 @@ void hdt_linkinfo_tick(struct hdt_peer *peer, int64_t now_us)
     struct hdt_peer_link *link = &peer->link;
     const int64_t window_us = now_us - link->window_us;
     const uint64_t acked = link->acked_bytes - link->before_acked_bytes;
+    const bool was_idle = link->stats.n_tcp == 0;
     int64_t used_us = 0;
     double in;
     int i;
@@ -277,10 +284,10 @@ void hdt_linkinfo_tick(struct hdt_peer *peer, int64_t now_us)
     if (window_us < LINKINFO_WINDOW_US) {
         return;
     }
-    if (link->stats.n_tcp == 0) { /* a session begins: not read in each window */
+    linkinfo_sum(peer, (double)window_us / 1e6, acked);
+    if (was_idle && link->stats.n_tcp > 0) { /* a session begins */
         hdt_doctor_buffers("", &link->buffer_max, &in);
     }
-    linkinfo_sum(peer, (double)window_us / 1e6, acked);
     link->stats.rate_bytes_per_s = (double)acked * 1e6 / (double)window_us;
     for (i = 0; i < HDT_LIMIT_COUNT; i++) {
         used_us += link->stats.limit_us[i] - link->before.limit_us[i];

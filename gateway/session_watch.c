@@ -31,8 +31,9 @@
  *
  * A single stream may hang while others move (a middlebox that lost its state, a path of a bundle).
  * TCP would take minutes to tell, or for ever when something acknowledges in between; the PING on
- * it, which has waited far longer than those of the others took to come back, tells in seconds.
- * Stream 0 is the session: when it hangs no frame is acknowledged, so that all is dialled again.
+ * it, which has waited far longer than those of the others took to come back, tells in seconds,
+ * when no segment came meanwhile: on a slow link it waits behind a chunk. Stream 0 is the session:
+ * when it hangs no frame is acknowledged, so that all is dialled again.
  */
 #define SESSION_GOODPUT_WINDOW_US (200 * HDT_US_PER_MS)
 #define SESSION_STALL_TIMERS      20
@@ -90,7 +91,7 @@ static bool session_all_spoke(const struct hdt_session *session, int64_t since_u
 {
     unsigned i;
 
-    for (i = 0; i <= session->n_streams; i++) {
+    for (i = 0; i <= session->n_open; i++) {
         const struct hdt_conn *conn = session->conns[i];
 
         if (conn == NULL || conn->stats.last_recv_us <= since_us) {
@@ -104,7 +105,8 @@ static bool session_all_spoke(const struct hdt_session *session, int64_t since_u
  * session for its own, and then that one carries on. */
 void hdt_session_drop_beside(struct hdt_session *session)
 {
-    const struct hdt_error why = {.status = HDT_ECANCELED, .msg = "the session is whole again"};
+    const struct hdt_error why = {.status = HDT_ECANCELED,
+                                  .msg = "the session that stands will do"};
     struct hdt_peer *peer = session->peer;
 
     if (peer->dialling != NULL && peer->dialling->state < HDT_CONN_HELLO) {
@@ -154,19 +156,25 @@ void hdt_session_dial_streams(struct hdt_session *session, int64_t now_us)
     }
 }
 
-/* Did another stream's heartbeat go there and back while this one's waited? That of stream 0 waits
- * behind no chunks: beside several bulk streams it counts when this one does not move at all. */
-static bool session_others_move(const struct hdt_session *session, const struct hdt_conn *conn)
+/* The last sign that a stream is not stuck. A PING waits behind the chunk that is on its way before
+ * it, so that a segment will do, as long as some come: what is taken in between and not passed on
+ * fills a buffer soon. Stream 0 carries no chunks. */
+static int64_t session_moved_us(const struct hdt_conn *conn)
 {
-    const int64_t waited_from_us = conn->ping_sent_us + session->deadlines.stall_us / 2;
-    const bool is_still =
-        conn->stats.last_recv_us < waited_from_us && conn->stats.last_sent_us < waited_from_us;
+    return conn->index > 0 && conn->last_segment_us > conn->ping_sent_us ? conn->last_segment_us
+                                                                         : conn->ping_sent_us;
+}
+
+/* Did another stream's heartbeat go there and back since? */
+static bool session_others_move(const struct hdt_session *session, const struct hdt_conn *conn,
+                                int64_t since_us)
+{
     unsigned i;
 
-    for (i = session->n_streams > 1 && !is_still ? 1 : 0; i <= session->n_streams; i++) {
+    for (i = 0; i <= session->n_open; i++) {
         const struct hdt_conn *other = session->conns[i];
 
-        if (other != NULL && other != conn && other->last_pong_us > waited_from_us) {
+        if (other != NULL && other != conn && other->last_pong_us > since_us) {
             return true;
         }
     }
@@ -195,19 +203,19 @@ static void session_close_stalled(struct hdt_session *session, int64_t now_us)
 
     for (i = 0; i <= session->n_streams; i++) {
         struct hdt_conn *conn = session->conns[i];
-        int64_t limit_us;
+        int64_t moved_us;
 
         if (conn == NULL || conn->state != HDT_CONN_UP || conn->ping_sent_us == 0) {
             continue;
         }
-        limit_us = session_stall_us(session, conn);
-        if (now_us - conn->ping_sent_us <= limit_us || !session_others_move(session, conn)) {
+        moved_us = session_moved_us(conn);
+        if (now_us - moved_us <= session_stall_us(session, conn) ||
+            !session_others_move(session, conn, moved_us + session->deadlines.stall_us / 2)) {
             continue;
         }
         hdt_error_set(&why, HDT_ELINK,
                       "stream %u to site '%s' stalls: no answer in %lld ms while others move", i,
-                      session->peer->site,
-                      (long long)((now_us - conn->ping_sent_us) / HDT_US_PER_MS));
+                      session->peer->site, (long long)((now_us - moved_us) / HDT_US_PER_MS));
         if (i == 0) {
             hdt_session_close(session, &why);
             return;

@@ -128,6 +128,12 @@ static enum hdt_status wan_record_bulk(struct hdt_conn *conn, const struct hdt_f
     return HDT_OK;
 }
 
+/* L: what comes late on a session that was replaced says nothing about the new one. */
+static bool wan_is_current(const struct hdt_conn *conn)
+{
+    return conn->peer->session == conn->session;
+}
+
 static enum hdt_status wan_record_msg(struct hdt_conn *conn, const struct hdt_frame *frame,
                                       struct hdt_error *err)
 {
@@ -137,8 +143,8 @@ static enum hdt_status wan_record_msg(struct hdt_conn *conn, const struct hdt_fr
     hdt_dp_lock(conn->dp);
     if (conn->state != HDT_CONN_UP) {
         hdt_handshake_msg(conn, msg);
-    } else if (conn->index == 0 && conn->session->conns[0] == conn &&
-               !hdt_probe_msg(conn->peer, msg) && !hdt_session_tune_msg(conn->session, msg)) {
+    } else if (conn->index == 0 && wan_is_current(conn) && !hdt_probe_msg(conn->peer, msg) &&
+               !hdt_session_tune_msg(conn->session, msg)) {
         hdt_dpevent_peer_msg(conn->dp, conn->peer->site, msg, frame->coded_len);
         msg = NULL;
     }
@@ -163,8 +169,7 @@ static enum hdt_status wan_record_small(struct hdt_conn *conn, const struct hdt_
     case HDT_FRAME_HAVE:
     case HDT_FRAME_QUERY:
         if (conn->index == 0) {
-            /* What comes late on a session that was replaced says nothing about the new one. */
-            if (conn->peer->session == conn->session) {
+            if (wan_is_current(conn)) {
                 *cost += hdt_flow_end_on_record(conn->peer, frame);
             }
             return HDT_OK;

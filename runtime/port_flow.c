@@ -365,7 +365,7 @@ static enum hdt_status ack_arrived(struct hdt_port_job *job, struct port_flow *f
     if (hdt_window_ack(&flow->window, frame->seq, frame->offset) != HDT_OK) {
         return hdt_error_set(
             err, HDT_EPROTO, "cannot take an ACK of flow %u: it says %llu, %llu were sent",
-            flow->idx, (unsigned long long)frame->seq, (unsigned long long)flow->window.end);
+            flow->idx, (unsigned long long)frame->seq, (unsigned long long)flow->window.handed);
     }
     if (flow->window.acked > acked) {
         hdt_port_job_moved(job, flow);

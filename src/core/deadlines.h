@@ -52,9 +52,10 @@ struct hdt_deadlines {
     int64_t suspect_us;   /* [2 s] no byte from a peer on any stream: it is shown as suspect. When
                              its kernel is silent, too (no segment on any stream), it is dialled
                              beside the session that stands: the first that is heard carries on */
-    int64_t stall_us;     /* [3 s] one stream's PING waits while others are answered: that stream is
-                             given up, its chunks go out again on the others. Longer on a long
-                             link, where a loss of TCP's retransmissions takes as long */
+    int64_t stall_us;     /* [3 s] one stream's PING waits while others are answered, on a bulk one
+                             without any segment: that stream is given up, its chunks go out again
+                             on the others. Longer on a long link, where a loss of TCP's
+                             retransmissions takes as long */
     int64_t connect_us;   /* [3 s] connect() of TCP or Unix: given up, dialled again */
     int64_t handshake_us; /* [6 s] from the connection to the answer of hello, both ends: closed */
     int64_t backoff_us;   /* [3 s] longest pause between two dials */

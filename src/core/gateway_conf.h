@@ -28,8 +28,7 @@ struct hdt_gateway_wan_conf {
     uint64_t chunk;   /* BYTES ["256KiB"] 64KiB..8MiB: unit a frame is cut into */
     uint64_t rate;    /* RATE ["max"]: cap on what we send to all peers */
     bool pace;        /* BOOL [false]: hold less urgent classes back beside more urgent ones */
-    char *congestion; /* STRING [""]: TCP congestion control ("bbr", "cubic"); "" = the kernel's
-                       */
+    char *congestion; /* STRING [""]: TCP congestion control ("bbr"); "auto"; "" = the kernel's */
 };
 
 struct hdt_gateway_lan_conf {

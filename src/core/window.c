@@ -45,7 +45,7 @@ void hdt_window_submitted(struct hdt_window *window)
 
 enum hdt_status hdt_window_ack(struct hdt_window *window, uint64_t seq, uint64_t credit)
 {
-    if (!window->is_src || seq > window->end) {
+    if (!window->is_src || seq > window->handed) {
         return HDT_EPROTO;
     }
     if (window->acked < seq) {
@@ -53,9 +53,6 @@ enum hdt_status hdt_window_ack(struct hdt_window *window, uint64_t seq, uint64_t
     }
     if (window->submit < window->acked) {
         window->submit = window->acked;
-    }
-    if (window->handed < window->acked) {
-        window->handed = window->acked;
     }
     if (window->credit < credit) {
         window->credit = credit;

@@ -54,7 +54,7 @@ bool hdt_window_may_submit(const struct hdt_window *window);
 void hdt_window_submitted(struct hdt_window *window);
 
 /* An ACK: all before seq are taken, those before credit may be sent. Older ones mean nothing.
- * HDT_EPROTO: of frames that were never committed; nothing changed. */
+ * HDT_EPROTO: of frames that were never handed over; nothing changed. */
 enum hdt_status hdt_window_ack(struct hdt_window *window, uint64_t seq, uint64_t credit);
 
 /* ---- destination ---- */

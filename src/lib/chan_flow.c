@@ -434,7 +434,7 @@ static enum hdt_status ack_arrived(struct hdt_channel *ch, const struct hdt_fram
     if (hdt_chan_flow_acked(flow, frame->seq, frame->offset) != HDT_OK) {
         return hdt_error_set(
             err, HDT_EPROTO, "cannot take an ACK of flow %08x: it says %llu, %llu were sent",
-            flow->number, (unsigned long long)frame->seq, (unsigned long long)flow->window.end);
+            flow->number, (unsigned long long)frame->seq, (unsigned long long)flow->window.handed);
     }
     return HDT_OK;
 }

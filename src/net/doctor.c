@@ -184,7 +184,7 @@ static void check_congestion(json_t *checks, const char *root)
     file_line(root, "/proc/sys/net/ipv4/tcp_congestion_control", current, sizeof(current));
     has_bbr = strstr(available, "bbr") != NULL;
     hdt_doctor_add(checks, "congestion control", has_bbr ? "ok" : "warn",
-                   has_bbr ? "" : "modprobe tcp_bbr, where links lose packets: gateways try it",
+                   has_bbr ? "" : "where links lose packets: modprobe tcp_bbr; wan.congestion: bbr",
                    "%s is used; there are: %s", current[0] ? current : "?",
                    available[0] ? available : "?");
 }

@@ -144,6 +144,7 @@ struct sim_site {
     int64_t paused_until_us;
     uint64_t said[SIM_SITES_MAX];                             /* messages to each */
     uint64_t heard[SIM_SITES_MAX], heard_life[SIM_SITES_MAX]; /* and the last of each */
+    bool is_up[SIM_SITES_MAX];                                /* the last that was said of each */
     bool is_probing;
     uint32_t closed_epoch; /* the job is told that this one is over */
 };
@@ -210,7 +211,8 @@ struct sim {
     int64_t epoch_us;                                 /* before that it is beginning */
     uint64_t frames_total, frames_done, frames_taken; /* of this epoch; of all */
     uint64_t bytes_taken;
-    int64_t moved_us;                         /* a frame was taken */
+    int64_t moved_us;                         /* a frame was taken, or bytes of one came */
+    uint64_t bytes_there;                     /* of frames, at gateways, then; a test of progress */
     int64_t disturbed_us;                     /* until then something is broken */
     unsigned n_due, n_played;                 /* faults */
     unsigned n_flips, n_twice, n_cut_records; /* done to records */
@@ -243,6 +245,8 @@ void hdt_sim_at(struct sim *sim, int64_t at_us, void (*run)(struct sim *, void *
 /* Into the digest and the tail. */
 void hdt_sim_note(struct sim *sim, const char *what, uint64_t a, uint64_t b, uint64_t c,
                   uint64_t d);
+/* A frame was taken. */
+void hdt_sim_moved(struct sim *sim);
 /* Nothing need move before `until_us`, and a deadline after it. */
 void hdt_sim_disturbed(struct sim *sim, int64_t until_us);
 /* Everything, to standard error (link_sim_show.c). */
@@ -366,6 +370,8 @@ void hdt_sim_sites_settle(struct sim *sim);
 /* A condition was signalled in the data plane that runs. */
 void hdt_sim_signalled(struct sim *sim, const void *cond);
 void hdt_sim_site_check_idle(struct sim_site *site);
+/* Bytes of frames that have come to it, in whole chunks; in_part: and of those that are coming. */
+uint64_t hdt_sim_site_bytes(const struct sim_site *site, bool in_part);
 
 /* ---- faults (link_sim_fault.c) ---- */
 

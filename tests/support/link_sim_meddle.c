@@ -122,6 +122,7 @@ static void flip_bits(struct sim *sim, uint8_t *bytes, size_t len)
         }
     }
     sim->n_flips++;
+    hdt_sim_disturbed(sim, sim->now_us);
 }
 
 static void conn_reset_later(struct sim *sim, void *arg, uint64_t n)

@@ -11,6 +11,7 @@
 #include "config.h"
 
 #include "src/core/msg.h"
+#include "src/net/stream_impl.h"
 #include "tests/support/link_sim_impl.h"
 
 #include <poll.h>
@@ -239,6 +240,7 @@ static void on_peer_up(void *user, const char *name, const json_t *hello)
     struct sim_site *site = user;
 
     (void)hello;
+    site->is_up[site_idx_of(name)] = true;
     hdt_sim_note(site->sim, "peer up", site->idx, site_idx_of(name), 0, 0);
 }
 
@@ -246,6 +248,7 @@ static void on_peer_down(void *user, const char *name, const struct hdt_error *w
 {
     struct sim_site *site = user;
 
+    site->is_up[site_idx_of(name)] = false;
     hdt_sim_note(site->sim, "peer down", site->idx, site_idx_of(name), (uint64_t)why->status, 0);
 }
 
@@ -258,6 +261,8 @@ static void on_peer_msg(void *user, const char *name, json_t *msg)
     const uint64_t n = (uint64_t)json_integer_value(json_object_get(hdt_msg_body(msg), "n"));
 
     hdt_sim_note(site->sim, "message", site->idx, from, life, n);
+    SIM_CHECK(site->sim, site->is_up[from], "%s got a message of %s, which is down", site->name,
+              name);
     if (strcmp(hdt_msg_type(msg), "talk") != 0) {
         return; /* an answer to a measurement that is over */
     }
@@ -467,6 +472,7 @@ void hdt_sim_site_start(struct sim_site *site)
     site->is_dispatch_due = false;
     site->is_resolve_due = false;
     site->is_probing = false;
+    memset(site->is_up, 0, sizeof(site->is_up));
     memset(site->said, 0, sizeof(site->said));
     memset(site->heard, 0, sizeof(site->heard));
     memset(site->heard_life, 0, sizeof(site->heard_life));
@@ -564,4 +570,39 @@ void hdt_sim_site_check_idle(struct sim_site *site)
                       flow->key.flow);
         }
     }
+}
+
+static uint64_t flow_bytes(const struct hdt_flow_end *flow)
+{
+    uint64_t bytes = flow->plain_bytes;
+    unsigned i;
+
+    for (i = 0; i < flow->conf.depth; i++) {
+        const struct hdt_dst_slot *slot = &flow->slots[i];
+
+        bytes += slot->begun && !slot->complete ? slot->done_bytes : 0;
+    }
+    return bytes;
+}
+
+uint64_t hdt_sim_site_bytes(const struct sim_site *site, bool in_part)
+{
+    const struct hdt_flow_end *flow;
+    const struct hdt_conn *conn;
+    uint64_t bytes = 0;
+
+    if (site->dp == NULL) {
+        return 0;
+    }
+    for (flow = site->dp->flows; flow != NULL; flow = flow->hh.next) {
+        bytes += flow->key.is_src ? 0 : flow_bytes(flow);
+    }
+    DL_FOREACH(site->dp->conns, conn)
+    {
+        if (in_part && conn->stream != NULL && conn->rx_now != NULL &&
+            conn->rx_now->mode != HDT_RX_DROP) {
+            bytes += conn->stream->payload_have;
+        }
+    }
+    return bytes;
 }

@@ -198,7 +198,7 @@ static void out_ack(struct sim_worker *worker, unsigned idx)
         sim->frames_taken++;
         sim->bytes_taken += hdt_sim_frame_len(sim, idx, worker->epoch, end->acked);
     }
-    sim->moved_us = sim->now_us;
+    hdt_sim_moved(sim);
     frame.seq = end->acked;
     frame.offset = end->acked + sim->plan.flows[idx].depth;
     out_record(worker, &frame, NULL, 0);

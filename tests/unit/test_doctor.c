@@ -101,6 +101,7 @@ Test(doctor, kernel_settings_that_slow_it_down)
     put("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor", "powersave\n");
     machine(&(struct hdt_doctor_machine){0});
     expect_bad("congestion control", "warn", "cubic is used; there are: reno cubic");
+    cr_expect_not_null(strstr(field_of("congestion control", "remedy"), "wan.congestion: bbr"));
     expect_bad("cpu frequency", "warn", "powersave");
 }
 

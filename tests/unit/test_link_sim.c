@@ -176,3 +176,96 @@ Test(link_sim, bulk_streams_that_all_hang_are_noticed, .timeout = 60)
         cr_expect_gt(outcome.n_stream_losses, 0u);
     }
 }
+
+/* A long link that a single stream does not fill, and nothing else in the way. */
+static void one_long_link(struct sim_plan *plan, unsigned n_streams)
+{
+    unsigned i;
+
+    plan->n_sites = 2;
+    plan->io_max = 0;
+    plan->segment_max = 65536;
+    plan->messages = false;
+    plan->probe_us = 0;
+    for (i = 0; i < 2; i++) {
+        plan->links[i][1 - i] =
+            (struct sim_link_plan){.bytes_per_us = 300, .delay_us = 100 * SIM_MS};
+        plan->workers[i][0] = (struct sim_worker_plan){.read_max = 1u << 20, .turn_us = 3};
+        plan->sites[i].n_streams = n_streams;
+        plan->sites[i].n_codecs = 2;
+        plan->sites[i].chunk_bytes[0] = 64u << 10;
+        plan->sites[i].rate_bits_per_s = 0;
+        plan->sites[i].knob_ms = HDT_DEADLINES_KNOB_MIN_MS;
+    }
+}
+
+/* Frames both ways, and a cut of a link so long that TCP's timers bring the old session back before
+ * a new one stands. */
+static void cut_long_link(struct sim_plan *plan, unsigned n_streams)
+{
+    unsigned i;
+
+    one_long_link(plan, n_streams);
+    plan->n_flows = 2;
+    for (i = 0; i < 2; i++) {
+        plan->links[i][1 - i].delay_us = 300 * SIM_MS;
+        plan->flows[i] = (struct sim_flow_plan){.src_site = i,
+                                                .dst_site = 1 - i,
+                                                .depth = 4,
+                                                .frame_cap = 200000,
+                                                .n_frames = 60,
+                                                .prio = HDT_PRIO_ACTIVATION};
+    }
+    plan->n_faults = 1;
+    plan->faults[0] = (struct sim_fault_plan){
+        .kind = HDT_SIM_CUT, .per_mille = 500, .a = 0, .b = 1, .for_us = 5 * SIM_S};
+}
+
+static void cut_with_a_given_number(struct sim_plan *plan)
+{
+    cut_long_link(plan, HDT_TUNER_FIRST_STREAMS);
+}
+
+static void cut_with_an_open_number(struct sim_plan *plan)
+{
+    cut_long_link(plan, 0);
+}
+
+/* Streams that might be there, and are not, need not speak for a cut to be over. */
+Test(link_sim, a_session_outlives_a_cut_however_its_streams_are_counted, .timeout = 60)
+{
+    struct hdt_sim_outcome given, open;
+    unsigned n_kept = 0;
+
+    for (uint64_t seed = 1; seed <= 6; seed++) {
+        hdt_sim_run_adapted(seed, 0, cut_with_a_given_number, &given);
+        hdt_sim_run_adapted(seed, 0, cut_with_an_open_number, &open);
+        cr_expect_eq(open.n_sessions, given.n_sessions, "seed %u: %u sessions, not %u",
+                     (unsigned)seed, (unsigned)open.n_sessions, (unsigned)given.n_sessions);
+        n_kept += given.n_sessions == 2;
+    }
+    cr_expect_gt(n_kept, 0u, "no session outlived the cut");
+}
+
+/* A chunk that takes ten seconds on its stream, while heartbeats of the others pass. */
+static void slow_link(struct sim_plan *plan)
+{
+    one_long_link(plan, 3);
+    plan->segment_max = 1448;
+    plan->links[0][1].bytes_per_us = 0.03;
+    plan->sites[0].chunk_bytes[0] = 1u << 20;
+    plan->n_flows = 1;
+    plan->flows[0] = (struct sim_flow_plan){
+        .dst_site = 1, .depth = 1, .frame_cap = 300u << 10, .n_frames = 4, .prio = HDT_PRIO_OUTER};
+}
+
+Test(link_sim, a_stream_that_moves_is_not_given_up, .timeout = 60)
+{
+    struct hdt_sim_outcome outcome;
+
+    for (uint64_t seed = 1; seed <= 3; seed++) {
+        hdt_sim_run_adapted(seed, 0, slow_link, &outcome);
+        cr_expect_eq(outcome.n_stream_losses, 0u);
+        cr_expect_eq(outcome.resent_chunks, 0u);
+    }
+}

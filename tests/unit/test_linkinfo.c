@@ -119,6 +119,7 @@ Test(linkinfo, counts_what_was_sent_and_no_idle_time, .timeout = 120)
     }
     cr_expect(acked >= plain && acked < 1.02 * plain, "%.0f bytes for %.0f of frames", acked,
               plain);
+    cr_expect_geq((double)first.link.sent_bytes, acked, "the total misses what left at first");
     hdt_rig_sleep_ms(1500);
     cr_assert(hdt_rig_peer_stats(rig, 0, 1, &second));
     for (int i = 0; i < HDT_LIMIT_COUNT; i++) {
@@ -155,6 +156,40 @@ Test(linkinfo, names_a_rate_cap, .timeout = 120)
               stats.link.load.limit_share[HDT_LIMIT_BUFFER],
               stats.link.load.limit_share[HDT_LIMIT_CPU],
               stats.link.load.limit_share[HDT_LIMIT_PATH]);
+    hdt_rig_close(rig);
+    free(rig);
+}
+
+#define N_OF_THE_PEER 12
+
+static bool had_load_on_its_own(const struct hdt_peer_stats *stats)
+{
+    return stats->n_streams == N_OF_THE_PEER && stats->link.load.ago_us >= 0 &&
+           stats->link.n_tcp == stats->n_streams_used;
+}
+
+/* Streams that are open because the peer sends over more say nothing of what is sent here. */
+Test(linkinfo, leaves_out_streams_of_the_peer, .timeout = 120)
+{
+    struct rig *rig = calloc(1, sizeof(*rig));
+    struct hdt_tcp_stats streams[N_OF_THE_PEER];
+    struct hdt_peer_stats stats;
+
+    hdt_rig_open(rig, 2);
+    rig->conf.n_streams = 0;
+    rig->unchecked = true;
+    rig->n_flows = 1;
+    rig->flows[0] = (struct rig_flow){
+        .src_site = 0, .dst_site = 1, .depth = 8, .frame_cap = FRAME_BYTES, .n_frames = 1ull << 40};
+    hdt_rig_start(rig);
+    rig->conf.n_streams = N_OF_THE_PEER;
+    hdt_rig_restart(rig, 1);
+    hdt_rig_dial(rig, 0, 1, NULL);
+    wait_for(rig, 0, 1, &stats, had_load_on_its_own);
+    cr_expect_lt(stats.link.n_tcp, N_OF_THE_PEER);
+    cr_expect_leq(stats.link.load.used_share, 1.05);
+    cr_expect_eq(hdt_dataplane_stream_stats(rig->sites[0].dp, "site-b", streams, N_OF_THE_PEER),
+                 N_OF_THE_PEER);
     hdt_rig_close(rig);
     free(rig);
 }

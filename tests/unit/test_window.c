@@ -150,6 +150,7 @@ Test(window, what_is_against_the_rules_is_refused)
     cr_expect_eq(hdt_window_ack(&dst, 0, DEPTH), HDT_EPROTO);
     src.end = 2;
     cr_expect_eq(hdt_window_ack(&src, 3, DEPTH), HDT_EPROTO);
+    cr_expect_eq(hdt_window_ack(&src, 1, DEPTH), HDT_EPROTO); /* it never left this end */
     cr_expect_eq(hdt_window_ack(&src, UINT64_MAX, UINT64_MAX), HDT_EPROTO);
     cr_expect(src.acked == 0 && src.credit == 0);
 }
