@@ -71,7 +71,8 @@ man_lacks() { # COMMAND...
         done
 }
 for name in doctor tokenize plan submit status logs stop eval generate export version \
-    "ca "{init,issue,request,sign,revoke,list} "config "{example,check,explain}; do
+    "link "{bench,explain} "checkpoint "{list,verify,copy} \
+    "ca "{init,issue,request,sign,revoke,list,bundle,install} "config "{example,check,explain}; do
     # shellcheck disable=SC2086 # a command and its sub-command
     said=$(man_lacks $name)
     [ -z "$said" ] && ok "hdt.1 has the options of hdt $name" ||

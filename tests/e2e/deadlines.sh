@@ -128,7 +128,8 @@ submitted() {
     pids+=("$pid")
     reaches "$1" 3 "$pid"
 }
-both_free() { [ "$(hdt status --gateway "$(gateway_of a)" | grep -c '^worker.* free ')" = 2 ]; }
+free_are() { [ "$(hdt status --gateway "$(gateway_of a)" | grep -c '^worker.* free ')" = "$1" ]; }
+both_free() { free_are 2; }
 
 section "signals while the other side hangs"
 for signal in INT TERM; do
@@ -139,19 +140,21 @@ for signal in INT TERM; do
         pid=$!
         wait_until 5 grep -qx hdt "/proc/$pid/comm"
         kill -$signal $pid
-        left_in "hdt ${command%% *}, SIG$signal, mute gateway" 2 $pid
+        left_in "hdt ${command%% *}, SIG$signal, mute gateway" 5 $pid
+        wait $pid
+        check "and not by its deadline" test $? -ne 4
     done
 done
 submitted frozen
 kill -STOP "${gateway_pid[a]}"
 kill -INT $pid
-wait_until 5 grep -q "^stopping after" frozen.log || fail "the first Ctrl-C was not heard"
+wait_until 20 grep -q "^stopping after" frozen.log || fail "the first Ctrl-C was not heard"
 kill -INT $pid
-left_in "hdt submit, Ctrl-C twice, its gateway stopped" 2 $pid
+left_in "hdt submit, Ctrl-C twice, its gateway stopped" 5 $pid
 kill -TERM "${worker_pid[a/w0]}" # it runs a rank, and its gateway hangs
 left_in "a worker in a run, its gateway stopped" 10 "${worker_pid[a/w0]}"
 kill -CONT "${gateway_pid[a]}"
-wait_until 30 both_free # of what the run was
+wait_until 30 free_are 1 || fail "b/w0 is not free of the run: $(hdt status --gateway "$(gateway_of a)")"
 worker a w0
 expect_federation a 2 2
 wait_until 30 both_free || fail "workers are not free: $(hdt status --gateway "$(gateway_of a)")"
@@ -175,11 +178,11 @@ timeout $((60 * patience)) hdt stop --gateway "$(gateway_of a)" >stop.log 2>&1
 same "hdt stop against its stopped coordinator: exit" 4 $?
 check "after the handshake's deadline: $(seconds_since "$from") s" below "$(seconds_since "$from")" 5.9 "$(at_most 5.9 10)"
 kill -KILL "${gateway_pid[a]}"
-wait_until 5 grep -q "^gateway lost" stop-frozen.log || fail "the end of the gateway was not seen"
+wait_until 20 grep -q "^gateway lost" stop-frozen.log || fail "the end of the gateway was not seen"
 kill -INT $pid # a gateway that is lost cannot be asked to stop: it leaves at once
-left_in "hdt submit, its gateway killed, Ctrl-C" 2 $pid
+left_in "hdt submit, its gateway killed, Ctrl-C" 5 $pid
 kill -TERM "${worker_pid[b/w0]}" "${worker_pid[a/w0]}" "${gateway_pid[b]}"
-left_in "gateway b, its peer gone" 5 "${gateway_pid[b]}"
+left_in "gateway b, its peer gone" 10 "${gateway_pid[b]}"
 left_in "worker of b" 10 "${worker_pid[b/w0]}"
 left_in "worker of a, without a gateway" 10 "${worker_pid[a/w0]}"
 

@@ -91,7 +91,7 @@ refused 1 "tcp:x" hdt status --gateway tcp:x
 refused 3 "nowhere.invalid" hdt status --gateway tls:nowhere.invalid:1 --ca a/tls/ca.pem --cert a/tls/cert.pem --key a/tls/key.pem
 python3 -c 'import socket, time; s = socket.socket(socket.AF_UNIX); s.bind("mute"); s.listen(9); time.sleep(600)' &
 pids+=($!)
-wait_until 5 test -S mute
+wait_until 20 test -S mute
 begin=$SECONDS
 refused 4 "did not answer" hdt status --gateway "unix:$work/mute"
 check "that took less than $((20 * patience)) s" test $((SECONDS - begin)) -lt $((20 * patience))
@@ -130,7 +130,7 @@ s = socket.create_connection((h, int(p))); s.sendall(sys.stdin.buffer.read())
 try: assert not s.recv(10).strip(b"\x15\x03\x01\x02")
 except OSError: pass' "$port"
 strangers_counted() { [ "$(strangers)" -ge $((before + 2)) ]; }
-check "both are counted" wait_until 5 strangers_counted
+check "both are counted" wait_until 20 strangers_counted
 check "and the gateway goes on" answers a
 
 section "another protocol"
@@ -140,16 +140,16 @@ check "operator: both versions" grep -q "99.*protocol 1 \|protocol 1 .*99" said
 hdt ca issue --dir ca --out btls site b >/dev/null
 hello --proto 99 --tls "$port" btls site=b federation=lab
 check "site: both versions" grep -q "protocol 99.*protocol 1" said
-check "the log has them, too" wait_until 5 says "protocol 99" a/gateway.log
-check "and hdt status" wait_until 5 status_says a "protocol 99"
+check "the log has them, too" wait_until 20 says "protocol 99" a/gateway.log
+check "and hdt status" wait_until 20 status_says a "protocol 99"
 hello --tls "$port" btls site=b federation=other
 check "another federation: both names" grep -q "federation 'other'.*'lab'" said
 hello --frame 9 --tls "$port" btls site=b federation=lab
-check "another frame version is in the log" wait_until 5 says "speaks version 9" a/gateway.log
+check "another frame version is in the log" wait_until 20 says "speaks version 9" a/gateway.log
 hello --tls "$port" btls site=c federation=lab
 check "a false name" grep -q "calls itself 'c'" said
 hello --tls "$port" wtls site=a federation=lab
-check "a worker's certificate at the WAN port" wait_until 5 grep -q "certificate.*worker" a/gateway.log
+check "a worker's certificate at the WAN port" wait_until 20 grep -q "certificate.*worker" a/gateway.log
 
 section "certificates between two gateways"
 # both_say SITE TEXT-AT-A TEXT-AT-SITE: logs, status and doctor of both ends.
@@ -159,7 +159,7 @@ both_say() {
     for at in a "$site"; do
         [ "$at" = a ] && text=$2 || text=$3
         check "$at logs '$text'" wait_until 10 grep -q -- "$text" "$at/gateway.log"
-        check "$at: hdt status" wait_until 5 status_says "$at" "$text"
+        check "$at: hdt status" wait_until 20 status_says "$at" "$text"
         hdt doctor --gateway "$(gateway_of "$at")" >out 2>&1
         check "$at: hdt doctor" grep -q -- "$text" out
         check "$at: hdt doctor has a remedy" grep -q remedy: out
@@ -173,7 +173,7 @@ hinted
 cert_between young site/young "tomorrow" "2 days"
 gateway_conf young a="$port"
 refused 1 "valid only from" hdt-gateway -c young/gateway.yaml
-soon_s=$((4 * patience)) # its gateway has started by then
+soon_s=$((4 + 4 * patience)) # its gateway has started by then
 cert_between soon site/soon "1 day ago" "$soon_s seconds"
 over_at=$((SECONDS + soon_s + 1))
 gateway_conf soon
@@ -181,7 +181,7 @@ gateway_start soon
 stop_gateway a
 check "no socket is left of it" test ! -e a/sock
 gateway_conf a soon="$(wan_of soon)"
-wait_until 10 passed "$over_at"
+wait_until 20 passed "$over_at"
 gateway_start a
 both_say soon "it expired on" "has expired"
 port=$(wan_of a)
@@ -205,7 +205,7 @@ gateway_start revoked
 both_say revoked "revoked" "revoked"
 gateway_conf lost a=127.0.0.1:1
 gateway_start lost
-check "peer unreachable: status" wait_until 5 status_says lost "Connection refused"
+check "peer unreachable: status" wait_until 20 status_says lost "Connection refused"
 hdt doctor --gateway "$(gateway_of lost)" >out 2>&1
 same "doctor fails" 1 $?
 check "doctor has a remedy" grep -q "remedy" out
@@ -264,9 +264,9 @@ check "before the first step" not grep -q "^step" nodir.log
     refused 1 "site 'zz'" hdt plan $G nosite.yaml
 }
 worker a w0 # a second one of that name
-check "two workers of one name: the second says it" wait_until 5 says "of that name is connected already" a-w0/worker.log
+check "two workers of one name: the second says it" wait_until 20 says "of that name is connected already" a-w0/worker.log
 kill "${worker_pid[a/w0]}"
-ends "the second worker" "${worker_pid[a/w0]}" 2
+ends "the second worker" "${worker_pid[a/w0]}" 5
 for line in "backend: nosuch" "state_dir: $work/file/x" "gateway: here" "gateway: tls:127.0.0.1:1"; do
     printf 'name: w5\ngateway: unix:%s\nstate_dir: %s\n' "$work/a/sock" "$work" | grep -v "^${line%%:*}:" >w5.yaml
     echo "$line" >>w5.yaml

@@ -112,6 +112,10 @@ site() { # NAME [PEER=ADDRESS...]: settings and gateway
 
 # Where the gateway of a site listens, as its own log says.
 wan_of() { sed -n 's/.*listening on \([^ ]*\) (gateways.*/\1/p' "$work/$1/gateway.log" | tail -n 1; }
+# gateway_stays NAME: who starts it again finds it where it listens now.
+gateway_stays() {
+    sed -i "s,^  listen: \"127.0.0.1:0\"\$,  listen: \"$(wan_of "$1")\",; /^http:/,\$ s,listen: .*,listen: \"127.0.0.1:0\"," "$work/$1/gateway.yaml"
+}
 lan_of() { sed -n 's/.*listening on \([^ ]*\) (workers and operators, .*/\1/p' "$work/$1/gateway.log" | tail -n 1; }
 http_of() { sed -n 's,.* \(http://[^ ]*\)/status .*,\1,p' "$work/$1/gateway.log" | tail -n 1; }
 
@@ -261,7 +265,7 @@ result_of() {
 # again while there is a file "resetting"; gateway a is at the same address when it is started again.
 fed_resetting() { # SEED
     site a
-    sed -i "s,^  listen: \"127.0.0.1:0\"\$,  listen: \"$(wan_of a)\",; /^http:/,\$ s,listen: .*,listen: \"127.0.0.1:0\"," a/gateway.yaml
+    gateway_stays a
     : >proxy.log
     "$src/tests/e2e/reset_proxy.py" "$(wan_of a)" "$1" "$work/resetting" >proxy.log 2>&1 &
     pids+=($!)

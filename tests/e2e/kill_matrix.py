@@ -451,7 +451,8 @@ def run_kind(rig, kind, references, args):
     out, threads, begin = [], [], time.monotonic()
     for part in range(n_parts):
         n = args.moments // n_parts + (part < args.moments % n_parts)
-        moments = sorted(rng.sample(range(5, n_steps - 8), n))
+        # The last quarter is left out: a run must not be over before its last moment is played.
+        moments = sorted(rng.sample(range(5, n_steps * 3 // 4), n))
         thread = threading.Thread(target=run_one, args=(rig, kind, part, moments,
                                                         references[n_steps], args, out))
         thread.start()

@@ -76,7 +76,7 @@ check "b keeps the list" cmp -s b/state/crl.pem ca/crl.pem
 check "b says why" grep -q "it was revoked" b/log
 check "b's audit log has it" grep -q '"what":"revocation.adopted","who":"hdt://lab/site/a"' b/state/audit.jsonl
 check "a's audit log has the reload" grep -q '"what":"certificates.reloaded"' a/state/audit.jsonl
-check "c is written down as gone" grep -q '"what":"peer.left","who":"hdt://lab/site/c"' b/state/audit.jsonl
+check "c is written down as gone" wait_until 10 grep -q '"what":"peer.left","who":"hdt://lab/site/c"' b/state/audit.jsonl
 
 # ---- it lasts ----
 kill "${pid_of[b]}"

@@ -58,7 +58,7 @@ hdt ca issue --dir ca --out w2tls worker b/w2 >/dev/null
 printf '%s\n' "name: w2" "${tls_lines[@]//wtls/w2tls}" "data_dir: ." "state_dir: $work/a-w2" "threads: 1" >a-w2/worker.yaml
 hdt-worker -c a-w2/worker.yaml >a-w2/worker.log 2>&1 &
 pids+=($!)
-check "another site's worker is refused, its log says why" wait_until 5 \
+check "another site's worker is refused, its log says why" wait_until 20 \
     says "its certificate is of site 'b', this gateway of 'a'" a-w2/worker.log
 hdt ca issue --dir ca --out op operator ann >/dev/null
 check "an operator over TLS" said_by a hdt status --gateway "tls:$(lan_of a)" --ca op/ca.pem --cert op/cert.pem --key op/key.pem
@@ -101,8 +101,8 @@ expect_federation c 2 2
 expect_federation d 2 2
 peer_of() { json_of "d[\"sites\"][0][\"link\"][\"$2\"]" <"$1/status.json" 2>/dev/null; } # SITE FIELD
 one_session() { answers "$1" && [ "$(peer_of "$1" streams)" = 4 ]; }
-check "one session at c" wait_until 5 one_session c
-check "one session at d" wait_until 5 one_session d
+check "one session at c" wait_until 20 one_session c
+check "one session at d" wait_until 20 one_session d
 same "one of the two dialled it" "False True" "$(for s in c d; do peer_of $s dialled_by_us; done | sort | xargs)"
 run dialled c "data.site: c" "plan.cut: [c/w0=3, d/w0=3]"
 sessions() { answers "$1" && peer_of "$1" sessions; }

@@ -33,6 +33,16 @@ expect() {
     fi
 }
 
+# soon COMMAND...: true as soon as the command is, within half a minute.
+soon() {
+    local end=$((SECONDS + 30))
+
+    until "$@"; do
+        [ $SECONDS -lt $end ] || return 1
+        sleep 0.02
+    done
+}
+
 # Other labs may come and go beside this one: sites are named by this process.
 no_netns() { ! ip netns list | grep -w -e "-[ab]$$"; }
 refused() { ! "$lab" up "$1" 2>"$tmp/said"; }
@@ -56,28 +66,32 @@ rtt=$("$lab" exec a$$ ping -q -c 10 -i 0.05 10.71.0.2 | sed -n 's|^rtt.* = \([^/
 expect "round trip of 40 ms, measured $rtt" between "$rtt" 39.5 44
 expect "IPv6 crosses" "$lab" exec a$$ ping -q -c 2 -i 0.1 fd71::2
 
+listens() { "$lab" exec b$$ ss -Htln | grep -q :5201; }
 if command -v iperf3 >/dev/null; then
     # Receiver's bits a second over IP packets: 1448 of 1500 bytes are payload, slow start left out.
     # The link never carries more; less when a neighbour of the machine has its processor: then again.
     for _ in 1 2 3; do
         "$lab" exec b$$ iperf3 -s -1 -D
-        until "$lab" exec b$$ ss -Htln | grep -q :5201; do sleep 0.02; done
+        soon listens || break
         rate=$("$lab" exec a$$ iperf3 -c 10.71.0.2 -O 1 -t 3 -J | tr -d ' \n\t' |
             sed -n 's/.*"sum_received":{[^}]*"bits_per_second":\([0-9.e+]*\).*/\1/p')
-        ! between "$rate" 0 85e6 || continue
-        break
+        between "${rate:-0}" 0 85e6 || break
     done
-    expect "100 Mbit/s, TCP moved $rate bit/s" between "$rate" 85e6 100e6
+    expect "100 Mbit/s, TCP moved ${rate:-no} bit/s" between "${rate:-0}" 85e6 100e6
     expect "the queue is what was set" between "$(counter a b backlog_peak_us)" 1000 101000
 else
     echo "skipped: rate (iperf3 is not installed)"
 fi
 
 "$lab" ctl 'link' 'a>b' loss 10% || exit 1
-"$lab" ctl seed 11
-first=$(ping_a -c 400 -i 0.002 -W 1)
-"$lab" ctl seed 11
-second=$(ping_a -c 400 -i 0.002 -W 1)
+# An answer that a busy machine delays until ping has gone is not counted: then again.
+for _ in 1 2 3; do
+    "$lab" ctl seed 11
+    first=$(ping_a -c 400 -i 0.002 -W 1)
+    "$lab" ctl seed 11
+    second=$(ping_a -c 400 -i 0.002 -W 1)
+    [ "$first" != "$second" ] || break
+done
 expect "10% of 400 packets lost, $first arrived" between "$first" 335 385
 expect "the same seed loses the same packets" [ "$first" = "$second" ]
 "$lab" ctl link a b loss 0
@@ -86,17 +100,18 @@ expect "the same seed loses the same packets" [ "$first" = "$second" ]
 expect "nothing crosses a cut link" [ "$(ping_a -c 3 -i 0.05 -W 1)" = 0 ]
 expect "cut packets are counted" [ "$(counter a b cut)" -ge 3 ]
 "$lab" ctl link a b up
-expect "all crosses a healed link" [ "$(ping_a -c 3 -i 0.05 -W 1)" = 3 ]
+expect "all crosses a healed link" [ "$(ping_a -c 3 -i 0.05 -W 5)" = 3 ]
 
 expect "a second lab with the same addresses" env WANLAB_DIR="$tmp/other" "$lab" up "$tmp/two.topo"
 expect "a second 'up' in the same folder is refused" refused "$tmp/two.topo"
 expect "and says why" grep -q 'a lab is up in' "$tmp/said"
 WANLAB_DIR=$tmp/other "$lab" down
-expect "the first lab is untouched" [ "$(ping_a -c 2 -i 0.05 -W 1)" = 2 ]
+expect "the first lab is untouched" [ "$(ping_a -c 2 -i 0.05 -W 5)" = 2 ]
 
 "$lab" exec a$$ sleep 1000 &
 sleeper=$!
-until "$lab" status | grep -q 'sleep 1000'; do sleep 0.02; done
+sleeps() { "$lab" status | grep -q 'sleep 1000'; }
+expect "'status' shows what runs in it" soon sleeps
 "$lab" down
 wait $sleeper
 expect "'down' ends what runs in the lab" [ $? -gt 128 ]

@@ -154,9 +154,11 @@ static void on_peer_up(void *user, const char *site, const json_t *hello)
 
 static void on_peer_down(void *user, const char *site, const struct hdt_error *why)
 {
+    struct rig_site *self = user;
+
     (void)site;
-    (void)why;
-    atomic_fetch_add(&((struct rig_site *)user)->n_down, 1);
+    atomic_fetch_add(&self->n_timed_out, why->status == HDT_ETIMEDOUT);
+    atomic_fetch_add(&self->n_down, 1);
 }
 
 static void on_msg_ignored(void *user, const char *site, json_t *msg)

@@ -79,6 +79,7 @@ struct rig_site {
     struct rig_worker worker;
     atomic_int n_up, n_down, n_refused, n_flow_failed, n_client_up, n_client_down;
     atomic_int n_probed;
+    atomic_int n_timed_out; /* of n_down: no byte came for too long */
     double probed_bytes_per_s;
     struct hdt_error last_refused;
 };

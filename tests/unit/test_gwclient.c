@@ -123,14 +123,22 @@ static void fake_close(struct fake *fake)
     rmdir(fake->dir);
 }
 
-static struct hdt_gwclient *client_of(struct fake *fake, struct hdt_gwclient_conf *conf)
+/* With --timeout, 0: none. */
+static struct hdt_gwclient *client_with(struct fake *fake, int timeout_ms,
+                                        struct hdt_gwclient_conf *conf)
 {
     struct hdt_gwclient *client = NULL;
     struct hdt_error err = {0};
 
-    *conf = (struct hdt_gwclient_conf){.gateway = fake->address, .wake_fd = hdt_interrupts_fd()};
+    *conf = (struct hdt_gwclient_conf){
+        .gateway = fake->address, .wake_fd = hdt_interrupts_fd(), .timeout_ms = timeout_ms};
     cr_assert_eq(hdt_gwclient_open(conf, &client, &err), HDT_OK, "%s", err.msg);
     return client;
+}
+
+static struct hdt_gwclient *client_of(struct fake *fake, struct hdt_gwclient_conf *conf)
+{
+    return client_with(fake, 0, conf);
 }
 
 static void script_status(struct fake *fake)
@@ -183,7 +191,7 @@ static void script_refuse(struct fake *fake)
 Test(gwclient, refusals_deadlines_and_losses_are_told_apart, .timeout = 20)
 {
     struct hdt_gwclient_request request = {
-        .type = "status", .expect = "status.is", .timeout_ms = 50};
+        .type = "status", .expect = "status.is", .timeout_ms = 10000};
     struct hdt_gwclient_conf conf;
     struct hdt_gwclient *client;
     struct hdt_error err = {0};
@@ -195,6 +203,7 @@ Test(gwclient, refusals_deadlines_and_losses_are_told_apart, .timeout = 20)
     cr_expect_eq(hdt_gwclient_ask(client, &request, &body, &err), HDT_EACCES);
     cr_expect_str_eq(err.msg, "not for you");
     cr_expect_str_eq(err.hint, "ask an operator");
+    request.timeout_ms = 50;
     cr_expect_eq(hdt_gwclient_ask(client, &request, &body, &err), HDT_ETIMEDOUT, "%s", err.msg);
     request.timeout_ms = 10000;
     cr_expect_eq(hdt_gwclient_ask(client, &request, &body, &err), HDT_EPEER, "%s", err.msg);
@@ -546,8 +555,7 @@ Test(gwclient, silence_has_an_end, .timeout = 20)
 
     fake_open(&fake, script_silent);
     f.conf = &conf;
-    f.client = client_of(&fake, &conf);
-    conf.timeout_ms = 500;
+    f.client = client_with(&fake, 2000, &conf);
     cr_expect_eq(hdt_follow_run(&f, &err), HDT_ETIMEDOUT, "%s", err.msg);
     cr_expect(strstr(err.msg, "did not answer"), "%s", err.msg);
     cr_expect(err.hint[0] != '\0');

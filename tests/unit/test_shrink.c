@@ -15,27 +15,10 @@ TestSuite(shrink, .init = hdt_ctl_setup, .fini = hdt_ctl_teardown);
 
 /* ---- without a worker that does not come back ---- */
 
-static json_t *profile(double block_s)
-{
-    const struct hdt_profile p = {.valid = true,
-                                  .micro_batch = 8,
-                                  .seq_len = 16,
-                                  .embed_fwd_s = 1e-4,
-                                  .embed_bwd_s = 1e-4,
-                                  .block_fwd_s = block_s,
-                                  .block_bwd_s = 2 * block_s,
-                                  .head_fwd_s = 1e-3,
-                                  .head_bwd_s = 1e-3,
-                                  .step_s_per_param = 1e-9,
-                                  .op_overhead_s = 1e-5,
-                                  .cast_bytes_per_s = 1e9};
-
-    return json_pack("{s:o}", "profile", hdt_profile_to_json(&p));
-}
-
 /* Let the gateway measure: our link to b, b's to us, and a/w0. */
 static void answer_survey(void)
 {
+    const struct hdt_profile profile = hdt_ctl_profile(0.01);
     json_t *measure, *links;
 
     hdt_survey_probed(&hdt_ctl_gw, "b", 1e7, 0.01);
@@ -46,7 +29,8 @@ static void answer_survey(void)
                       "lossless_ratio", 1.1);
     hdt_ctl_from_peer("b", "b", hdt_msg_reply(measure, "links.are", links));
     json_decref(measure);
-    cr_assert(hdt_loss_answer("1", "profile", "profile.is", profile(0.01)),
+    cr_assert(hdt_loss_answer("1", "profile", "profile.is",
+                              json_pack("{s:o}", "profile", hdt_profile_to_json(&profile))),
               "a/w0 is free: it is measured");
 }
 

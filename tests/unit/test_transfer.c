@@ -259,7 +259,7 @@ static void differ_rank(int rank)
  * channel ends at both, with a reason, instead of sending for ever. */
 static void changes_rank(int rank)
 {
-    const size_t bytes = (size_t)8 << 20;
+    const size_t bytes = (size_t)256 << 10; /* a chunk */
     struct hdt_error_info error;
     struct hdt_channel *channel = hdt_chan_rig_channel("changes", 2, rank, &error);
     struct hdt_request *request;
