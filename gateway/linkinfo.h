@@ -28,6 +28,9 @@ struct hdt_peer_link {
     struct hdt_link_stats stats;
     struct hdt_link_stats before; /* at the begin of the window */
     uint64_t acked_bytes, before_acked_bytes;
+    uint64_t arrived_bytes, before_arrived_bytes; /* by delivered_bytes of the streams */
+    int64_t used_us, before_used_us;              /* time in which any stream was in use */
+    int64_t used_to_us;                           /* counted up to here */
     int64_t window_us;
     double buffer_max; /* what the kernel gives a socket to send from at most; 0: unknown */
 };
