@@ -192,7 +192,6 @@ struct hdt_tcp_stats {
     uint64_t delivered_bytes;    /* since it began: that came there, be it behind a gap, for which
                                     acked_bytes stands still and then jumps */
     uint32_t delivered_segments; /* as the kernel counts, modulo 2^32 */
-    bool is_idle;                /* nothing was to be sent when what was delivered last left */
     int64_t busy_us, rwnd_limited_us, sndbuf_limited_us; /* since it began */
     uint64_t in_flight_bytes, unsent_bytes, cwnd_bytes;
     double cwnd_used;           /* share of the window's segments that are in flight */

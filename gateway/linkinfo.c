@@ -26,7 +26,7 @@
  * is the cause; where not, the owner was told that there is room and did not get the processor in
  * time.
  *
- * Refused: TCP's application-limited flag. It is that of the best sample so far, not of now.
+ * Refused: TCP's application-limited flag (gateway/shortage.h says why).
  */
 #define LINKINFO_ESTABLISHED 1 /* states of TCP: their names are in a header that clashes */
 #define LINKINFO_CLOSE_WAIT  8
@@ -56,7 +56,6 @@ static void linkinfo_from_kernel(const struct tcp_info *info, const struct hdt_t
         before->delivered_bytes +
         (uint64_t)(info->tcpi_delivered - before->delivered_segments) * info->tcpi_snd_mss;
     tcp->delivered_segments = info->tcpi_delivered;
-    tcp->is_idle = info->tcpi_delivery_rate_app_limited;
     tcp->busy_us = (int64_t)info->tcpi_busy_time;
     tcp->rwnd_limited_us = (int64_t)info->tcpi_rwnd_limited;
     tcp->sndbuf_limited_us = (int64_t)info->tcpi_sndbuf_limited;
