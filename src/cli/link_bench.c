@@ -5,10 +5,10 @@
  * Each case has two parts. Tensors alone: one is sent when the one before is known to be there, and
  * its time is that until the other end's word came, less the half round trip that the word took;
  * the median counts. Tensors one after another: a train, of whose middle half the goodput is taken,
- * by the clock of the end where they arrive (src/cli/train.h); it takes about a second, and longer
- * where that is not enough for the streams that there are. So neither the round trip counts in it,
- * nor that TCP begins slowly after a pause, nor what lies in buffers. Of a tensor that takes long
- * alone there is no second, and its own time is what the goodput is made of.
+ * by what arrives and the clock of the gateway there (src/cli/train.h); it takes about a second,
+ * and longer where that is not enough for the streams that there are. So neither the round trip
+ * counts in it, nor that TCP begins slowly after a pause, nor what lies in buffers. Of a tensor
+ * that takes long alone there is no second, and its own time is what the goodput is made of.
  *
  * Both ends' programs are src/cli/link_flows.h; why, stands there. What the lossless codec saves is
  * known to the gateway that sends, which is asked after each case.
@@ -20,6 +20,7 @@
 #include "src/cli/human.h"
 #include "src/cli/link_bench.h"
 #include "src/cli/link_flows.h"
+#include "src/cli/link_sampler.h"
 #include "src/cli/train.h"
 #include "src/base/clock.h"
 
@@ -165,6 +166,7 @@ struct bench {
     struct hdt_bench_span span; /* of the last move */
     unsigned n_streams;
     int64_t chunk_bytes; /* the larger one of both gateways */
+    struct hdt_link_sampler sampler;
     json_t *rows;
     struct hdt_error_info error;
     /* The thread that hears Ctrl-C: it may abort the channel at any time. */
@@ -286,26 +288,45 @@ static int64_t stream_more(int64_t n, double more_s)
     return n < N_MAX ? n : N_MAX;
 }
 
+/* A train, and how long its middle half, or what of it could be measured, took. */
+static enum hdt_err bench_train(struct bench *bench, struct hdt_bench_order *order,
+                                double *middle_s, double *bytes)
+{
+    struct hdt_link_sampler *sampler = &bench->sampler;
+    double seconds;
+    enum hdt_err rc;
+
+    hdt_link_sampler_begin(sampler, order->what == HDT_BENCH_TAKE ? bench->args->site : NULL);
+    rc = bench_move(bench, order, &seconds);
+    hdt_link_sampler_end(sampler);
+    *middle_s = hdt_train_middle_s(sampler->samples, sampler->n);
+    *bytes = (double)(order->n * order->bytes) / 2;
+    if (*middle_s <= 0) {
+        *middle_s = (double)bench->span.us / 1e6;
+        *bytes = (double)(bench->span.n * order->bytes);
+    }
+    return rc;
+}
+
 static enum hdt_err case_stream(struct bench *bench, struct hdt_bench_order *order,
                                 struct bench_case *result)
 {
     enum hdt_err rc;
-    double seconds = 0, more_s;
+    double more_s, bytes;
 
     if (result->alone_s > STREAM_MAX_S) {
         return HDT_ERR_NONE;
     }
     for (order->n = stream_first(bench, order->bytes, result->alone_s);;
          order->n = stream_more(order->n, more_s)) {
-        rc = bench_move(bench, order, &seconds);
+        rc = bench_train(bench, order, &more_s, &bytes);
         if (rc != HDT_ERR_NONE) {
             return rc;
         }
-        more_s = (double)bench->span.us / 1e6;
         if (more_s >= STREAM_S || order->n == N_MAX) {
             more_s = more_s > 1e-6 ? more_s : 1e-6;
             result->n_stream = order->n;
-            result->goodput = (double)(bench->span.n * order->bytes) / more_s;
+            result->goodput = bytes / more_s;
             return HDT_ERR_NONE;
         }
     }
@@ -553,7 +574,7 @@ static enum hdt_status bench_prepare(struct bench *bench, size_t *window_bytes,
     HDT_TRY(bench_ask(bench, bench->args->site, *window_bytes, &body, err));
     bench_note_chunk(bench, body);
     json_decref(body);
-    return HDT_OK;
+    return hdt_link_sampler_open(&bench->sampler, &bench->args->client, bench->channel, err);
 }
 
 static enum hdt_err bench_open(struct bench *bench, size_t window_bytes)
@@ -650,6 +671,7 @@ static int link_bench_run(int argc, char **argv)
     bench.rows = json_array();
     rc = bench_all(&bench);
     json_decref(bench.rows);
+    hdt_link_sampler_close(&bench.sampler);
     hdt_gwclient_close(bench.client);
     return rc;
 }
