@@ -88,31 +88,6 @@ void hdt_refused_error(enum hdt_refused cause, bool is_tls, struct hdt_error *er
     }
 }
 
-/* ---- tokens ---- */
-
-bool hdt_bucket_take(struct hdt_bucket *bucket, double per_s, double burst, int64_t now_us)
-{
-    if (bucket->at_us == 0) {
-        bucket->n = burst;
-    } else {
-        bucket->n += per_s * (double)(now_us - bucket->at_us) / (double)HDT_US_PER_S;
-    }
-    bucket->at_us = now_us;
-    if (bucket->n > burst) {
-        bucket->n = burst;
-    }
-    if (bucket->n < 1) {
-        return false;
-    }
-    bucket->n -= 1;
-    return true;
-}
-
-void hdt_bucket_give(struct hdt_bucket *bucket)
-{
-    bucket->n += 1;
-}
-
 /* ---- first bytes ---- */
 
 #define RECORD_HEAD     5

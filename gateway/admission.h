@@ -92,15 +92,6 @@ enum hdt_misdeed {
 };
 const char *hdt_misdeed_name(enum hdt_misdeed misdeed);
 
-/* A bucket of tokens that fills with time. */
-struct hdt_bucket {
-    double n;
-    int64_t at_us; /* 0: full */
-};
-/* Take one if there is one. */
-bool hdt_bucket_take(struct hdt_bucket *bucket, double per_s, double burst, int64_t now_us);
-void hdt_bucket_give(struct hdt_bucket *bucket);
-
 /* What a caller's first bytes are. */
 enum hdt_greeting {
     HDT_GREETING_MORE,  /* not all there */

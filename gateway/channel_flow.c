@@ -290,6 +290,7 @@ static enum hdt_status flow_open(struct hdt_gateway *gw, const json_t *msg, stru
         hdt_channel_tell_sites(gw, channel, false);
     }
     flow->conf = open;
+    snprintf(flow->conf.job_name, sizeof(flow->conf.job_name), "%s", channel->name);
     flow->is_wanted = true;
     flow->is_open = false;
     hdt_channel_flows_open(gw, channel);

@@ -291,6 +291,20 @@ static void codec_settle(struct hdt_codec_worker *self)
 
 /* ---- threads ---- */
 
+/* L: for a signal, or until a budget lets something pass. */
+static void codec_wait(struct hdt_dataplane *dp)
+{
+    const int64_t until_us = dp->budgets.held_until_us;
+    const struct timespec until = {.tv_sec = until_us / HDT_US_PER_S,
+                                   .tv_nsec = until_us % HDT_US_PER_S * 1000};
+
+    if (until_us == 0) {
+        pthread_cond_wait(&dp->work, &dp->lock);
+    } else {
+        pthread_cond_timedwait(&dp->work, &dp->lock, &until);
+    }
+}
+
 static void *codec_main(void *arg)
 {
     struct hdt_codec_worker *self = arg;
@@ -304,7 +318,7 @@ static void *codec_main(void *arg)
             hdt_dp_lock(dp);
             codec_settle(self);
         } else {
-            pthread_cond_wait(&dp->work, &dp->lock);
+            codec_wait(dp);
         }
     }
     hdt_dp_unlock(dp);

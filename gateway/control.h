@@ -106,7 +106,8 @@ struct hdt_planner;
 
 struct hdt_gateway {
     struct hdt_gateway_conf conf;
-    struct hdt_deadlines deadlines; /* from conf.progress_timeout */
+    struct hdt_budget budgets[HDT_BUDGETS_MAX]; /* conf.budgets.n */
+    struct hdt_deadlines deadlines;             /* from conf.progress_timeout */
     uint64_t instance;
     int64_t started_us;
     struct event_base *base;
@@ -336,6 +337,15 @@ void hdt_metrics_text(struct hdt_gateway *gw, struct hdt_buf *out); /* for Prome
  * {SITE: {"breach": N, ...}}. New references. */
 json_t *hdt_strangers_json(struct hdt_gateway *gw);
 json_t *hdt_misdeeds_json(struct hdt_gateway *gw);
+
+/* ---- budget_show.c ---- */
+
+/* Fill gw->budgets from the settings. HDT_EINVAL with file:line. */
+enum hdt_status hdt_budgets_load(struct hdt_gateway *gw, const struct hdt_conf_doc *doc,
+                                 struct hdt_error *err);
+/* For /status: array of {peer, class, job, rate_bits_per_s (0: no cap), weight, hours, days, on,
+ * sent_bytes, held_s}. New reference. */
+json_t *hdt_budgets_json(struct hdt_gateway *gw);
 void hdt_strangers_metrics(struct hdt_gateway *gw, struct hdt_buf *out);
 
 /* ---- http.c, http_guard.c ---- */

@@ -107,6 +107,10 @@ static enum hdt_status dataplane_check_conf(const struct hdt_dataplane_conf *con
                              "threads",
                              conf->n_streams, conf->n_io_threads, conf->n_codec_threads);
     }
+    if (conf->n_budgets > (conf->stepped == NULL ? HDT_BUDGETS_MAX : 0)) {
+        return hdt_error_set(err, HDT_EINVAL, "cannot open the data plane with %u budgets",
+                             conf->n_budgets);
+    }
     return HDT_OK;
 }
 
@@ -123,6 +127,17 @@ static void dataplane_read_offered(struct hdt_dataplane *dp)
     }
 }
 
+/* Its waits end by the clock of deadlines. */
+static void dataplane_cond_init(pthread_cond_t *cond)
+{
+    pthread_condattr_t attr;
+
+    pthread_condattr_init(&attr);
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    pthread_cond_init(cond, &attr);
+    pthread_condattr_destroy(&attr);
+}
+
 enum hdt_status hdt_dataplane_open(const struct hdt_dataplane_conf *conf,
                                    const struct hdt_dataplane_events *events, void *user,
                                    struct hdt_dataplane **dp_out, struct hdt_error *err)
@@ -137,8 +152,9 @@ enum hdt_status hdt_dataplane_open(const struct hdt_dataplane_conf *conf,
     dp->user = user;
     dp->n_io = (unsigned)conf->n_io_threads;
     pthread_mutex_init(&dp->lock, NULL);
-    pthread_cond_init(&dp->work, NULL);
-    dp->rate_us = hdt_clock_now_us();
+    dataplane_cond_init(&dp->work);
+    dp->budgets.all = conf->budgets;
+    dp->budgets.n = conf->n_budgets;
     dataplane_read_offered(dp);
     dp->tx_buf_cap = hdt_codecpool_bound(conf->chunk_bytes);
     if (getrandom(&dp->rng, sizeof(dp->rng), 0) != (ssize_t)sizeof(dp->rng)) {

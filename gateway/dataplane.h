@@ -16,6 +16,7 @@
  * from ACK and QUERY records where they are.
  */
 #include "gateway/admission.h"
+#include "gateway/budget_use.h"
 #include "src/base/error.h"
 #include "src/core/deadlines.h"
 #include "src/core/frame.h"
@@ -40,13 +41,15 @@ struct hdt_dataplane_conf {
     const char *version;     /* of the build, in hello */
     const char *advertise;   /* "" or address that others should dial, in hello */
     int n_io_threads, n_codec_threads;
-    int n_streams;                  /* 0: as many as pay */
-    uint64_t chunk_bytes;           /* multiple of HDT_FRAME_GRANULE */
-    uint64_t memory_bytes;          /* bound on chunk buffers and frames of clients without shm */
-    uint64_t rate_bits_per_s;       /* cap to all peers; 0 = none */
-    bool pace;                      /* hold less urgent classes back beside more urgent ones */
-    const char *congestion;         /* "" = the kernel's, "auto" = what carries most */
-    const char *engine;             /* as hdt_engine_open takes it; NULL: the default */
+    int n_streams;                    /* 0: as many as pay */
+    uint64_t chunk_bytes;             /* multiple of HDT_FRAME_GRANULE */
+    uint64_t memory_bytes;            /* bound on chunk buffers and frames of clients without shm */
+    uint64_t rate_bits_per_s;         /* cap to all peers; 0 = none */
+    const struct hdt_budget *budgets; /* outlive the data plane; not when it is stepped */
+    unsigned n_budgets;               /* at most HDT_BUDGETS_MAX */
+    bool pace;                        /* hold less urgent classes back beside more urgent ones */
+    const char *congestion;           /* "" = the kernel's, "auto" = what carries most */
+    const char *engine;               /* as hdt_engine_open takes it; NULL: the default */
     struct hdt_deadlines deadlines; /* of this site; of a session: of the larger knob of the two */
     const struct hdt_engine_ops *stepped; /* NULL: threads, and that engine. Else neither:
                                              its owner does their work (gateway/dpstep.h) */
@@ -126,6 +129,7 @@ struct hdt_dataplane_flow {
     uint32_t job, epoch, flow;
     bool is_src;
     char peer_site[64]; /* site of the other end; this site: both ends are local */
+    char job_name[64];  /* for budgets; of a channel its name */
     enum hdt_prio prio;
     uint8_t codec;        /* gateway codec number for chunks (src side; compress/codec.h) */
     enum hdt_dtype dtype; /* of the plaintext, for the codec */
@@ -286,6 +290,13 @@ struct hdt_dataplane_stats {
     const char *engine; /* "epoll", "io_uring" */
 };
 void hdt_dataplane_stats(struct hdt_dataplane *dp, struct hdt_dataplane_stats *stats);
+
+/* What became of each budget: as many as were given. */
+void hdt_dataplane_budget_uses(struct hdt_dataplane *dp, struct hdt_budget_use *uses);
+/* The lowest cap that now holds for what a class of a job ("": of any) sends to a peer, bits a
+ * second; 0: none. */
+uint64_t hdt_dataplane_budget_cap(struct hdt_dataplane *dp, const char *site, const char *job,
+                                  enum hdt_prio prio);
 
 #ifdef __cplusplus
 }

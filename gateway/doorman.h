@@ -5,6 +5,7 @@
 /* Inside of the doorman: what its files share. All of it belongs to the
  * doorman's thread, except where a comment says otherwise. */
 #include "gateway/admission.h"
+#include "gateway/bucket.h"
 #include "gateway/dp.h"
 
 #include <stdatomic.h>

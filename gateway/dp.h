@@ -19,11 +19,13 @@
  * nothing but its own lateness. Chunks wait as "frame, next byte"; encoded ones in a fixed number
  * of buffers a peer; received ones in a fixed number of buffers a stream.
  */
+#include "gateway/budget_use.h"
 #include "gateway/dataplane.h"
 #include "gateway/linkinfo.h"
 #include "gateway/pacer.h"
 #include "gateway/shortage.h"
 #include "gateway/tuner.h"
+#include "gateway/txlane.h"
 #include "src/base/log.h"
 #include "src/core/msg.h"
 #include "src/net/addr.h"
@@ -149,7 +151,7 @@ struct hdt_tx_mark {
 
 struct hdt_src_frame {
     struct hdt_flow_end *flow;
-    struct hdt_src_frame *next, *prev; /* in the peer's queue */
+    struct hdt_src_frame *next, *prev; /* in a lane of the peer's queue */
     bool held;                         /* handed over by the client and not acknowledged */
     bool queued, have, copying;
     struct hdt_frame frame; /* the DATA record */
@@ -189,6 +191,7 @@ struct hdt_flow_end {
     /* source end */
     struct hdt_src_frame *frames; /* depth */
     bool awaiting_state, query_pending;
+    uint32_t budgets;         /* that fit it, as hdt_budgets_of says */
     uint32_t dst_incarnation; /* of the state last applied */
     unsigned n_unpaid;        /* chunks in a row that the codec did not make smaller */
     bool failed;              /* told the main thread */
@@ -384,7 +387,7 @@ struct hdt_peer {
     char last_refusal[HDT_ERROR_MSG_CAP];
 
     struct hdt_flow_end *dirty; /* flows with something for stream 0 */
-    struct hdt_src_frame *queue[HDT_PRIO_COUNT];
+    struct hdt_tx_lanes queue[HDT_PRIO_COUNT];
     struct hdt_tx_chunk *tx_free;
     struct hdt_tx_block *tx_blocks; /* their memory, more when there are more streams */
     unsigned n_tx;
@@ -478,8 +481,8 @@ struct hdt_dataplane {
     uint64_t next_client;
     uint32_t next_conn_id, next_incarnation;
     size_t memory_used, tx_buf_cap;
-    double rate_tokens; /* bytes that may be sent now */
-    int64_t rate_us;
+    struct hdt_bucket rate; /* of the cap on all that is sent */
+    struct hdt_budgets budgets;
     char congestion_offered[256]; /* by the kernel, as it says */
     uint64_t rng;
     int64_t report_window_us; /* strangers are told of HDT_DP_REPORTS_PER_S times at most */

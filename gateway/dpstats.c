@@ -16,15 +16,9 @@ static uint64_t dpstats_queued_bytes(const struct hdt_peer *peer)
     int prio;
 
     for (prio = 0; prio < HDT_PRIO_COUNT; prio++) {
-        const struct hdt_src_frame *frame;
         const struct hdt_tx_chunk *chunk;
 
-        DL_FOREACH(peer->queue[prio], frame)
-        {
-            const uint64_t todo = frame->n_todo * peer->dp->conf.chunk_bytes;
-
-            bytes += todo < frame->frame.frame_len ? todo : frame->frame.frame_len;
-        }
+        bytes += hdt_tx_lanes_bytes(&peer->queue[prio], peer->dp->conf.chunk_bytes);
         LL_FOREACH(peer->ready[prio].head, chunk)
         {
             bytes += chunk->out.rec.frame.len;
@@ -200,4 +194,24 @@ void hdt_dataplane_stats(struct hdt_dataplane *dp, struct hdt_dataplane_stats *s
     pthread_mutex_lock(&dp->event_lock);
     stats->events_queued = dp->n_events;
     pthread_mutex_unlock(&dp->event_lock);
+}
+
+void hdt_dataplane_budget_uses(struct hdt_dataplane *dp, struct hdt_budget_use *uses)
+{
+    hdt_dp_lock(dp);
+    hdt_budgets_look(&dp->budgets, hdt_clock_now_us(), hdt_clock_wall_us());
+    memcpy(uses, dp->budgets.uses, dp->budgets.n * sizeof(*uses));
+    hdt_dp_unlock(dp);
+}
+
+uint64_t hdt_dataplane_budget_cap(struct hdt_dataplane *dp, const char *site, const char *job,
+                                  enum hdt_prio prio)
+{
+    uint64_t cap;
+
+    hdt_dp_lock(dp);
+    hdt_budgets_look(&dp->budgets, hdt_clock_now_us(), hdt_clock_wall_us());
+    cap = hdt_budgets_cap(&dp->budgets, hdt_budgets_of(&dp->budgets, site, job, prio));
+    hdt_dp_unlock(dp);
+    return cap;
 }

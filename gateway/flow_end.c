@@ -289,6 +289,8 @@ static enum hdt_status flow_end_attach(struct hdt_flow_end *flow, struct hdt_err
     flow->incarnation = ++dp->next_incarnation;
     if (strcmp(flow->conf.peer_site, dp->conf.site) != 0) {
         flow->peer = hdt_peer_get(dp, flow->conf.peer_site);
+        flow->budgets = hdt_budgets_of(&dp->budgets, flow->conf.peer_site, flow->conf.job_name,
+                                       flow->conf.prio);
     }
     old = hdt_flow_end_find(dp, flow->key.job, flow->key.flow, flow->key.is_src);
     if (old != NULL) {

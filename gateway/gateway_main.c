@@ -361,6 +361,9 @@ static enum hdt_status gateway_load(struct hdt_gateway *gw, const char *path, st
 
     HDT_TRY(hdt_conf_load(&hdt_gateway_conf_schema, path, &gw->conf, &doc, err));
     status = gateway_check(gw, doc, err);
+    if (status == HDT_OK) {
+        status = hdt_budgets_load(gw, doc, err);
+    }
     hdt_conf_doc_free(doc);
     hdt_deadlines_derive(&gw->deadlines, gw->conf.progress_timeout, 0);
     if (status != HDT_OK) {
@@ -470,6 +473,8 @@ static enum hdt_status gateway_open_dataplane(struct hdt_gateway *gw, struct hdt
         .chunk_bytes = gw->conf.wan.chunk,
         .memory_bytes = gw->conf.data.memory,
         .rate_bits_per_s = gw->conf.wan.rate,
+        .budgets = gw->budgets,
+        .n_budgets = (unsigned)gw->conf.budgets.n,
         .pace = gw->conf.wan.pace,
         .congestion = gw->conf.wan.congestion,
         .engine = gateway_choose_engine(gw),

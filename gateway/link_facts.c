@@ -92,11 +92,12 @@ static json_t *kernel_json(void)
 
 static json_t *settings_json(const struct hdt_gateway *gw)
 {
-    return json_pack("{s:I, s:I, s:I, s:s, s:I, s:I}", "streams", (json_int_t)gw->conf.wan.streams,
-                     "chunk_bytes", (json_int_t)gw->conf.wan.chunk, "rate_bits_per_s",
-                     (json_int_t)gw->conf.wan.rate, "congestion", gw->conf.wan.congestion,
-                     "io_threads", (json_int_t)gw->conf.data.io_threads, "codec_threads",
-                     (json_int_t)gw->conf.data.codec_threads);
+    return json_pack(
+        "{s:I, s:I, s:I, s:i, s:s, s:I, s:I}", "streams", (json_int_t)gw->conf.wan.streams,
+        "chunk_bytes", (json_int_t)gw->conf.wan.chunk, "rate_bits_per_s",
+        (json_int_t)gw->conf.wan.rate, "budgets", (int)gw->conf.budgets.n, "congestion",
+        gw->conf.wan.congestion, "io_threads", (json_int_t)gw->conf.data.io_threads,
+        "codec_threads", (json_int_t)gw->conf.data.codec_threads);
 }
 
 static json_t *facts_json(struct hdt_gateway *gw, const struct hdt_peer_stats *peer)

@@ -107,16 +107,17 @@ static bool linkinfo_is_full(const struct hdt_peer *peer, const struct hdt_tcp_s
            (peer->link.buffer_max > 0 && buffer >= LINKINFO_MAX_PART * peer->link.buffer_max);
 }
 
-static bool linkinfo_codec_owes(const struct hdt_peer *peer)
+/* Why a stream finds nothing ready. */
+static enum hdt_link_limit linkinfo_idle(const struct hdt_peer *peer)
 {
     int prio;
 
     for (prio = 0; prio < HDT_PRIO_COUNT; prio++) {
-        if (peer->queue[prio] != NULL) {
-            return true;
+        if (!hdt_tx_lanes_are_empty(&peer->queue[prio])) {
+            return peer->dp->budgets.held_until_us != 0 ? HDT_LIMIT_RATE : HDT_LIMIT_CODEC;
         }
     }
-    return false;
+    return HDT_LIMIT_APPLICATION;
 }
 
 /* L: of the time that the kernel's account leaves. */
@@ -131,7 +132,7 @@ static enum hdt_link_limit linkinfo_seen(const struct hdt_conn *conn,
         return HDT_LIMIT_RATE;
     }
     if (conn->hungry && !probes && queued_bytes == 0 && tcp->unsent_bytes == 0) {
-        return linkinfo_codec_owes(peer) ? HDT_LIMIT_CODEC : HDT_LIMIT_APPLICATION;
+        return linkinfo_idle(peer);
     }
     if (queued_bytes > 0 && tcp->unsent_bytes == 0 && tcp->cwnd_used < LINKINFO_OPEN_PART) {
         return HDT_LIMIT_CPU;

@@ -21,7 +21,7 @@
 
 struct hdt_gwmember {
     uint32_t job, epoch;
-    char coordinator[HDT_NAME_CAP];
+    char coordinator[HDT_NAME_CAP], name[HDT_NAME_CAP];
     struct hdt_plan plan;
     struct hdt_error why; /* it cannot go on here: said until the epoch is over; HDT_OK: it can */
     struct hdt_gwmember *next;
@@ -91,15 +91,17 @@ static enum hdt_status member_add(struct hdt_gateway *gw, const json_t *record,
     struct hdt_plan plan;
     json_int_t job, epoch;
     json_t *plan_json, *model_json;
-    const char *coordinator;
+    const char *coordinator, *name;
 
-    if (json_unpack((json_t *)record, "{s:I, s:I, s:s, s:o, s:o}", "job", &job, "epoch", &epoch,
-                    "coordinator", &coordinator, "plan", &plan_json, "model", &model_json) != 0 ||
+    if (json_unpack((json_t *)record, "{s:I, s:I, s:s, s:s, s:o, s:o}", "job", &job, "epoch",
+                    &epoch, "coordinator", &coordinator, "name", &name, "plan", &plan_json, "model",
+                    &model_json) != 0 ||
         job <= 0 || job >= HDT_CHANNEL_JOB_BIT || epoch < 0 || epoch >= UINT32_MAX ||
-        strlen(coordinator) >= HDT_NAME_CAP) {
-        return hdt_error_set(err, HDT_EPROTO,
-                             "job.plan lacks job, epoch, coordinator or plan, or they are out of "
-                             "range");
+        strlen(coordinator) >= HDT_NAME_CAP || strlen(name) >= HDT_NAME_CAP) {
+        return hdt_error_set(
+            err, HDT_EPROTO,
+            "job.plan lacks job, epoch, coordinator, name or plan, or they are out of "
+            "range");
     }
     HDT_TRY(member_check_owner(gw, job, coordinator, err));
     HDT_TRY(hdt_model_from_json(model_json, "job.plan", &model, err));
@@ -124,6 +126,7 @@ static enum hdt_status member_add(struct hdt_gateway *gw, const json_t *record,
     member->job = (uint32_t)job;
     member->epoch = (uint32_t)epoch;
     snprintf(member->coordinator, sizeof(member->coordinator), "%s", coordinator);
+    snprintf(member->name, sizeof(member->name), "%s", name);
     member->plan = plan;
     LL_APPEND(gw->members, member);
     return HDT_OK;
@@ -410,6 +413,7 @@ static enum hdt_status flow_open(struct hdt_gateway *gw, const json_t *msg,
     }
     *told = flow.epoch >= member->epoch ? member : NULL;
     HDT_TRY(flow_confirm(member, hdt_msg_from(msg), &flow, err));
+    snprintf(flow.job_name, sizeof(flow.job_name), "%s", member->name);
     return hdt_dataplane_flow_open(gw->dp, &flow, err);
 }
 

@@ -377,6 +377,7 @@ void hdt_metrics_text(struct hdt_gateway *gw, struct hdt_buf *out)
     metrics_sites(gw, out);
     hdt_strangers_metrics(gw, out);
     metrics_peers(gw, out);
+    hdt_metrics_budgets(gw, out);
     hdt_channels_metrics(gw, out);
     hdt_metrics_jobs(gw, out);
 }

@@ -31,6 +31,9 @@ void hdt_metrics_singles(struct hdt_buf *out, const struct hdt_gateway *gw,
 void hdt_metrics_links(struct hdt_gateway *gw, struct hdt_buf *out,
                        const struct hdt_peer_stats *peers, size_t n);
 
+/* budget_show.c */
+void hdt_metrics_budgets(struct hdt_gateway *gw, struct hdt_buf *out);
+
 /* metrics_jobs.c: the jobs that are coordinated here. */
 void hdt_metrics_jobs(struct hdt_gateway *gw, struct hdt_buf *out);
 

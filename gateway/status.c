@@ -183,6 +183,7 @@ json_t *hdt_status_json(struct hdt_gateway *gw)
         "flows", flows_json(gw));
     json_object_set_new(status, "jobs_elsewhere", hdt_member_status(gw));
     json_object_set_new(status, "channels", hdt_channels_json(gw));
+    json_object_set_new(status, "budgets", hdt_budgets_json(gw));
     json_object_set_new(status, "disk", disk_json(gw));
     json_object_set_new(status, "refused_connections", hdt_strangers_json(gw));
     json_object_set_new(status, "misdeeds", hdt_misdeeds_json(gw));

@@ -76,6 +76,15 @@ static const struct hdt_peer_stats *peer_stats_find(const struct hdt_peer_stats 
     return NULL;
 }
 
+/* What a job may count on: a probe is under no budget. Budgets of single jobs are not known here.
+ */
+static double rate_within_budgets(struct hdt_gateway *gw, const char *site, double bytes_per_s)
+{
+    const uint64_t cap = hdt_dataplane_budget_cap(gw->dp, site, "", HDT_PRIO_ACTIVATION);
+
+    return cap != 0 && (double)cap / 8 < bytes_per_s ? (double)cap / 8 : bytes_per_s;
+}
+
 static json_t *link_json(struct hdt_gateway *gw, const char *site, double bytes_per_s, double rtt_s)
 {
     struct hdt_peer_stats *stats = hdt_calloc(MAX_PEERS, sizeof(*stats));
@@ -92,9 +101,10 @@ static json_t *link_json(struct hdt_gateway *gw, const char *site, double bytes_
     if (peer && peer->coded_bytes > 0) {
         ratio = (double)peer->plain_bytes / (double)peer->coded_bytes;
     }
-    link = json_pack("{s:s, s:s, s:b, s:f, s:f, s:f, s:f}", "from", gw->conf.site, "to", site, "up",
-                     bytes_per_s > 0, "rate_bytes_per_s", bytes_per_s, "rtt_s", rtt_s,
-                     "lossless_bytes_per_s", codec_rate, "lossless_ratio", ratio);
+    link =
+        json_pack("{s:s, s:s, s:b, s:f, s:f, s:f, s:f}", "from", gw->conf.site, "to", site, "up",
+                  bytes_per_s > 0, "rate_bytes_per_s", rate_within_budgets(gw, site, bytes_per_s),
+                  "rtt_s", rtt_s, "lossless_bytes_per_s", codec_rate, "lossless_ratio", ratio);
     free(stats);
     return link;
 }

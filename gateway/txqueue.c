@@ -23,6 +23,9 @@
  * urgencies are in use, the first stream is kept for the most urgent, which may use the others as
  * well when that one is full; and the rest leaves some buffers free. With one class in use nothing
  * is kept back: the most urgent may be all there is.
+ *
+ * Within a class jobs take turns (gateway/txlane.h). What a budget holds back waits there, before
+ * it is cut, so that it takes neither buffers nor streams from others.
  */
 
 /* Two for each stream (one leaving, one ready), two for each codec thread, and two. */
@@ -105,9 +108,13 @@ void hdt_txq_free(struct hdt_peer *peer)
 {
     struct hdt_tx_block *block;
     struct hdt_tx_chunk *chunk;
+    int prio;
 
     while ((chunk = txq_pop_ready(peer, 0, HDT_PRIO_COUNT - 1)) != NULL) {
         txq_recycle(chunk);
+    }
+    for (prio = 0; prio < HDT_PRIO_COUNT; prio++) {
+        hdt_tx_lanes_free(&peer->queue[prio]);
     }
     while ((block = peer->tx_blocks) != NULL) {
         LL_DELETE(peer->tx_blocks, block);
@@ -121,16 +128,11 @@ void hdt_txq_free(struct hdt_peer *peer)
 void hdt_txq_push(struct hdt_src_frame *frame, bool front)
 {
     struct hdt_flow_end *flow = frame->flow;
-    struct hdt_src_frame **queue = &flow->peer->queue[flow->conf.prio];
 
     if (frame->queued) {
         return;
     }
-    if (front) {
-        DL_PREPEND(*queue, frame);
-    } else {
-        DL_APPEND(*queue, frame);
-    }
+    hdt_tx_lanes_push(&flow->peer->queue[flow->conf.prio], frame, front);
     frame->queued = true;
     hdt_codecpool_wake(flow->dp);
 }
@@ -140,7 +142,7 @@ void hdt_txq_remove(struct hdt_src_frame *frame)
     struct hdt_flow_end *flow = frame->flow;
 
     if (frame->queued) {
-        DL_DELETE(flow->peer->queue[flow->conf.prio], frame);
+        hdt_tx_lanes_remove(&flow->peer->queue[flow->conf.prio], frame);
         frame->queued = false;
     }
 }
@@ -272,12 +274,21 @@ static struct hdt_tx_chunk *txq_cut(struct hdt_peer *peer, struct hdt_src_frame 
     chunk->conn_id = 0;
     chunk->use_codec = txq_use_codec(frame->flow);
     txq_fill_header(chunk, frame, offset, (uint32_t)(left < chunk_bytes ? left : chunk_bytes));
+    hdt_tx_lanes_took(&peer->queue[chunk->prio], &peer->dp->budgets, frame,
+                      chunk->out.rec.frame.len);
     return chunk;
+}
+
+/* What a cap lets pass at once is at least two chunks: one is on its way to a stream meanwhile. */
+static double txq_least_burst(const struct hdt_dataplane *dp)
+{
+    return 2.0 * (double)dp->conf.chunk_bytes;
 }
 
 static struct hdt_tx_chunk *txq_take_of(struct hdt_peer *peer, int64_t now_us)
 {
     const int urgent = hdt_txq_urgent_class(peer, now_us);
+    struct hdt_src_frame *frame;
     int prio;
 
     if (peer->session == NULL || peer->tx_free == NULL || !txq_has_stream(peer->session)) {
@@ -287,8 +298,10 @@ static struct hdt_tx_chunk *txq_take_of(struct hdt_peer *peer, int64_t now_us)
         if (prio > urgent && peer->n_tx_free <= HDT_DP_URGENT_BUFS) {
             return NULL;
         }
-        if (peer->queue[prio] != NULL) {
-            return txq_cut(peer, peer->queue[prio], now_us);
+        frame = hdt_tx_lanes_next(&peer->queue[prio], &peer->dp->budgets, txq_least_burst(peer->dp),
+                                  now_us);
+        if (frame != NULL) {
+            return txq_cut(peer, frame, now_us);
         }
     }
     return NULL;
@@ -301,6 +314,8 @@ struct hdt_tx_chunk *hdt_txq_take(struct hdt_dataplane *dp)
     struct hdt_peer *peer = first;
     struct hdt_tx_chunk *chunk;
 
+    hdt_budgets_look(&dp->budgets, now_us, hdt_clock_wall_us());
+    dp->budgets.held_until_us = 0;
     while (peer != NULL) {
         struct hdt_peer *next = peer->hh.next != NULL ? peer->hh.next : dp->peers;
 
@@ -342,6 +357,8 @@ void hdt_txq_ready(struct hdt_tx_chunk *chunk)
     if (chunk->use_codec) {
         flow->n_unpaid = chunk->out.rec.frame.codec != 0 ? 0 : flow->n_unpaid + 1;
     }
+    hdt_budgets_spend(&peer->dp->budgets, flow->budgets,
+                      HDT_FRAME_HEADER_LEN + chunk->out.rec.payload_len);
     chunk->next = NULL;
     if (list->tail != NULL) {
         list->tail->next = chunk;
@@ -356,27 +373,14 @@ void hdt_txq_ready(struct hdt_tx_chunk *chunk)
 int64_t hdt_txq_rate_wait(struct hdt_dataplane *dp, int64_t now_us)
 {
     const double rate = (double)dp->conf.rate_bits_per_s / 8.0;
-    double burst = rate * 0.02;
+    const double burst = rate * HDT_BUDGET_BURST_S, least = txq_least_burst(dp);
 
-    if (dp->conf.rate_bits_per_s == 0) {
-        return 0;
-    }
-    if (burst < 2.0 * (double)dp->conf.chunk_bytes) {
-        burst = 2.0 * (double)dp->conf.chunk_bytes;
-    }
-    dp->rate_tokens += rate * (double)(now_us - dp->rate_us) * 1e-6;
-    dp->rate_us = now_us;
-    if (dp->rate_tokens > burst) {
-        dp->rate_tokens = burst;
-    }
-    return dp->rate_tokens > 0 ? 0 : 1 + (int64_t)(-dp->rate_tokens / rate * 1e6);
+    return rate == 0 ? 0 : hdt_bucket_wait(&dp->rate, rate, burst > least ? burst : least, now_us);
 }
 
 void hdt_txq_rate_take(struct hdt_dataplane *dp, size_t len)
 {
-    if (dp->conf.rate_bits_per_s != 0) {
-        dp->rate_tokens -= (double)len;
-    }
+    hdt_bucket_spend(&dp->rate, (double)len);
 }
 
 /* Is it still worth sending? The frame may have been taken, or its client be gone. */

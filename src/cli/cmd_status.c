@@ -127,6 +127,29 @@ static void sites_print(const json_t *body)
     }
 }
 
+static void budgets_print(const json_t *body)
+{
+    const json_t *budgets = json_object_get(body, "budgets");
+    size_t i;
+    json_t *b;
+
+    json_array_foreach(budgets, i, b)
+    {
+        char rate[HDT_HUMAN_CAP], sent[HDT_HUMAN_CAP], held[HDT_HUMAN_CAP];
+        const char *peer = text_of(b, "peer"), *job = text_of(b, "job");
+
+        printf("budget %-18s %-7s class %s, job %s: ", peer[0] ? peer : "all",
+               json_is_true(json_object_get(b, "on")) ? "on" : "off", text_of(b, "class"),
+               job[0] ? job : "any");
+        if (real_of(b, "rate_bits_per_s") > 0) {
+            printf("at most %s, ", hdt_human_rate(real_of(b, "rate_bits_per_s") / 8, rate));
+        }
+        printf("weight %.0f  sent %s  held back %s\n", real_of(b, "weight"),
+               hdt_human_bytes(real_of(b, "sent_bytes"), sent),
+               hdt_human_duration(real_of(b, "held_s"), held));
+    }
+}
+
 static void refused_print(const json_t *body)
 {
     const json_t *refused = json_object_get(body, "refused");
@@ -381,6 +404,7 @@ static enum hdt_status status_show(struct hdt_gwclient *client, const struct sta
         putchar('\n');
     } else {
         sites_print(body);
+        budgets_print(body);
         refused_print(body);
         workers_print(body);
         jobs_print(body);

@@ -207,6 +207,11 @@ static void limit_here(struct way *way, const char *limit, double share)
         line_add(way, "limit", "more data.codec_threads, where processors are idle",
                  "the processor, %.0f %% of the time: tensors wait for %.0f codec thread(s)", at,
                  real_of(way->settings, "codec_threads"));
+    } else if (strcmp(limit, "rate") == 0 && real_of(way->settings, "budgets") > 0) {
+        line_add(
+            way, "limit", "'hdt status' there says which holds what back",
+            "a cap of the settings at %s, %.0f %% of the time: wan.rate, or one of %.0f budgets",
+            way->from, at, real_of(way->settings, "budgets"));
     } else if (strcmp(limit, "rate") == 0) {
         line_add(way, "limit", "raise wan.rate, if the link may carry more",
                  "the setting wan.rate, %.0f %% of the time: %s to all peers together", at,

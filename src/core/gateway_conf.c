@@ -97,6 +97,37 @@ static const struct hdt_conf_row peer_rows[] = {
     HDT_CONF_END,
 };
 
+const char *const hdt_gateway_budget_class_names[] = {"any",   "activation", "gradient",
+                                                      "outer", "checkpoint", NULL};
+
+static const struct hdt_conf_row budget_rows[] = {
+    HDT_CONF_STRING(struct hdt_gateway_budget_conf, peer, "",
+                    "Site that it is sent to. Empty: all of them together."),
+    {.name = "class",
+     .type = HDT_CONF_T_ENUM,
+     .offset = offsetof(struct hdt_gateway_budget_conf, prio),
+     .def = "any",
+     .names = hdt_gateway_budget_class_names,
+     .help =
+         "What it is: activations, their gradients and urgent tensors of channels; gradients of "
+         "parameters; outer gradients and all other tensors of channels; checkpoints."},
+    HDT_CONF_STRING(struct hdt_gateway_budget_conf, job, "",
+                    "Name of a job, or of a channel of libhdt. Empty: all of them."),
+    HDT_CONF_RATE(struct hdt_gateway_budget_conf, rate, "max",
+                  "Cap on what fits, all together. A job waits for what is held back: its deadline "
+                  "for progress counts."),
+    HDT_CONF_INT(struct hdt_gateway_budget_conf, weight, "1", 1, 1000,
+                 "Share beside other jobs of the same class: one of weight 3 sends three times as "
+                 "much as one of weight 1, while both have something to send. A more urgent class "
+                 "goes first all the same."),
+    HDT_CONF_STRING(struct hdt_gateway_budget_conf, hours, "",
+                    "When it holds, as 22:00-06:00, in UTC. Empty: all day."),
+    HDT_CONF_STRING(struct hdt_gateway_budget_conf, days, "",
+                    "On which days, as mon-fri or sat,sun; those on which its hours begin. Empty: "
+                    "all."),
+    HDT_CONF_END,
+};
+
 static const struct hdt_conf_row gateway_rows[] = {
     HDT_CONF_STRING(struct hdt_gateway_conf, site, NULL,
                     "Name of this site, as in its certificate. Example: site-a."),
@@ -122,6 +153,11 @@ static const struct hdt_conf_row gateway_rows[] = {
     HDT_CONF_SECTION(struct hdt_gateway_conf, data, data_rows, "Threads and memory."),
     HDT_CONF_LIST(struct hdt_gateway_conf, peers, peer_rows, struct hdt_gateway_peer_conf,
                   "Other sites known from the start; further ones are learned from these."),
+    HDT_CONF_LIST(
+        struct hdt_gateway_conf, budgets, budget_rows, struct hdt_gateway_budget_conf,
+        "How much of the links a class or a job may take, and when; up to 32. All that fit "
+        "what is sent count: no cap is passed, weights are multiplied. Control messages "
+        "are never held back."),
     HDT_CONF_END,
 };
 

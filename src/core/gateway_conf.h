@@ -53,6 +53,19 @@ struct hdt_gateway_data_conf {
     uint64_t memory; /* BYTES ["512MiB"] 16MiB..1TiB: chunk buffers and frames of TCP workers */
 };
 
+extern const char *const hdt_gateway_budget_class_names[]; /* "any", then those of enum hdt_prio
+                                                               after control */
+
+struct hdt_gateway_budget_conf {
+    char *peer;     /* STRING [""]: site that it is sent to; "": all of them */
+    int prio;       /* "class", ENUM hdt_gateway_budget_class_names [any]: 0, or an enum hdt_prio */
+    char *job;      /* STRING [""]: name of a job or channel; "": all */
+    uint64_t rate;  /* RATE ["max"]: cap on what fits */
+    int64_t weight; /* INT [1] 1..1000: its share beside other jobs of the same class */
+    char *hours;    /* STRING [""]: "22:00-06:00" UTC; "": all day */
+    char *days;     /* STRING [""]: "mon-fri,sun"; "": all */
+};
+
 struct hdt_gateway_conf {
     char *site;       /* STRING required: name of this site */
     char *federation; /* STRING required: federation, as in the certificates */
@@ -66,6 +79,7 @@ struct hdt_gateway_conf {
     struct hdt_gateway_http_conf http;
     struct hdt_gateway_data_conf data;
     struct hdt_conf_list peers; /* of struct hdt_gateway_peer_conf; others are learned from these */
+    struct hdt_conf_list budgets; /* of struct hdt_gateway_budget_conf; all that fit count */
 };
 
 extern const struct hdt_conf_schema hdt_gateway_conf_schema; /* name "gateway" */

@@ -81,6 +81,7 @@ gateway_conf() { # NAME [PEER=ADDRESS...]
         printf 'lan:\n  socket: %s\n  listen: "%s"\n' "$work/$name/sock" "${lan:-}"
         printf 'http:\n  listen: "%s"\n' "${http-127.0.0.1:0}"
         printf 'data:\n  memory: 192MiB\n'
+        [ -z "${budget:-}" ] || printf 'budgets:\n  - %s\n' "$budget"
         [ $# -eq 0 ] || echo "peers:"
         for peer in "$@"; do
             printf '  - site: %s\n    address: "%s"\n' "${peer%%=*}" "${peer#*=}"

@@ -31,14 +31,14 @@ page_has() { page "$1" live.prom && grep -q "$2" live.prom; } # SITE PATTERN
 
 fed_init
 fed_data
-site a never=127.0.0.1:1
+budget='{job: short, rate: 80mbit}' site a never=127.0.0.1:1
 site b a="$(wan_of a)"
 worker a w0
 worker b w0
 expect_federation a 2 2
 
 # ---- a run that ends, and one that runs ----
-job short.yaml 6 "plan.min_stages: 2" "eval.every: 3" "eval.n_micro_batches: 2"
+job short.yaml 6 "name: short" "plan.min_stages: 2" "eval.every: 3" "eval.n_micro_batches: 2"
 check "a run" submit a short
 page a short.prom
 same "steps on the page" 6 "$(value short.prom hdt_job_step 'number="1"')"
@@ -53,6 +53,12 @@ for name, key in ("loss", "loss"), ("tokens", None):
     assert abs(value - want) <= 1e-9 * want, (name, value, want)
 PY
 check "loss of hdt submit, tokens of the job's batch" test $? = 0
+# By its name, as its settings say it; the other job is not counted.
+check "bytes of a job under its budget" \
+    test "$(value short.prom hdt_budget_sent_bytes_total 'for_job="short"')" -gt 0
+same "its hours" 1 "$(value short.prom hdt_budget_on 'for_job="short"')"
+hdt status --gateway "$(gateway_of a)" >status.txt
+check "hdt status has it" says 'job short: at most 80.0 Mbit/s' status.txt
 agrees "metrics.jsonl" lines "$doc" a/state/jobs/*/metrics.jsonl
 job long.yaml 1000000 "plan.min_stages: 2"
 check "another" submit a long --detach

@@ -189,6 +189,22 @@ void hdt_dataplane_stats(struct hdt_dataplane *dp, struct hdt_dataplane_stats *s
     stats->engine = "none";
 }
 
+void hdt_dataplane_budget_uses(struct hdt_dataplane *dp, struct hdt_budget_use *uses)
+{
+    (void)dp;
+    (void)uses; /* of none */
+}
+
+uint64_t hdt_dataplane_budget_cap(struct hdt_dataplane *dp, const char *site, const char *job,
+                                  enum hdt_prio prio)
+{
+    (void)dp;
+    (void)site;
+    (void)job;
+    (void)prio;
+    return 0;
+}
+
 void hdt_dataplane_recheck(struct hdt_dataplane *dp)
 {
     (void)dp;

@@ -552,8 +552,8 @@ void hdt_sim_site_check_idle(struct sim_site *site)
               "%s has work left", site->name);
     for (peer = dp->peers; peer != NULL; peer = peer->hh.next) {
         for (i = 0; i < HDT_PRIO_COUNT; i++) {
-            SIM_CHECK(site->sim, peer->queue[i] == NULL, "%s has frames for %s left", site->name,
-                      peer->site);
+            SIM_CHECK(site->sim, hdt_tx_lanes_are_empty(&peer->queue[i]),
+                      "%s has frames for %s left", site->name, peer->site);
         }
     }
     for (flow = dp->flows; flow != NULL; flow = flow->hh.next) {

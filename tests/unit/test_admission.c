@@ -3,6 +3,7 @@
 #include "config.h"
 
 #include "gateway/admission.h"
+#include "gateway/bucket.h"
 
 #include <criterion/criterion.h>
 #include <openssl/ssl.h>

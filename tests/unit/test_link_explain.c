@@ -117,6 +117,20 @@ static void expect_limit(const char *limit, double queue_ms, double resent, cons
     json_decref(facts);
 }
 
+Test(link_explain, names_budgets_where_there_are_any)
+{
+    json_t *facts = facts_of("a", "b", "rate", 0, 0), *other = facts_of("b", "a", "rate", 0, 0);
+    json_t *way;
+
+    json_object_set_new(json_object_get(facts, "settings"), "budgets", json_integer(2));
+    way = hdt_link_explain(facts, other);
+    cr_expect(line_has(way, "limit", "one of 2 budgets"));
+    cr_expect(line_has(way, "limit", "'hdt status' there"));
+    json_decref(way);
+    json_decref(other);
+    json_decref(facts);
+}
+
 Test(link_explain, says_what_the_gateway_found_by_trying)
 {
     json_t *facts = facts_of("a", "b", "path", 0, 0);
