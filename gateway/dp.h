@@ -23,7 +23,6 @@
 #include "gateway/dataplane.h"
 #include "gateway/linkinfo.h"
 #include "gateway/pacer.h"
-#include "gateway/shortage.h"
 #include "gateway/tuner.h"
 #include "gateway/txlane.h"
 #include "src/base/log.h"
@@ -303,9 +302,6 @@ struct hdt_conn {
     unsigned index;                      /* 0: control */
     bool hungry;                         /* took all chunks that were ready */
     bool is_full;                        /* has all that it should hold */
-    struct hdt_shortage shortage;        /* it asked for chunks and there were none for it */
-    uint64_t window_from_bytes;          /* tcp.delivered_bytes when the pacer's window began */
-    int64_t window_from_shortage_us;     /* its sum then */
     unsigned congestion, congestion_set; /* as in the tuner's list; the latter as pace_set */
     double pace;                         /* bytes a second that its socket is held to; 0: none */
     double pace_set;      /* owned by the I/O thread: what the kernel was told last */

@@ -61,8 +61,8 @@ static void pace_begin_window(struct hdt_session *session, const struct hdt_conn
         struct hdt_conn *conn = session->conns[i];
 
         if (conn != NULL) {
-            conn->window_from_bytes = conn->link.tcp.delivered_bytes;
-            conn->window_from_shortage_us = hdt_shortage_sum_us(&conn->shortage, now_us);
+            conn->link.paced_from_bytes = conn->link.tcp.delivered_bytes;
+            conn->link.paced_from_short_us = hdt_shortage_sum_us(&conn->link.shortage, now_us);
         }
     }
 }
@@ -75,8 +75,8 @@ static bool pace_is_loaded(struct hdt_conn **conns, unsigned n, const struct hdt
     unsigned i;
 
     for (i = 0; i < n; i++) {
-        short_us +=
-            hdt_shortage_sum_us(&conns[i]->shortage, now_us) - conns[i]->window_from_shortage_us;
+        short_us += hdt_shortage_sum_us(&conns[i]->link.shortage, now_us) -
+                    conns[i]->link.paced_from_short_us;
     }
     return window->bytes_per_s > 0 && n == peer->n_paced && kept == peer->kept &&
            hdt_shortage_is_small(short_us, n, window->us);
@@ -93,8 +93,8 @@ static void pace_measure(struct hdt_conn **conns, unsigned n, struct hdt_pacer_w
     for (i = 0; i < n; i++) {
         const struct hdt_tcp_stats *tcp = &conns[i]->link.tcp;
 
-        delivered[i] =
-            (double)(tcp->delivered_bytes - conns[i]->window_from_bytes) * 1e6 / (double)window->us;
+        delivered[i] = (double)(tcp->delivered_bytes - conns[i]->link.paced_from_bytes) * 1e6 /
+                       (double)window->us;
         window->bytes_per_s += delivered[i];
         sum += delivered[i] * (double)tcp->rtt_us;
         if (window->rtt_us == 0 || tcp->min_rtt_us < window->rtt_us) {

@@ -258,7 +258,7 @@ struct hdt_out *hdt_wan_next_out(struct hdt_conn *conn, size_t queued_bytes, int
     chunk = hdt_txq_pull(conn, now_us);
     out = chunk != NULL ? &chunk->out : hdt_probe_next_out(conn, now_us);
     if (out != NULL) {
-        hdt_shortage_end(&conn->shortage, now_us);
+        hdt_shortage_end(&conn->link.shortage, now_us);
     }
     return out;
 }
