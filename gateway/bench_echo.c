@@ -141,7 +141,7 @@ static enum hdt_status bench_begin(struct hdt_gateway *gw, const json_t *msg, js
     }
     peers = hdt_calloc(MAX_PEERS, sizeof(*peers));
     n = hdt_dataplane_peer_stats(gw->dp, peers, MAX_PEERS);
-    *answer = json_object();
+    *answer = json_pack("{s:I}", "chunk", (json_int_t)gw->conf.wan.chunk);
     for (size_t i = 0; i < n && i < MAX_PEERS; i++) {
         if (strcmp(peers[i].site, site) == 0) {
             json_object_set_new(*answer, "rtt_s", json_real((double)peers[i].rtt_us / 1e6));

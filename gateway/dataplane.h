@@ -196,7 +196,6 @@ struct hdt_tcp_stats {
     uint64_t delivered_bytes;    /* since it began: that came there, be it behind a gap, for which
                                     acked_bytes stands still and then jumps */
     uint32_t delivered_segments; /* as the kernel counts, modulo 2^32 */
-    bool is_idle;                /* nothing was to be sent when what was delivered last left */
     int64_t busy_us, rwnd_limited_us, sndbuf_limited_us; /* since it began */
     uint64_t in_flight_bytes, unsent_bytes, cwnd_bytes;
     double cwnd_used;           /* share of the window's segments that are in flight */
@@ -219,13 +218,13 @@ struct hdt_link_stats {
     struct hdt_link_load {
         int64_t ago_us;          /* -1: there was none, and the rest is 0 */
         int64_t at_us;           /* of the monotonic clock */
-        double rate_bytes_per_s; /* acknowledged, by the time in use */
+        double rate_bytes_per_s; /* that arrived, by the time in which any stream was in use */
         double resent_share;     /* of bytes sent */
         int64_t queue_us;
         double limit_share[HDT_LIMIT_COUNT]; /* sum: 1 */
-        double used_share;                   /* of the second */
+        double loaded_share;                 /* of the second: there was something to send */
     } load; /* the last second in which they were in use for half of the time; of those in ten
-               seconds the one in which they were most */
+               seconds the one in which there was something to send for longest */
 };
 
 struct hdt_peer_stats {

@@ -303,7 +303,6 @@ struct hdt_conn {
     unsigned index;                      /* 0: control */
     bool hungry;                         /* took all chunks that were ready */
     bool is_full;                        /* has all that it should hold */
-    uint64_t window_from_bytes;          /* tcp.delivered_bytes when the pacer's window began */
     unsigned congestion, congestion_set; /* as in the tuner's list; the latter as pace_set */
     double pace;                         /* bytes a second that its socket is held to; 0: none */
     double pace_set;      /* owned by the I/O thread: what the kernel was told last */
@@ -396,8 +395,9 @@ struct hdt_peer {
     int64_t class_us[HDT_PRIO_COUNT]; /* a chunk of this class was cut last; 0: none was */
 
     struct hdt_pacer pacer;
-    int64_t pace_window_us;         /* began; 0: none runs */
-    unsigned n_looks, n_idle_looks; /* at streams in this window; that had been short of work */
+    int64_t pace_window_us;      /* began; 0: none runs */
+    unsigned n_paced;            /* bulk streams then */
+    const struct hdt_conn *kept; /* stream that was kept from them then; only compared */
 
     struct hdt_tuner tuner;
     bool has_tuner;           /* since the first bulk stream */

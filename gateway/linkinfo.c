@@ -26,7 +26,7 @@
  * is the cause; where not, the owner was told that there is room and did not get the processor in
  * time.
  *
- * Refused: TCP's application-limited flag. It is that of the best sample so far, not of now.
+ * Refused: TCP's application-limited flag (gateway/shortage.h says why).
  */
 #define LINKINFO_ESTABLISHED 1 /* states of TCP: their names are in a header that clashes */
 #define LINKINFO_CLOSE_WAIT  8
@@ -56,7 +56,6 @@ static void linkinfo_from_kernel(const struct tcp_info *info, const struct hdt_t
         before->delivered_bytes +
         (uint64_t)(info->tcpi_delivered - before->delivered_segments) * info->tcpi_snd_mss;
     tcp->delivered_segments = info->tcpi_delivered;
-    tcp->is_idle = info->tcpi_delivery_rate_app_limited;
     tcp->busy_us = (int64_t)info->tcpi_busy_time;
     tcp->rwnd_limited_us = (int64_t)info->tcpi_rwnd_limited;
     tcp->sndbuf_limited_us = (int64_t)info->tcpi_sndbuf_limited;
@@ -172,6 +171,16 @@ static bool linkinfo_in_use(const struct hdt_conn *conn, const struct hdt_tcp_st
            (conn->peer->n_ready > 0 && conn->index <= hdt_session_n_used(conn->session));
 }
 
+/* L: streams share the link, so that it is in use while any of them is. */
+static void linkinfo_use(struct hdt_peer_link *link, int64_t from_us, int64_t to_us)
+{
+    from_us = from_us > link->used_to_us ? from_us : link->used_to_us;
+    if (to_us > from_us) {
+        link->used_us += to_us - from_us;
+        link->used_to_us = to_us;
+    }
+}
+
 void hdt_linkinfo_note(struct hdt_conn *conn, const struct hdt_tcp_stats *tcp, size_t queued_bytes,
                        int64_t now_us)
 {
@@ -186,6 +195,8 @@ void hdt_linkinfo_note(struct hdt_conn *conn, const struct hdt_tcp_stats *tcp, s
     acked = tcp->acked_bytes - old.acked_bytes;
     if (conn->link.taken_us != 0 && linkinfo_in_use(conn, tcp, acked)) {
         linkinfo_split(conn, tcp, queued_bytes, now_us - conn->link.taken_us);
+        linkinfo_use(link, conn->link.taken_us, now_us);
+        link->arrived_bytes += tcp->delivered_bytes - old.delivered_bytes;
     }
     link->acked_bytes += acked;
     link->stats.sent_bytes += tcp->sent_bytes - old.sent_bytes;
@@ -244,30 +255,47 @@ static void linkinfo_sum(struct hdt_peer *peer, double window_s, uint64_t acked)
     stats->queue_us = stats->n_tcp > 0 ? queue_us / stats->n_tcp : 0;
 }
 
-/* L: the window had traffic: what limited it? One that was used in part only does not take the
- * place of a better one that is not old. */
-static void linkinfo_load(struct hdt_peer_link *link, uint64_t acked, int64_t used_us,
-                          int64_t now_us)
+/* L: how good a witness of what the link can do the window is: the share of it in which there was
+ * something to send. */
+static double linkinfo_loaded_share(const struct hdt_peer_link *link, int64_t window_us)
+{
+    static const enum hdt_link_limit own[] = {HDT_LIMIT_APPLICATION, HDT_LIMIT_CODEC};
+    int64_t loaded_us = 0;
+    size_t i;
+
+    for (i = 0; i < HDT_LIMIT_COUNT; i++) {
+        loaded_us += link->stats.limit_us[i] - link->before.limit_us[i];
+    }
+    for (i = 0; i < sizeof(own) / sizeof(own[0]); i++) {
+        loaded_us -= link->stats.limit_us[own[i]] - link->before.limit_us[own[i]];
+    }
+    return (double)loaded_us / (double)(window_us * link->stats.n_tcp);
+}
+
+/* L: the window had traffic: what limited it? A worse witness does not take the place of a better
+ * one that is not old. The rate is that at which bytes arrived, as the peer's kernel told: where a
+ * lost packet is waited for, what it acknowledges in turn stands still and then jumps. */
+static void linkinfo_load(struct hdt_peer_link *link, int64_t streams_us, int64_t now_us)
 {
     const uint64_t sent = link->stats.sent_bytes - link->before.sent_bytes;
     const uint64_t resent = link->stats.resent_bytes - link->before.resent_bytes;
-    const double used_share =
-        (double)used_us / (double)((now_us - link->window_us) * link->stats.n_tcp);
+    const int64_t window_us = now_us - link->window_us;
+    const double loaded_share = linkinfo_loaded_share(link, window_us);
     struct hdt_link_load *load = &link->stats.load;
     int i;
 
-    if (now_us - load->at_us < LINKINFO_KEEP_US && used_share < load->used_share) {
+    if (now_us - load->at_us < LINKINFO_KEEP_US && loaded_share < load->loaded_share) {
         return;
     }
     load->at_us = now_us;
-    load->used_share = used_share;
-    load->rate_bytes_per_s =
-        (double)acked * 1e6 * link->stats.n_tcp / (double)used_us; /* while in use */
+    load->loaded_share = loaded_share;
+    load->rate_bytes_per_s = (double)(link->arrived_bytes - link->before_arrived_bytes) * 1e6 /
+                             (double)(link->used_us - link->before_used_us);
     load->resent_share = sent > 0 ? (double)resent / (double)sent : 0;
     load->queue_us = link->stats.queue_us;
     for (i = 0; i < HDT_LIMIT_COUNT; i++) {
         load->limit_share[i] =
-            (double)(link->stats.limit_us[i] - link->before.limit_us[i]) / (double)used_us;
+            (double)(link->stats.limit_us[i] - link->before.limit_us[i]) / (double)streams_us;
     }
 }
 
@@ -277,7 +305,7 @@ void hdt_linkinfo_tick(struct hdt_peer *peer, int64_t now_us)
     const int64_t window_us = now_us - link->window_us;
     const uint64_t acked = link->acked_bytes - link->before_acked_bytes;
     const bool was_idle = link->stats.n_tcp == 0;
-    int64_t used_us = 0;
+    int64_t streams_us = 0;
     double in;
     int i;
 
@@ -290,14 +318,16 @@ void hdt_linkinfo_tick(struct hdt_peer *peer, int64_t now_us)
     }
     link->stats.rate_bytes_per_s = (double)acked * 1e6 / (double)window_us;
     for (i = 0; i < HDT_LIMIT_COUNT; i++) {
-        used_us += link->stats.limit_us[i] - link->before.limit_us[i];
+        streams_us += link->stats.limit_us[i] - link->before.limit_us[i];
     }
     if (link->stats.n_tcp > 0 &&
-        (double)used_us >= LINKINFO_LOAD_PART * (double)window_us * link->stats.n_tcp) {
-        linkinfo_load(link, acked, used_us, now_us);
+        (double)streams_us >= LINKINFO_LOAD_PART * (double)window_us * link->stats.n_tcp) {
+        linkinfo_load(link, streams_us, now_us);
     }
     link->before = link->stats;
     link->before_acked_bytes = link->acked_bytes;
+    link->before_arrived_bytes = link->arrived_bytes;
+    link->before_used_us = link->used_us;
     link->window_us = now_us;
 }
 

@@ -8,6 +8,7 @@
  * the streams; sums and shares are for people.
  */
 #include "gateway/dataplane.h"
+#include "gateway/shortage.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -20,7 +21,10 @@ struct hdt_peer;
 struct hdt_stream_link {
     struct hdt_tcp_stats tcp; /* as of the last tick; stream 0: none was taken */
     int64_t taken_us;
-    uint64_t window_acked; /* at the begin of the peer's window */
+    uint64_t window_acked;        /* at the begin of the peer's window */
+    struct hdt_shortage shortage; /* it asked for chunks, and there were none for it */
+    uint64_t paced_from_bytes;    /* tcp.delivered_bytes when the pacer's window began */
+    int64_t paced_from_short_us;  /* sum of its shortages then */
 };
 
 /* Of one peer: sums over its streams, those that are gone included, and windows of a second. */
@@ -28,6 +32,9 @@ struct hdt_peer_link {
     struct hdt_link_stats stats;
     struct hdt_link_stats before; /* at the begin of the window */
     uint64_t acked_bytes, before_acked_bytes;
+    uint64_t arrived_bytes, before_arrived_bytes; /* by delivered_bytes of the streams */
+    int64_t used_us, before_used_us;              /* time in which any stream was in use */
+    int64_t used_to_us;                           /* counted up to here */
     int64_t window_us;
     double buffer_max; /* what the kernel gives a socket to send from at most; 0: unknown */
 };

@@ -20,8 +20,15 @@
  * Two ways to be wrong, both cheap. Somebody else's queue on the same bottleneck, or jitter, looks
  * like ours and does not go away when we slow down: the rate never falls below HOLD of what was
  * measured without a cap, and when the queue stays even there the cap is taken away, the path
- * measured again, and the next try comes later each time that this changed nothing. And a link that
- * became slower ends the same way, with the new measurement, within seconds.
+ * measured again, and the next try comes later each time that this changed nothing. A link that
+ * became slower shows in what is delivered: less than the cap lets through, and a queue. Then the
+ * cap holds nothing back, so that it costs nothing to take it away at once, and to measure.
+ *
+ * Only load can say how slow a path is. A window counts when there was work through all of it and
+ * through the one before, and while the path is measured, when it brought no more than a quarter
+ * more than that one: after a pause TCP finds its rate anew, and a window of that is a measure of
+ * TCP. All others may raise what the path is taken to carry and lower nothing. So load in bursts
+ * that are shorter than two windows is never held back: there is no knowledge to do it by.
  *
  * Pacing only while something urgent travels: bulk alone is TCP's, so that no error here can cost
  * it anything. A maximum over past rates, as in BBR, was refused: one acknowledgement that covers a
@@ -37,6 +44,8 @@
 #define PACER_BINDING       0.9  /* of the cap: what is delivered is what the cap lets through */
 #define PACER_SHORTER       0.9  /* than in the window before */
 #define PACER_PATIENCE      4    /* windows with a long queue at the lowest rate */
+#define PACER_SLOWER        2    /* windows in which the cap does not bind, with a long queue */
+#define PACER_RAMP          1.25 /* more than in the window before: TCP is finding its rate */
 #define PACER_FREE          4    /* loaded windows to measure without a cap */
 #define PACER_FREE_MOST     256
 
@@ -108,18 +117,35 @@ static void pacer_begin(struct hdt_pacer *pacer, const struct hdt_pacer_window *
     pacer->carried = pacer->reference;
     pacer->n_calm = 0;
     pacer->n_queued = 0;
+    pacer->n_slower = 0;
     pacer->queue_us = 0;
     pacer_set(pacer, pacer->reference * pacer_drain(window));
 }
 
 static void pacer_measure(struct hdt_pacer *pacer, const struct hdt_pacer_window *window)
 {
-    if (window->is_loaded) {
+    double *newest = &pacer->seen[(pacer->n_seen + HDT_PACER_MEMORY - 1) % HDT_PACER_MEMORY];
+
+    if (window->is_loaded && pacer->n_row > 0 && window->bytes_per_s <= PACER_RAMP * pacer->last) {
         pacer->seen[pacer->n_seen % HDT_PACER_MEMORY] = window->bytes_per_s;
         pacer->n_seen++;
+    } else if (pacer->n_seen > 0 && window->bytes_per_s > *newest) {
+        *newest = window->bytes_per_s;
     }
     if (window->is_urgent && pacer->n_seen >= pacer->free_for) {
         pacer_begin(pacer, window);
+    }
+}
+
+/* At least so much the path carries. */
+static void pacer_raise(struct hdt_pacer *pacer, double bytes_per_s)
+{
+    if (bytes_per_s > pacer->reference) {
+        pacer->reference = bytes_per_s;
+        pacer_set(pacer, pacer->rate);
+    }
+    if (bytes_per_s > pacer->carried) {
+        pacer->carried = bytes_per_s;
     }
 }
 
@@ -127,6 +153,15 @@ static void pacer_measure(struct hdt_pacer *pacer, const struct hdt_pacer_window
 static double pacer_growth(unsigned n_calm)
 {
     return 1.0 + 0.02 * (double)(1u << (n_calm < 5 ? n_calm - 1 : 4));
+}
+
+/* There is a queue, and less arrives than even the lowest cap would let through. */
+static bool pacer_is_slower(struct hdt_pacer *pacer, const struct hdt_pacer_window *window)
+{
+    const bool binds = window->bytes_per_s > PACER_BINDING * pacer_lowest(pacer);
+
+    pacer->n_slower = binds ? 0 : pacer->n_slower + 1;
+    return pacer->n_slower >= PACER_SLOWER;
 }
 
 /* Nothing is left to give up, and the queue does not get shorter. */
@@ -149,6 +184,7 @@ static void pacer_adapt(struct hdt_pacer *pacer, const struct hdt_pacer_window *
     }
     if (window->queue_us <= long_us) {
         pacer->n_queued = 0;
+        pacer->n_slower = 0;
         if (window->queue_us <= long_us / 2 && window->bytes_per_s > PACER_BINDING * pacer->rate) {
             pacer->n_calm++;
             pacer_set(pacer, pacer->rate < PACER_BELOW * pacer->carried
@@ -160,6 +196,11 @@ static void pacer_adapt(struct hdt_pacer *pacer, const struct hdt_pacer_window *
         return;
     }
     pacer->n_calm = 0;
+    if (pacer_is_slower(pacer, window)) {
+        pacer->n_queued = 0;
+        pacer_free(pacer, HDT_PACER_MEMORY);
+        return;
+    }
     if (pacer_is_in_vain(pacer, window)) {
         pacer_free(pacer, pacer->free_at_most);
         return;
@@ -176,10 +217,14 @@ double hdt_pacer_window(struct hdt_pacer *pacer, const struct hdt_pacer_window *
     } else if (!window->is_urgent) {
         pacer_free(pacer, HDT_PACER_MEMORY);
         pacer->n_queued = 0;
-    } else if (window->is_loaded) {
+    } else if (window->is_loaded && pacer->n_row > 0) {
         pacer_adapt(pacer, window);
         pacer->queue_us = window->queue_us;
+    } else {
+        pacer_raise(pacer, window->bytes_per_s);
     }
+    pacer->n_row = window->is_loaded ? pacer->n_row + 1 : 0;
+    pacer->last = window->bytes_per_s;
     return pacer->rate;
 }
 

@@ -20,7 +20,8 @@ struct hdt_pacer_window {
     double bytes_per_s; /* that the peer's kernel acknowledged, of all bulk */
     int64_t queue_us;   /* round trip now less the shortest there was */
     int64_t rtt_us;     /* the shortest */
-    bool is_loaded;     /* bulk always had something to send: else it says nothing of the path */
+    bool is_loaded;     /* bulk had something to send through all of it: else the path carries so
+                           much at least, and nothing more is known (shortage.h) */
     bool is_urgent;     /* something more urgent travels beside */
 };
 
@@ -38,9 +39,12 @@ struct hdt_pacer {
     double carried;   /* when there was a queue last: what the bottleneck carries */
     double floor;     /* never below */
     double seen[HDT_PACER_MEMORY];
-    unsigned n_seen;                 /* loaded windows since the cap was taken away */
+    unsigned n_seen;                 /* since the cap was taken away */
+    double last;                     /* that the window before brought */
+    unsigned n_row;                  /* loaded windows in a row before this one */
     int64_t queue_us;                /* of the last paced window */
     unsigned n_calm, n_queued;       /* windows in a row with no queue, with one that stays */
+    unsigned n_slower;               /* in which the path and not the cap was the limit */
     unsigned free_for, free_at_most; /* loaded windows until the next try, which doubles in vain */
 };
 

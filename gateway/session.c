@@ -246,6 +246,7 @@ enum hdt_status hdt_session_attach(struct hdt_session *session, struct hdt_conn 
     hdt_doorman_verdict(conn, NULL);
     conn->hungry = true;
     conn->last_pong_us = hdt_clock_now_us();
+    hdt_shortage_begin(&conn->link.shortage, conn->last_pong_us);
     if (conn->stream != NULL) {
         socket_user_timeout(hdt_stream_fd(conn->stream), session->deadlines.session_dead_us);
     }

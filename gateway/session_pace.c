@@ -14,9 +14,10 @@
  * the kernel then spaces single packets, where timers of ours would let go of whole chunks, each of
  * them a queue of ten milliseconds at 200 Mbit/s. The pacer (pacer.h) decides once a window, for
  * all bulk streams of a peer together. The stream that is kept for urgent frames is not held back.
+ *
+ * A window says what the path carries only when all of these streams had work through all of it
+ * (shortage.h), and when they were the same streams from its begin to its end.
  */
-
-#define PACE_IDLE_PART 4 /* looks at streams that were idle make a window one without load */
 
 void hdt_session_set_pace(struct hdt_conn *conn, double bytes_per_s)
 {
@@ -47,18 +48,38 @@ static unsigned pace_streams(const struct hdt_session *session, const struct hdt
     return n;
 }
 
-static void pace_begin_window(struct hdt_session *session, int64_t now_us)
+static void pace_begin_window(struct hdt_session *session, const struct hdt_conn *kept, unsigned n,
+                              int64_t now_us)
 {
+    struct hdt_peer *peer = session->peer;
     unsigned i;
 
-    session->peer->pace_window_us = now_us;
-    session->peer->n_looks = 0;
-    session->peer->n_idle_looks = 0;
+    peer->pace_window_us = now_us;
+    peer->n_paced = n;
+    peer->kept = kept;
     for (i = 1; i <= session->n_streams; i++) {
-        if (session->conns[i] != NULL) {
-            session->conns[i]->window_from_bytes = session->conns[i]->link.tcp.delivered_bytes;
+        struct hdt_conn *conn = session->conns[i];
+
+        if (conn != NULL) {
+            conn->link.paced_from_bytes = conn->link.tcp.delivered_bytes;
+            conn->link.paced_from_short_us = hdt_shortage_sum_us(&conn->link.shortage, now_us);
         }
     }
+}
+
+static bool pace_is_loaded(struct hdt_conn **conns, unsigned n, const struct hdt_conn *kept,
+                           const struct hdt_pacer_window *window, int64_t now_us)
+{
+    const struct hdt_peer *peer = conns[0]->peer;
+    int64_t short_us = 0;
+    unsigned i;
+
+    for (i = 0; i < n; i++) {
+        short_us += hdt_shortage_sum_us(&conns[i]->link.shortage, now_us) -
+                    conns[i]->link.paced_from_short_us;
+    }
+    return window->bytes_per_s > 0 && n == peer->n_paced && kept == peer->kept &&
+           hdt_shortage_is_small(short_us, n, window->us);
 }
 
 /* Fills the window's figures, and each stream's rate. Streams share the bottleneck, so that the
@@ -72,8 +93,8 @@ static void pace_measure(struct hdt_conn **conns, unsigned n, struct hdt_pacer_w
     for (i = 0; i < n; i++) {
         const struct hdt_tcp_stats *tcp = &conns[i]->link.tcp;
 
-        delivered[i] =
-            (double)(tcp->delivered_bytes - conns[i]->window_from_bytes) * 1e6 / (double)window->us;
+        delivered[i] = (double)(tcp->delivered_bytes - conns[i]->link.paced_from_bytes) * 1e6 /
+                       (double)window->us;
         window->bytes_per_s += delivered[i];
         sum += delivered[i] * (double)tcp->rtt_us;
         if (window->rtt_us == 0 || tcp->min_rtt_us < window->rtt_us) {
@@ -116,28 +137,22 @@ void hdt_session_pace(struct hdt_session *session, int64_t now_us)
     const unsigned n = pace_streams(session, kept, conns);
     struct hdt_pacer_window window = {.us = now_us - peer->pace_window_us};
     double delivered[HDT_DP_STREAMS_MAX];
-    unsigned i;
 
     if (kept != NULL) {
         pace_hold(kept, 0);
     }
-    for (i = 0; i < n; i++) {
-        peer->n_looks++;
-        peer->n_idle_looks += conns[i]->link.tcp.is_idle;
-    }
     if (n == 0 || peer->pace_window_us == 0) {
-        pace_begin_window(session, now_us);
+        pace_begin_window(session, kept, n, now_us);
         return;
     }
     if (window.us < hdt_pacer_window_us(peer->min_rtt_us)) {
         return;
     }
     pace_measure(conns, n, &window, delivered);
-    window.is_loaded =
-        window.bytes_per_s > 0 && PACE_IDLE_PART * peer->n_idle_looks < peer->n_looks;
+    window.is_loaded = pace_is_loaded(conns, n, kept, &window, now_us);
     /* What is not known yet cannot be searched for at a rate that is held back. */
     window.is_urgent = kept != NULL && peer->has_tuner && !hdt_tuner_is_new(&peer->tuner);
     pace_apply(conns, n, hdt_pacer_window(&peer->pacer, &window), delivered);
     hdt_session_tune(session, &window, now_us);
-    pace_begin_window(session, now_us);
+    pace_begin_window(session, kept, n, now_us);
 }

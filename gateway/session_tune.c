@@ -257,6 +257,7 @@ void hdt_session_tune(struct hdt_session *session, const struct hdt_pacer_window
     }
     tune_watch_buffers(session, window);
     seen.n_up = tune_apply(session);
+    seen.is_shared = peer->kept != NULL;
     /* A rate that somebody holds back says nothing of the path. */
     seen.is_loaded =
         window->is_loaded && peer->pacer.rate == 0 && peer->dp->conf.rate_bits_per_s == 0;

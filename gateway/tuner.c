@@ -21,8 +21,16 @@
  * lives for seconds on what BBR had found. So what was chosen is watched: where it falls behind
  * what another one brought, that one takes its place, and this one is not tried there again.
  *
- * A try costs what it brings less, so it ends at once when that is half. Only windows in which
- * there was always something to send count: a program that sends little says nothing of the path.
+ * A try costs what it brings less, so it ends at once when that is half.
+ *
+ * What a program sends now and then says nothing of the path. So only windows count in which there
+ * was work through all of it, and not the first two after a pause, in which TCP finds its rate. A
+ * figure is the mean of windows that follow each other without a pause; what seems to be better is
+ * measured twice. A try begins when the load has been steady for as long as a step of the search
+ * takes, and is given up when the load does not last: then what was found on this path stays, or,
+ * where nothing was, the default, and the load has to be steady for twice as long before the next
+ * one. Comparing what bursts bring was refused, even many of them: they differ by more than streams
+ * do.
  *
  * Trying the other congestion control on half of the streams, beside the first, was refused: BBR
  * and CUBIC on one bottleneck take from each other what neither would lose alone, so the comparison
@@ -38,8 +46,14 @@
 #define TUNER_LASTING       0.95 /* of what another congestion control brought */
 #define TUNER_BACK          0.9  /* of the kept rate: recovered */
 #define TUNER_RECOVER_MOST  15
-#define TUNER_GRACE         2  /* windows of a try that are not judged */
-#define TUNER_IDLE          50 /* windows without load: the try is given up */
+#define TUNER_GRACE         2 /* windows of a try that are not judged */
+#define TUNER_RAMP          2 /* windows after a pause, in which TCP finds its rate */
+#define TUNER_STEADY        10u /* loaded windows in a row before a try, twice as many the next time */
+#define TUNER_UNSURE_MOST   5   /* times that this doubles: a minute */
+#define TUNER_PAUSES        5   /* windows of a try in which the load paused: it does not last */
+#define TUNER_PATIENCE      60  /* windows, loaded or not, in which a try comes to its end */
+#define TUNER_FORGET        300 /* windows on another path without a figure: the default again */
+#define TUNER_HOPELESS_ROW  2
 #define TUNER_STRANGE       10 /* windows in a row unlike the path that was measured */
 #define TUNER_RATE_SHIFT    0.3
 #define TUNER_RTT_SHIFT     0.25
@@ -56,12 +70,28 @@ static unsigned tuner_step(unsigned n_streams)
     return step;
 }
 
+static unsigned tuner_default_streams(const struct hdt_tuner *tuner)
+{
+    return tuner->conf.n_streams != 0 ? tuner->conf.n_streams : HDT_TUNER_FIRST_STREAMS;
+}
+
+/* The first that the kernel has not refused. */
+static unsigned tuner_default_congestion(const struct hdt_tuner *tuner)
+{
+    unsigned first = 0;
+
+    while (first + 1 < tuner->conf.n_congestion && tuner->refused[first]) {
+        first++;
+    }
+    return first;
+}
+
 static void tuner_begin_base(struct hdt_tuner *tuner)
 {
     tuner->phase = HDT_TUNER_BASE;
     tuner->sum = 0;
     tuner->n = 0;
-    tuner->n_idle = 0;
+    tuner->n_spent = 0;
     tuner->next_congestion = 0;
     tuner->has_grown = false;
     tuner->has_shrunk = false;
@@ -74,7 +104,7 @@ void hdt_tuner_init(struct hdt_tuner *tuner, const struct hdt_tuner_conf *conf)
 {
     memset(tuner, 0, sizeof(*tuner));
     tuner->conf = *conf;
-    tuner->n_streams = conf->n_streams != 0 ? conf->n_streams : HDT_TUNER_FIRST_STREAMS;
+    tuner->n_streams = tuner_default_streams(tuner);
     tuner->kept_streams = tuner->n_streams;
     tuner_begin_base(tuner);
 }
@@ -88,6 +118,10 @@ static void tuner_try(struct hdt_tuner *tuner, unsigned n_streams, unsigned cong
     tuner->phase = HDT_TUNER_SETTLE;
     tuner->sum = 0;
     tuner->n = 0;
+    tuner->first_rate = 0;
+    tuner->n_spent = 0;
+    tuner->n_pauses = 0;
+    tuner->n_hopeless = 0;
     tuner->n_tries++;
 }
 
@@ -98,6 +132,22 @@ static void tuner_recover(struct hdt_tuner *tuner)
     tuner->congestion = tuner->kept_congestion;
     tuner->phase = HDT_TUNER_RECOVER;
     tuner->n = 0;
+    tuner->n_spent = 0;
+    tuner->n_pauses = 0;
+}
+
+/* The load was not steady for long enough, or the path did not stay what it was. */
+static void tuner_give_up(struct hdt_tuner *tuner)
+{
+    if (!tuner->is_sure) {
+        tuner->kept_streams = tuner_default_streams(tuner);
+        tuner->kept_congestion = tuner_default_congestion(tuner);
+    }
+    tuner->n_streams = tuner->kept_streams;
+    tuner->congestion = tuner->kept_congestion;
+    tuner->n_unsure++;
+    tuner->n_row = 0;
+    tuner_begin_base(tuner);
 }
 
 static bool tuner_next_congestion(struct hdt_tuner *tuner)
@@ -135,6 +185,8 @@ static void tuner_next(struct hdt_tuner *tuner)
     tuner->congestion = tuner->kept_congestion;
     tuner->phase = HDT_TUNER_REST;
     tuner->has_rested = true;
+    tuner->is_sure = true;
+    tuner->n_unsure = 0;
     tuner->n_rest = 0;
     tuner->n_strange = 0;
     tuner->n_worse = 0;
@@ -150,11 +202,16 @@ static double tuner_best(const struct hdt_tuner *tuner)
     return best;
 }
 
-/* The try is over; `rate` is what it brought. */
-static void tuner_judge(struct hdt_tuner *tuner, double rate)
+/* Does what is tried bring enough to take the place of what is kept? */
+static bool tuner_is_better(const struct hdt_tuner *tuner, double rate)
+{
+    return tuner->n_streams < tuner->kept_streams ? rate >= TUNER_LOSS * tuner_best(tuner)
+                                                  : rate > TUNER_GAIN * tuner->kept_rate;
+}
+
+static void tuner_note(struct hdt_tuner *tuner, double rate, bool is_better)
 {
     const unsigned n = tuner->n_streams;
-    bool is_better = rate > TUNER_GAIN * tuner->kept_rate;
 
     if (tuner->congestion != tuner->kept_congestion) {
         tuner->by_congestion[tuner->congestion] = rate;
@@ -162,25 +219,46 @@ static void tuner_judge(struct hdt_tuner *tuner, double rate)
             memset(tuner->by_streams, 0, sizeof(tuner->by_streams));
             tuner->by_streams[tuner_step(n)] = rate;
         }
-    } else {
-        tuner->by_streams[tuner_step(n)] = rate;
-        if (n < tuner->kept_streams) {
-            is_better = rate >= TUNER_LOSS * tuner_best(tuner);
-            tuner->has_shrunk = is_better;
-        } else if (is_better) {
-            tuner->has_grown = true;
-        } else {
-            tuner->is_largest = true;
-        }
+        return;
     }
+    tuner->by_streams[tuner_step(n)] = rate;
+    if (n < tuner->kept_streams) {
+        tuner->has_shrunk = is_better;
+    } else {
+        tuner->has_grown = tuner->has_grown || is_better;
+        tuner->is_largest = tuner->is_largest || !is_better;
+    }
+}
+
+/* The try is over; `rate` is what it brought. */
+static void tuner_judge(struct hdt_tuner *tuner, double rate)
+{
+    const bool is_better = tuner_is_better(tuner, rate);
+
+    tuner_note(tuner, rate, is_better);
     if (is_better) {
-        tuner->kept_streams = n;
+        tuner->kept_streams = tuner->n_streams;
         tuner->kept_congestion = tuner->congestion;
         tuner->kept_rate = rate;
+        tuner->is_sure = true;
         tuner_next(tuner);
     } else {
         tuner_recover(tuner);
     }
+}
+
+/* A figure for the try is there. What is not better is out; what is, is measured once more, and the
+ * lower figure counts. */
+static void tuner_measured(struct hdt_tuner *tuner, double rate)
+{
+    if (tuner->first_rate > 0 || !tuner_is_better(tuner, rate)) {
+        tuner_judge(tuner,
+                    tuner->first_rate > 0 && tuner->first_rate < rate ? tuner->first_rate : rate);
+        return;
+    }
+    tuner->first_rate = rate;
+    tuner->n = 0;
+    tuner->sum = 0;
 }
 
 /* ---- windows ---- */
@@ -194,8 +272,11 @@ static bool tuner_add(struct hdt_tuner *tuner, double bytes_per_s)
 
 static void tuner_settle(struct hdt_tuner *tuner, const struct hdt_tuner_window *window)
 {
+    const bool is_hopeless = window->bytes_per_s < TUNER_HOPELESS * tuner->kept_rate;
+
     tuner->n++;
-    if (tuner->n > TUNER_GRACE && window->bytes_per_s < TUNER_HOPELESS * tuner->kept_rate) {
+    tuner->n_hopeless = tuner->n > TUNER_GRACE && is_hopeless ? tuner->n_hopeless + 1 : 0;
+    if (tuner->n_hopeless >= TUNER_HOPELESS_ROW) {
         tuner_judge(tuner, window->bytes_per_s);
     } else if (tuner->n >= TUNER_SETTLE && window->n_up >= tuner->n_streams) {
         tuner->phase = HDT_TUNER_MEASURE;
@@ -263,7 +344,42 @@ static void tuner_watch(struct hdt_tuner *tuner, const struct hdt_tuner_window *
         if (tuner_has_other_rtt(tuner, window->rtt_us)) {
             memset(tuner->faded, 0, sizeof(tuner->faded));
         }
+        tuner->is_sure = tuner->n_strange < TUNER_STRANGE;
         tuner_begin_base(tuner);
+    }
+}
+
+static void tuner_base(struct hdt_tuner *tuner, const struct hdt_tuner_window *window)
+{
+    const unsigned doubled =
+        tuner->n_unsure < TUNER_UNSURE_MOST ? tuner->n_unsure : TUNER_UNSURE_MOST;
+
+    if (tuner->n == 0) {
+        tuner->is_shared = window->is_shared;
+    }
+    /* Of a load that lasts the latest windows count. */
+    if (tuner_add(tuner, window->bytes_per_s) && tuner->n_row < TUNER_STEADY << doubled) {
+        tuner->sum -= tuner->sum / tuner->n;
+        tuner->n--;
+    }
+    if (tuner->n >= TUNER_WINDOWS) {
+        tuner->kept_rate = tuner->sum / tuner->n;
+        tuner->rtt_us = window->rtt_us;
+        tuner->by_streams[tuner_step(tuner->n_streams)] = tuner->kept_rate;
+        tuner->by_congestion[tuner->congestion] = tuner->kept_rate;
+        tuner_next(tuner);
+    }
+}
+
+/* Back to what is kept, which has to bring what it brought: else nothing can be compared with it.
+ */
+static void tuner_back(struct hdt_tuner *tuner, const struct hdt_tuner_window *window)
+{
+    tuner->n++;
+    if (window->bytes_per_s >= TUNER_BACK * tuner->kept_rate) {
+        tuner_next(tuner);
+    } else if (tuner->n >= TUNER_RECOVER_MOST) {
+        tuner_give_up(tuner);
     }
 }
 
@@ -271,27 +387,17 @@ static void tuner_loaded(struct hdt_tuner *tuner, const struct hdt_tuner_window 
 {
     switch (tuner->phase) {
     case HDT_TUNER_BASE:
-        if (tuner_add(tuner, window->bytes_per_s)) {
-            tuner->kept_rate = tuner->sum / tuner->n;
-            tuner->rtt_us = window->rtt_us;
-            tuner->by_streams[tuner_step(tuner->n_streams)] = tuner->kept_rate;
-            tuner->by_congestion[tuner->congestion] = tuner->kept_rate;
-            tuner_next(tuner);
-        }
+        tuner_base(tuner, window);
         break;
     case HDT_TUNER_RECOVER:
-        tuner->n++;
-        if (window->bytes_per_s >= TUNER_BACK * tuner->kept_rate ||
-            tuner->n >= TUNER_RECOVER_MOST) {
-            tuner_next(tuner);
-        }
+        tuner_back(tuner, window);
         break;
     case HDT_TUNER_SETTLE:
         tuner_settle(tuner, window);
         break;
     case HDT_TUNER_MEASURE:
         if (tuner_add(tuner, window->bytes_per_s)) {
-            tuner_judge(tuner, tuner->sum / tuner->n);
+            tuner_measured(tuner, tuner->sum / tuner->n);
         }
         break;
     case HDT_TUNER_REST:
@@ -300,22 +406,56 @@ static void tuner_loaded(struct hdt_tuner *tuner, const struct hdt_tuner_window 
     }
 }
 
+/* The load paused, or is another one: a figure is of windows in a row. */
+static void tuner_pause(struct hdt_tuner *tuner)
+{
+    tuner->n_pauses++;
+    tuner->n_row = 0;
+    tuner->n_strange = 0;
+    tuner->n_worse = 0;
+    tuner->n_hopeless = 0;
+    if (tuner->phase == HDT_TUNER_BASE || tuner->phase == HDT_TUNER_MEASURE) {
+        tuner->n = 0;
+        tuner->sum = 0;
+        tuner->first_rate = 0;
+    }
+}
+
+/* Nothing will come of this try, nor, on another path, of waiting for load to find a better choice
+ * than one that fitted the path before. */
+static bool tuner_is_in_vain(const struct hdt_tuner *tuner)
+{
+    const bool is_default = tuner->kept_streams == tuner_default_streams(tuner) &&
+                            tuner->kept_congestion == tuner_default_congestion(tuner);
+
+    if (tuner->phase == HDT_TUNER_BASE) {
+        return !tuner->is_sure && !is_default && tuner->n_spent >= TUNER_FORGET;
+    }
+    return tuner->phase != HDT_TUNER_REST &&
+           (tuner->n_spent >= TUNER_PATIENCE || tuner->n_pauses > TUNER_PAUSES);
+}
+
 bool hdt_tuner_window(struct hdt_tuner *tuner, const struct hdt_tuner_window *window)
 {
     const unsigned n_streams = tuner->n_streams, congestion = tuner->congestion;
+    const bool is_other = tuner->phase != HDT_TUNER_REST && tuner->n_row > TUNER_RAMP &&
+                          window->is_shared != tuner->is_shared;
 
-    if (window->is_loaded) {
-        tuner->n_idle = 0;
+    tuner->n_spent++;
+    if (!window->is_loaded || is_other) {
+        tuner_pause(tuner);
+    } else if (++tuner->n_row > TUNER_RAMP) {
         tuner_loaded(tuner, window);
-    } else if (tuner->phase != HDT_TUNER_REST && ++tuner->n_idle >= TUNER_IDLE) {
-        hdt_tuner_restart(tuner);
+    }
+    if (tuner_is_in_vain(tuner)) {
+        tuner_give_up(tuner);
     }
     return n_streams != tuner->n_streams || congestion != tuner->congestion;
 }
 
 void hdt_tuner_restart(struct hdt_tuner *tuner)
 {
-    tuner->n_strange = 0;
+    tuner_pause(tuner);
     if (tuner->phase != HDT_TUNER_REST) {
         tuner->n_streams = tuner->kept_streams;
         tuner->congestion = tuner->kept_congestion;
@@ -325,7 +465,8 @@ void hdt_tuner_restart(struct hdt_tuner *tuner)
 
 bool hdt_tuner_is_new(const struct hdt_tuner *tuner)
 {
-    return !tuner->has_rested && (tuner->conf.n_streams == 0 || tuner->conf.n_congestion > 1);
+    return !tuner->has_rested && tuner->n_unsure == 0 &&
+           (tuner->conf.n_streams == 0 || tuner->conf.n_congestion > 1);
 }
 
 void hdt_tuner_refused(struct hdt_tuner *tuner)
@@ -352,6 +493,11 @@ static size_t tuner_say(char *text, size_t at, const char *name, double bytes_pe
     return at + (size_t)n < HDT_TUNER_REASON_CAP ? at + (size_t)n : HDT_TUNER_REASON_CAP - 1;
 }
 
+static const char *tuner_no_figure(const struct hdt_tuner *tuner)
+{
+    return tuner->n_unsure > 0 ? "not enough load to tell" : "not measured under load yet";
+}
+
 void hdt_tuner_why_streams(const struct hdt_tuner *tuner, char text[HDT_TUNER_REASON_CAP])
 {
     size_t at = (size_t)snprintf(text, HDT_TUNER_REASON_CAP, "%u streams: ", tuner->n_streams);
@@ -370,7 +516,7 @@ void hdt_tuner_why_streams(const struct hdt_tuner *tuner, char text[HDT_TUNER_RE
         }
     }
     if (is_first) {
-        snprintf(text + at, HDT_TUNER_REASON_CAP - at, "not measured under load yet");
+        snprintf(text + at, HDT_TUNER_REASON_CAP - at, "%s", tuner_no_figure(tuner));
     }
 }
 
@@ -394,6 +540,6 @@ void hdt_tuner_why_congestion(const struct hdt_tuner *tuner, char text[HDT_TUNER
         }
     }
     if (is_first) {
-        snprintf(text + at, HDT_TUNER_REASON_CAP - at, "not measured under load yet");
+        snprintf(text + at, HDT_TUNER_REASON_CAP - at, "%s", tuner_no_figure(tuner));
     }
 }

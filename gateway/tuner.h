@@ -4,7 +4,8 @@
 
 /*
  * How many streams carry what goes to a peer, and by which congestion control: found by trying, on
- * live traffic, and keeping what brings more. A plain controller: figures in, a choice out; no
+ * live traffic, and keeping what brings more. Where there is not enough steady load to tell, what
+ * is in force without it stays, and is said to. A plain controller: figures in, a choice out; no
  * sockets, no clock, no memory of its own. One thread.
  */
 #include <stdbool.h>
@@ -35,7 +36,9 @@ struct hdt_tuner_window {
     double bytes_per_s; /* that the peer's kernel acknowledged */
     int64_t rtt_us;     /* the shortest */
     unsigned n_up;      /* streams that are there */
-    bool is_loaded;     /* there was always something to send, and no pacer held it back */
+    bool is_loaded;     /* there was something to send through all of it, and nothing of ours held
+                           it back (shortage.h) */
+    bool is_shared;     /* one of the streams was kept for something more urgent */
 };
 
 enum hdt_tuner_phase {
@@ -60,10 +63,18 @@ struct hdt_tuner {
     bool faded[HDT_TUNER_CC_MAX];        /* what it brought did not last, on this path */
     unsigned next_congestion;
     bool has_grown, has_shrunk, is_largest, has_rested;
+    bool is_sure; /* what is kept was found on this path; else the default is no worse a guess */
 
     double sum; /* of n windows */
-    unsigned n, n_idle;
-    int64_t rtt_us; /* of the path that was measured */
+    unsigned n;
+    double first_rate;   /* of a try that brought more and is measured once more; 0: is not */
+    bool is_shared;      /* as windows of the base were */
+    unsigned n_row;      /* loaded windows in a row, this one included */
+    unsigned n_spent;    /* windows, loaded or not, since this try or base began */
+    unsigned n_pauses;   /* of them that were not */
+    unsigned n_hopeless; /* windows in a row of a try that brought less than half */
+    unsigned n_unsure;   /* tries in a row that the load did not last for */
+    int64_t rtt_us;      /* of the path that was measured */
     unsigned n_strange, n_worse, n_rest;
 };
 
@@ -73,7 +84,8 @@ void hdt_tuner_init(struct hdt_tuner *tuner, const struct hdt_tuner_conf *conf);
 /* One window is over. true: n_streams or congestion changed. */
 bool hdt_tuner_window(struct hdt_tuner *tuner, const struct hdt_tuner_window *window);
 
-/* No search has come to its end yet, and there is something to be found. */
+/* No search has come to its end, nor to the end of the load, yet; there is something to be found.
+ */
 bool hdt_tuner_is_new(const struct hdt_tuner *tuner);
 
 /* The kernel does not allow the congestion control in force: another one, and this never again. */

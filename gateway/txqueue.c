@@ -415,6 +415,7 @@ struct hdt_tx_chunk *hdt_txq_pull(struct hdt_conn *conn, int64_t now_us)
         conn->rate_wait_us = hdt_txq_rate_wait(peer->dp, now_us);
         if (conn->rate_wait_us > 0) {
             conn->hungry = true;
+            hdt_shortage_end(&conn->link.shortage, now_us); /* the cap is short, not the work */
             return NULL;
         }
     }
@@ -433,6 +434,7 @@ struct hdt_tx_chunk *hdt_txq_pull(struct hdt_conn *conn, int64_t now_us)
         return chunk;
     }
     conn->hungry = true;
+    hdt_shortage_begin(&conn->link.shortage, now_us);
     peer->starved = peer->starved || kept != conn;
     return NULL;
 }

@@ -251,6 +251,7 @@ static struct hdt_out *wan_next_control(struct hdt_conn *conn)
 struct hdt_out *hdt_wan_next_out(struct hdt_conn *conn, size_t queued_bytes, int64_t now_us)
 {
     struct hdt_tx_chunk *chunk;
+    struct hdt_out *out;
 
     if (conn->index == 0) {
         return wan_next_control(conn);
@@ -260,7 +261,11 @@ struct hdt_out *hdt_wan_next_out(struct hdt_conn *conn, size_t queued_bytes, int
         return NULL; /* `want` follows */
     }
     chunk = hdt_txq_pull(conn, now_us);
-    return chunk != NULL ? &chunk->out : hdt_probe_next_out(conn, now_us);
+    out = chunk != NULL ? &chunk->out : hdt_probe_next_out(conn, now_us);
+    if (out != NULL) {
+        hdt_shortage_end(&conn->link.shortage, now_us);
+    }
+    return out;
 }
 
 /* ---- closed ---- */

@@ -4,10 +4,11 @@
  *
  * Each case has two parts. Tensors alone: one is sent when the one before is known to be there, and
  * its time is that until the other end's word came, less the half round trip that the word took;
- * the median counts. Tensors one after another: as many as take about half a second; the goodput is
- * of all but the first, by the time from its arrival to that of the last. So neither the round trip
- * counts in it nor that TCP begins slowly after a pause. Of a tensor that takes long alone there is
- * no second, and its own time is what the goodput is made of.
+ * the median counts. Tensors one after another: a train, of whose middle half the goodput is taken,
+ * by what arrives and the clock of the gateway there (src/cli/train.h); it takes about a second,
+ * and longer where that is not enough for the streams that there are. So neither the round trip
+ * counts in it, nor that TCP begins slowly after a pause, nor what lies in buffers. Of a tensor
+ * that takes long alone there is no second, and its own time is what the goodput is made of.
  *
  * Both ends' programs are src/cli/link_flows.h; why, stands there. What the lossless codec saves is
  * known to the gateway that sends, which is asked after each case.
@@ -19,6 +20,8 @@
 #include "src/cli/human.h"
 #include "src/cli/link_bench.h"
 #include "src/cli/link_flows.h"
+#include "src/cli/link_sampler.h"
+#include "src/cli/train.h"
 #include "src/base/clock.h"
 
 #include <argp.h>
@@ -36,8 +39,9 @@
 #define SIZE_STEP     4
 #define ALONE_MAX     9
 #define ALONE_S       0.15 /* time of a case for tensors alone, and ... */
-#define STREAM_S      0.35 /* ... one after another */
+#define STREAM_S      0.35 /* ... that are measured one after another */
 #define STREAM_MAX_S  1.0  /* one that takes longer alone is not repeated */
+#define TRAIN_MAX_S   5.0  /* of a train that would take longer only so much is sent */
 #define N_MAX         4096 /* tensors in a row */
 #define GROWTH        16   /* of their number, from one try to the next */
 #define PINGS         5
@@ -48,6 +52,7 @@
 #define DRAIN_BYTES   (1 << 20)
 #define DRAIN_LOOK_US 200
 #define WATCH_MS      100
+#define CHUNK_DEFAULT (256ll << 10)
 
 enum bench_option { OPT_JSON = 256, OPT_FORCE, OPT_MAX_SIZE, OPT_CODEC };
 
@@ -157,9 +162,11 @@ struct bench {
     struct hdt_bench_flows flows;
     char channel[64];
     double rtt_s;
-    double moved_bytes; /* of tensors, in this case */
-    int64_t span_us;    /* of the last move: from the first being there to the last */
+    double moved_bytes;         /* of tensors, in this case */
+    struct hdt_bench_span span; /* of the last move */
     unsigned n_streams;
+    int64_t chunk_bytes; /* the larger one of both gateways */
+    struct hdt_link_sampler sampler;
     json_t *rows;
     struct hdt_error_info error;
     /* The thread that hears Ctrl-C: it may abort the channel at any time. */
@@ -211,7 +218,7 @@ static enum hdt_err bench_move(struct bench *bench, const struct hdt_bench_order
     if (rc == HDT_ERR_NONE && order->what == HDT_BENCH_TAKE) {
         rc = hdt_bench_give(flows, order, &bench->error);
     } else if (rc == HDT_ERR_NONE && order->what == HDT_BENCH_GIVE) {
-        rc = hdt_bench_take(flows, order, &bench->span_us, &bench->error);
+        rc = hdt_bench_take(flows, order, &bench->span, &bench->error);
         *seconds = now_s() - begun_s;
     }
     if (rc == HDT_ERR_NONE) {
@@ -222,7 +229,7 @@ static enum hdt_err bench_move(struct bench *bench, const struct hdt_bench_order
     }
     if (order->what != HDT_BENCH_GIVE) {
         *seconds = now_s() - begun_s;
-        bench->span_us = heard.span_us;
+        bench->span = (struct hdt_bench_span){.n = heard.n, .us = heard.span_us};
     }
     bench->moved_bytes += (double)(order->n * order->bytes);
     return rc;
@@ -262,7 +269,17 @@ static enum hdt_err case_alone(struct bench *bench, struct hdt_bench_order *orde
     return rc;
 }
 
-/* So many that they take some more than STREAM_S, by those that were tried. */
+/* A train that is as long as the streams need, or as one may take. */
+static int64_t stream_first(const struct bench *bench, int64_t bytes, double alone_s)
+{
+    const int64_t wanted = hdt_train_length(bytes, bench->n_streams, bench->chunk_bytes);
+    const int64_t most = (int64_t)(TRAIN_MAX_S / alone_s);
+    const int64_t n = wanted < most ? wanted : most;
+
+    return n < HDT_TRAIN_LEAST ? HDT_TRAIN_LEAST : n < N_MAX ? n : N_MAX;
+}
+
+/* So many that those which are measured take some more than STREAM_S, by the train before. */
 static int64_t stream_more(int64_t n, double more_s)
 {
     const double grown = 1.25 * STREAM_S / (more_s > 0 ? more_s : STREAM_S) * (double)n;
@@ -271,25 +288,45 @@ static int64_t stream_more(int64_t n, double more_s)
     return n < N_MAX ? n : N_MAX;
 }
 
+/* A train, and how long its middle half, or what of it could be measured, took. */
+static enum hdt_err bench_train(struct bench *bench, struct hdt_bench_order *order,
+                                double *middle_s, double *bytes)
+{
+    struct hdt_link_sampler *sampler = &bench->sampler;
+    double seconds;
+    enum hdt_err rc;
+
+    hdt_link_sampler_begin(sampler, order->what == HDT_BENCH_TAKE ? bench->args->site : NULL);
+    rc = bench_move(bench, order, &seconds);
+    hdt_link_sampler_end(sampler);
+    *middle_s = hdt_train_middle_s(sampler->samples, sampler->n);
+    *bytes = (double)(order->n * order->bytes) / 2;
+    if (*middle_s <= 0) {
+        *middle_s = (double)bench->span.us / 1e6;
+        *bytes = (double)(bench->span.n * order->bytes);
+    }
+    return rc;
+}
+
 static enum hdt_err case_stream(struct bench *bench, struct hdt_bench_order *order,
                                 struct bench_case *result)
 {
     enum hdt_err rc;
-    double seconds = 0, more_s;
+    double more_s, bytes;
 
     if (result->alone_s > STREAM_MAX_S) {
         return HDT_ERR_NONE;
     }
-    for (order->n = result->alone_s > STREAM_S ? 2 : 4;; order->n = stream_more(order->n, more_s)) {
-        rc = bench_move(bench, order, &seconds);
+    for (order->n = stream_first(bench, order->bytes, result->alone_s);;
+         order->n = stream_more(order->n, more_s)) {
+        rc = bench_train(bench, order, &more_s, &bytes);
         if (rc != HDT_ERR_NONE) {
             return rc;
         }
-        more_s = (double)bench->span_us / 1e6;
         if (more_s >= STREAM_S || order->n == N_MAX) {
             more_s = more_s > 1e-6 ? more_s : 1e-6;
             result->n_stream = order->n;
-            result->goodput = (double)((order->n - 1) * order->bytes) / more_s;
+            result->goodput = bytes / more_s;
             return HDT_ERR_NONE;
         }
     }
@@ -500,6 +537,15 @@ static enum hdt_status bench_ask(struct bench *bench, const char *to, size_t win
     return hdt_gwclient_ask(bench->client, &request, body, err);
 }
 
+/* A gateway that does not say has the setting's default. */
+static void bench_note_chunk(struct bench *bench, const json_t *body)
+{
+    const json_t *said = json_object_get(body, "chunk");
+    const int64_t bytes = json_is_integer(said) ? json_integer_value(said) : CHUNK_DEFAULT;
+
+    bench->chunk_bytes = bytes > bench->chunk_bytes ? bytes : bench->chunk_bytes;
+}
+
 static size_t window_of(double rtt_s)
 {
     const double wanted = rtt_s * WINDOW_RATE;
@@ -518,6 +564,7 @@ static enum hdt_status bench_prepare(struct bench *bench, size_t *window_bytes,
     HDT_TRY(bench_ask(bench, NULL, 0, &body, err));
     *window_bytes = window_of(json_number_value(json_object_get(body, "rtt_s")));
     bench->n_streams = (unsigned)json_integer_value(json_object_get(body, "streams"));
+    bench_note_chunk(bench, body);
     json_decref(body);
     if (!bench->args->json) {
         fprintf(stderr,
@@ -525,8 +572,9 @@ static enum hdt_status bench_prepare(struct bench *bench, size_t *window_bytes,
                 bench->args->site);
     }
     HDT_TRY(bench_ask(bench, bench->args->site, *window_bytes, &body, err));
+    bench_note_chunk(bench, body);
     json_decref(body);
-    return HDT_OK;
+    return hdt_link_sampler_open(&bench->sampler, &bench->args->client, bench->channel, err);
 }
 
 static enum hdt_err bench_open(struct bench *bench, size_t window_bytes)
@@ -623,6 +671,7 @@ static int link_bench_run(int argc, char **argv)
     bench.rows = json_array();
     rc = bench_all(&bench);
     json_decref(bench.rows);
+    hdt_link_sampler_close(&bench.sampler);
     hdt_gwclient_close(bench.client);
     return rc;
 }

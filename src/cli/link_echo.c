@@ -76,6 +76,7 @@ static enum hdt_err order_do(struct hdt_bench_flows *flows, const struct hdt_ben
                              struct hdt_error_info *error)
 {
     struct hdt_bench_order answer = *order;
+    struct hdt_bench_span span;
     enum hdt_err rc = HDT_ERR_NONE;
 
     if (order->codec < 0 || order->codec >= HDT_BENCH_CODECS || order->n < 0 || order->bytes < 0 ||
@@ -84,7 +85,9 @@ static enum hdt_err order_do(struct hdt_bench_flows *flows, const struct hdt_ben
         return HDT_ERR_PROTOCOL;
     }
     if (order->what == HDT_BENCH_TAKE) {
-        rc = hdt_bench_take(flows, order, &answer.span_us, error);
+        rc = hdt_bench_take(flows, order, &span, error);
+        answer.n = span.n;
+        answer.span_us = span.us;
     } else if (order->what == HDT_BENCH_GIVE) {
         rc = hdt_bench_give(flows, order, error);
     }

@@ -80,6 +80,21 @@ static void line_add(struct way *way, const char *what, const char *remedy, cons
                                                 "remedy", remedy ? remedy : ""));
 }
 
+/* What arrived in a second in which there was something to send is what the link carries. Where
+ * there was not, a second says how much it carries at least: then what the gateway measured under
+ * load or with a probe counts, too, when that is more. */
+static double rate_of(const struct way *way)
+{
+    const double arrived = real_of(way->load, "rate_bits_per_s") / 8;
+    const double goodput = real_of(way->facts, "goodput_bits_per_s") / 8;
+    const char *limit = text_of(way->load, "limit");
+
+    if (way->load && strcmp(limit, "application") != 0 && strcmp(limit, "codec") != 0) {
+        return arrived;
+    }
+    return fmax(arrived, goodput);
+}
+
 static void way_init(struct way *way, const json_t *facts, const json_t *other)
 {
     memset(way, 0, sizeof(*way));
@@ -91,10 +106,7 @@ static void way_init(struct way *way, const json_t *facts, const json_t *other)
     way->kernel = json_object_get(facts, "kernel");
     way->from = text_of(facts, "site");
     way->to = text_of(facts, "peer");
-    way->rate = real_of(way->load, "rate_bits_per_s") / 8;
-    if (real_of(facts, "goodput_bits_per_s") / 8 > way->rate) {
-        way->rate = real_of(facts, "goodput_bits_per_s") / 8;
-    }
+    way->rate = rate_of(way);
     way->rtt_s = real_of(facts, "min_rtt_ms") / 1e3;
     way->streams = fmax(1, real_of(facts, "streams"));
     way->bdp = way->rate * way->rtt_s;

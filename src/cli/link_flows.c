@@ -2,6 +2,7 @@
 #include "config.h"
 
 #include "src/cli/link_flows.h"
+#include "src/cli/train.h"
 #include "src/base/clock.h"
 
 #include <stdio.h>
@@ -152,30 +153,41 @@ void hdt_bench_flows_close(struct hdt_bench_flows *flows)
 
 /* ---- tensors ---- */
 
+/* Tensor k of a train was taken. */
+static void span_note(struct hdt_bench_span *span, const struct hdt_train_marks *marks, int64_t k)
+{
+    if (k == marks->first) {
+        span->us = -hdt_clock_now_us();
+    }
+    if (k == marks->last) {
+        span->us += hdt_clock_now_us();
+        span->n = marks->last - marks->first;
+    }
+}
+
 /* The result of what failed first; the others of the ring are waited for by the channel's end. */
 static enum hdt_err ring_move(struct hdt_bench_flows *flows, const struct hdt_bench_order *order,
-                              int64_t *span_us, struct hdt_error_info *error)
+                              struct hdt_bench_span *span, struct hdt_error_info *error)
 {
     const size_t n_values = (size_t)order->bytes / hdt_type_size(bench_type(order->codec));
+    const struct hdt_train_marks marks = hdt_train_marks(order->n);
     struct hdt_request *ring[AT_ONCE] = {NULL};
-    int64_t first_us = 0;
     enum hdt_err rc = HDT_ERR_NONE;
     int64_t i;
 
     for (i = 0; i < order->n + AT_ONCE && rc == HDT_ERR_NONE; i++) {
-        const int is_first = i % AT_ONCE == 0 && ring[0] && first_us == 0;
+        const int64_t done = i - AT_ONCE;
 
         rc = hdt_wait(&ring[i % AT_ONCE], NULL, error);
-        first_us = is_first ? hdt_clock_now_us() : first_us;
-        if (rc == HDT_ERR_NONE && i < order->n) {
-            rc = !span_us ? hdt_isend(flows->out[order->codec], flows->values, n_values,
-                                      &ring[i % AT_ONCE], error)
-                          : hdt_irecv(flows->in[order->codec], flows->room, n_values,
-                                      &ring[i % AT_ONCE], error);
+        if (span && rc == HDT_ERR_NONE && done >= 0) {
+            span_note(span, &marks, done);
         }
-    }
-    if (span_us) {
-        *span_us = hdt_clock_now_us() - first_us;
+        if (rc == HDT_ERR_NONE && i < order->n) {
+            rc = !span ? hdt_isend(flows->out[order->codec], flows->values, n_values,
+                                   &ring[i % AT_ONCE], error)
+                       : hdt_irecv(flows->in[order->codec], flows->room, n_values,
+                                   &ring[i % AT_ONCE], error);
+        }
     }
     return rc;
 }
@@ -188,9 +200,10 @@ enum hdt_err hdt_bench_give(struct hdt_bench_flows *flows, const struct hdt_benc
 }
 
 enum hdt_err hdt_bench_take(struct hdt_bench_flows *flows, const struct hdt_bench_order *order,
-                            int64_t *span_us, struct hdt_error_info *error)
+                            struct hdt_bench_span *span, struct hdt_error_info *error)
 {
-    return ring_move(flows, order, span_us, error);
+    *span = (struct hdt_bench_span){0};
+    return ring_move(flows, order, span, error);
 }
 
 enum hdt_err hdt_bench_say(struct hdt_flow *flow, const struct hdt_bench_order *order,

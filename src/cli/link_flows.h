@@ -24,8 +24,13 @@ extern const char *const hdt_bench_codec_names[HDT_BENCH_CODECS]; /* as libhdt k
 /* An order: take, or give, n tensors of so many bytes over the flow with that codec. */
 enum { HDT_BENCH_PING, HDT_BENCH_TAKE, HDT_BENCH_GIVE, HDT_BENCH_END };
 struct hdt_bench_order {
-    int64_t what, codec, bytes, n;
-    int64_t span_us; /* of an answer: between the first and the last that was taken */
+    int64_t what, codec, bytes, n; /* n of an answer: as of hdt_bench_span */
+    int64_t span_us;               /* of an answer */
+};
+
+/* What of a train was measured (src/cli/train.h): so many tensors arrived in so long a time. */
+struct hdt_bench_span {
+    int64_t n, us;
 };
 
 struct hdt_bench_flows {
@@ -53,11 +58,11 @@ enum hdt_err hdt_bench_flows_open(struct hdt_bench_flows *flows, const struct hd
 void hdt_bench_flows_close(struct hdt_bench_flows *flows);
 
 /* Send, or take, n tensors of `bytes`: a few at a time are under way. Returns when the last one is
- * there, or handed over. *span_us: from the first being there to the last. */
+ * there, or handed over. */
 enum hdt_err hdt_bench_give(struct hdt_bench_flows *flows, const struct hdt_bench_order *order,
                             struct hdt_error_info *error);
 enum hdt_err hdt_bench_take(struct hdt_bench_flows *flows, const struct hdt_bench_order *order,
-                            int64_t *span_us, struct hdt_error_info *error);
+                            struct hdt_bench_span *span, struct hdt_error_info *error);
 
 /* Make the values that such an order sends, so that the time for it is not measured. */
 void hdt_bench_fill(struct hdt_bench_flows *flows, const struct hdt_bench_order *order);

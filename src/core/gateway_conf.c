@@ -36,8 +36,8 @@ static const struct hdt_conf_row wan_rows[] = {
     HDT_CONF_COUNT(struct hdt_gateway_wan_conf, streams, "4", 1, 64,
                    "Bulk streams (TLS connections) to each peer. With auto there are 4 at first; "
                    "under load more and fewer are tried, and what carries most is kept. A search "
-                   "costs rate while it lasts, some eighty round trips of steady load; where load "
-                   "comes in bursts it can choose wrongly."),
+                   "costs rate while it lasts, some hundred round trips, and needs load without "
+                   "pauses for as long: where there is none, 4 it stays."),
     HDT_CONF_BYTES(struct hdt_gateway_wan_conf, chunk, "256KiB", 64 * KIB, 8 * MIB,
                    "Unit that a tensor is cut into; each chunk takes whichever stream is free."),
     HDT_CONF_RATE(struct hdt_gateway_wan_conf, rate, "max",
@@ -45,8 +45,8 @@ static const struct hdt_conf_row wan_rows[] = {
     HDT_CONF_BOOL(
         struct hdt_gateway_wan_conf, pace, "false",
         "Hold less urgent tensors to a little less than the link carries while more urgent "
-        "ones travel beside, so that these find no queue on the way. For steady load; where "
-        "it comes in bursts, too much is held back."),
+        "ones travel beside, so that these find no queue on the way. Load in bursts is held "
+        "back only when one lasts long enough to know by it what the link carries."),
     HDT_CONF_STRING(struct hdt_gateway_wan_conf, congestion, "",
                     "TCP congestion control of the WAN streams, as bbr or cubic. With auto it is "
                     "the kernel's default at first; under load the others that the kernel offers "

@@ -6,12 +6,12 @@
  *     seconds=S warmup=S     how long is measured, and what comes before that
  *     window=MIB             under way
  *     both=1                 both ways at once
- *     urgent=MS              a tensor of 4 KiB every MS, before all others, beside
- *     codec=NAME type=bf16   values of a normal distribution
- *     every=S                also the rate of each S seconds, as they pass
- * The receiver prints "NAME NUMBER" lines: goodput (Mbit/s of tensor bytes), with several sizes
- * "size-BYTES", and of the urgent ones urgent_p50, urgent_p99 and urgent_max (ms, one way: both
- * programs read the same clock). What comes is checked.
+ *     burst=MIB pause=S      so much at a time; then all of it is waited for, and so long nothing
+ * is sent urgent=MS              a tensor of 4 KiB every MS, before all others, beside codec=NAME
+ * type=bf16   values of a normal distribution every=S                also the rate of each S
+ * seconds, as they pass The receiver prints "NAME NUMBER" lines: goodput (Mbit/s of tensor bytes),
+ * with several sizes "size-BYTES", and of the urgent ones urgent_p50, urgent_p99 and urgent_max
+ * (ms, one way: both programs read the same clock). What comes is checked.
  */
 #define _GNU_SOURCE
 
@@ -35,8 +35,8 @@ enum { TAG_BULK = 1, TAG_URGENT = 2 };
 struct options {
     size_t sizes[N_SIZES_MAX];
     int n_sizes;
-    double seconds, warmup, every, urgent_ms;
-    size_t window;
+    double seconds, warmup, every, urgent_ms, pause;
+    size_t window, burst; /* burst 0: without end */
     int both, type;
     const char *codec;
 };
@@ -63,6 +63,14 @@ static double now_s(void)
 
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static void sleep_until(double due)
+{
+    const struct timespec at = {.tv_sec = (time_t)due, .tv_nsec = (long)(1e9 * (due - floor(due)))};
+
+    while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &at, NULL) == EINTR) {
+    }
 }
 
 static void check(enum hdt_err code, const struct hdt_error_info *error)
@@ -167,6 +175,7 @@ static void *bulk_send(void *arg)
     const struct options *options = &way->bench->options;
     struct sender sender = {.way = way};
     struct hdt_error_info error;
+    size_t sent = 0;
 
     if (options->n_sizes > 1) {
         for (int k = 0; k < options->n_sizes; k++) {
@@ -180,6 +189,12 @@ static void *bulk_send(void *arg)
     }
     while (now_s() < way->bench->began + options->warmup + options->seconds) {
         sender_send(&sender, options->sizes[0]);
+        sent += options->sizes[0];
+        if (options->burst > 0 && sent >= options->burst) {
+            sender_wait(&sender, 0);
+            sleep_until(now_s() + options->pause);
+            sent = 0;
+        }
     }
     sender_send(&sender, 0);
     sender_wait(&sender, 0);
@@ -196,12 +211,9 @@ static void *urgent_send(void *arg)
     struct hdt_request *request;
 
     for (; due < end; due += 1e-3 * options->urgent_ms) {
-        const struct timespec at = {.tv_sec = (time_t)due,
-                                    .tv_nsec = (long)(1e9 * (due - floor(due)))};
         double stamp;
 
-        while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &at, NULL) == EINTR) {
-        }
+        sleep_until(due);
         stamp = now_s();
         memcpy(way->memory, &stamp, sizeof(stamp));
         check(hdt_isend(way->flow, way->memory, URGENT_BYTES, &request, &error), &error);
@@ -461,6 +473,10 @@ static int option_set(struct options *options, const char *text)
         options->both = *value == '1';
     } else if (strncmp(text, "urgent=", 7) == 0) {
         options->urgent_ms = strtod(value, NULL);
+    } else if (strncmp(text, "burst=", 6) == 0) {
+        options->burst = strtoull(value, NULL, 10) << 20;
+    } else if (strncmp(text, "pause=", 6) == 0) {
+        options->pause = strtod(value, NULL);
     } else if (strncmp(text, "every=", 6) == 0) {
         options->every = strtod(value, NULL);
     } else if (strncmp(text, "codec=", 6) == 0) {

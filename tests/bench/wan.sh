@@ -10,6 +10,7 @@
 # HDT_BENCH_SECONDS  how long each measurement takes [5]
 # HDT_BENCH_WARMUP   and what comes before it [15, longer where round trips are]: gateways try streams and
 #                    congestion controls first, for some eighty round trips
+# HDT_BENCH_LOADS    of the case auto: steady, urgent, bursts, long-bursts [all]
 # HDT_BENCH_PEERS    "STREAMS CC" of iperf3, one a line; none: without
 # HDT_BENCH_TENSORS  more NAME=VALUE for the programs (tests/bench/bench_wan.c), as "window=96"
 # HDT_BENCH_WAN      a line for the section "wan" of the gateways' settings, as "streams: 8"
@@ -199,6 +200,31 @@ urgent() {
     link_stop
 }
 
+# Streams, congestion control and pacing by themselves, against the defaults, in turn; the same loads. Goodput
+# is that of bulk and urgent tensors (4 KiB each) together: what these get the bulk cannot have.
+auto() {
+    local link="50 Mbit/s, 20 ms" on=$'pace: true\n  streams: auto\n  congestion: auto' load name
+    local -x wan
+    local -A options=([steady]="" [urgent]="urgent=10" [bursts]="urgent=10 burst=3 pause=0.5"
+        [long-bursts]="urgent=10 burst=24 pause=1") got
+
+    for load in ${HDT_BENCH_LOADS:-steady urgent bursts long-bursts}; do
+        for name in default auto; do
+            wan=$([ $name = default ] || echo "$on")
+            link_start rate 50mbit rtt 20ms queue 50ms
+            # shellcheck disable=SC2086 # a list
+            tensors ${options[$load]}
+            got[$name]=$(awk -v s="$seconds" '$1 == "goodput" { sum += $2 } $1 == "urgent_n" { sum += $2 * 0.032768 / s }
+                END { printf "%.2f", sum }' "$work/out.b")
+            got[$name-p99]=$(figure b urgent_p99)
+            link_stop
+        done
+        row wan "$load, $link" goodput "${got[auto]}" Mbit/s higher "the defaults" "${got[default]}" 0.97
+        [ "$load" = steady ] ||
+            row wan "$load, $link" p99 "${got[auto-p99]}" ms lower "the defaults" "${got[default-p99]}" null
+    done
+}
+
 lossless() {
     link_start rate 200mbit rtt 40ms
     tensors codec=lossless type=bf16
@@ -217,7 +243,7 @@ mesh() {
 }
 
 case_names="1g-80ms 1g-80ms-0.01 1g-80ms-0.1 200m-150ms 200m-150ms-0.01 200m-150ms-1 50m-300ms both change sizes urgent
-    lossless mesh"
+    auto lossless mesh"
 
 case_run() {
     case $1 in
@@ -234,7 +260,7 @@ case_run() {
     200m-150ms-1) bulk "200 Mbit/s, 150 ms, loss 1 %" 200 0.75 rate 200mbit rtt 150ms loss 1% ;;
     50m-300ms) bulk "50 Mbit/s, 300 ms, jitter 20 ms, loss 0.5 %" 50 0.80 rate 50mbit rtt 300ms jitter 20ms loss 0.5% ;;
     both) both "both directions, 1 Gbit/s, 80 ms" 1000 0.85 rate 1gbit rtt 80ms ;;
-    change | sizes | urgent | lossless | mesh) "$1" ;;
+    change | sizes | urgent | auto | lossless | mesh) "$1" ;;
     *) rig_fail "no case '$1'; there are: $case_names" ;;
     esac
 }

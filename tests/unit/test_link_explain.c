@@ -149,6 +149,31 @@ Test(link_explain, says_what_the_gateway_found_by_trying)
     json_decref(facts);
 }
 
+static double bdp_of(const char *limit, double goodput_bits_per_s)
+{
+    json_t *facts = facts_of("a", "b", limit, 0, 0), *other = facts_of("b", "a", limit, 0, 0);
+    json_t *way;
+    double bytes;
+
+    json_object_set_new(facts, "goodput_bits_per_s", json_real(goodput_bits_per_s));
+    way = hdt_link_explain(facts, other);
+    bytes = json_number_value(json_object_get(way, "bdp_bytes"));
+    json_decref(way);
+    json_decref(other);
+    json_decref(facts);
+    return bytes;
+}
+
+/* A second in which the link was full says what it carries; one in which there was not always
+ * something to send may only raise the figure. */
+Test(link_explain, takes_the_rate_from_the_better_witness)
+{
+    near(bdp_of("path", 240e6), 1e6, "a full second of 200 Mbit/s, whatever else was measured");
+    near(bdp_of("path", 160e6), 1e6, "a full second of 200 Mbit/s, whatever else was measured");
+    near(bdp_of("application", 240e6), 1.2e6, "more than what there was to send");
+    near(bdp_of("codec", 160e6), 1e6, "less than what arrived");
+}
+
 Test(link_explain, names_the_limit_and_its_remedy)
 {
     expect_limit("path", 20, 0.001, "the link itself, 90 % of the time: it is full", "");

@@ -6,6 +6,7 @@
  * one of the model-based kind its fair part; together never more than the link. What is asserted is
  * what the traffic gets in the end, and what the search costs it meanwhile.
  */
+#include "gateway/shortage.h"
 #include "gateway/tuner.h"
 
 #include <criterion/criterion.h>
@@ -28,7 +29,12 @@ struct path {
     double ramp;     /* what part is reached: a choice needs windows to come to its rate */
     double sum_mbits;
     unsigned n_windows, n_changes;
-    uint64_t rng;
+    double on, off;    /* mean length of bursts of load and of pauses, in windows; 0: no pauses */
+    double phase_left; /* of this burst, or pause */
+    bool is_off;
+    double n_off;                       /* windows without work so far */
+    double default_mbits, default_ramp; /* sum of what the first choice would have carried */
+    uint64_t rng, load_rng;
 };
 
 static uint64_t path_seed(void)
@@ -52,7 +58,9 @@ static void path_init(struct path *path, const struct hdt_tuner_conf *conf)
                           .stream_mbits = 1e9,
                           .allowed = HDT_TUNER_STREAMS_MAX,
                           .ramp = 1,
-                          .rng = path_seed()};
+                          .default_ramp = 1,
+                          .rng = path_seed(),
+                          .load_rng = path_seed()};
     for (unsigned i = 0; i < conf->n_congestion; i++) {
         path->kinds[i] = strcmp(conf->congestion[i], "bbr") == 0 ? MODEL_BASED : LOSS_BASED;
     }
@@ -74,23 +82,61 @@ static double path_now(const struct path *path)
     return path_mbits(path, path->tuner.n_streams, path->kinds[path->tuner.congestion]);
 }
 
+static double path_draw_load(struct path *path)
+{
+    struct path load = {.rng = path->load_rng};
+    const double drawn = path_random(&load);
+
+    path->load_rng = load.rng;
+    return drawn;
+}
+
+/* The part of the next window in which there is work. After a pause TCP begins anew. */
+static double path_work(struct path *path)
+{
+    double left = 1, with_work = 0;
+
+    while (path->on > 0 && left > 0) {
+        double step;
+
+        if (path->phase_left <= 0) {
+            path->is_off = !path->is_off;
+            path->phase_left = (path->is_off ? path->off : path->on) * (0.5 + path_draw_load(path));
+        }
+        step = fmin(left, path->phase_left);
+        path->n_off = path->is_off ? path->n_off + step : 0;
+        with_work += path->is_off ? 0 : step;
+        path->phase_left -= step;
+        left -= step;
+        if (path->n_off > 1) {
+            path->ramp = path->default_ramp = 0.3;
+        }
+    }
+    return path->on > 0 ? with_work : 1;
+}
+
 static void path_run(struct path *path, unsigned n_windows)
 {
     for (unsigned i = 0; i < n_windows; i++) {
         const enum kind kind = path->kinds[path->tuner.congestion];
+        const double work = path_work(path);
         const double now =
             kind == LOSS_BASED ? fmax(path_now(path), path->kept_window) : path_now(path);
-        const double mbits = now * path->ramp * (1 + path->noise * (2 * path_random(path) - 1));
+        const double mbits =
+            now * path->ramp * work * (1 + path->noise * (2 * path_random(path) - 1));
         const struct hdt_tuner_window window = {
             .bytes_per_s = 125e3 * mbits,
             .rtt_us = (int64_t)(1e6 * path->rtt_s),
             .n_up = path->tuner.n_streams < path->allowed ? path->tuner.n_streams : path->allowed,
-            .is_loaded = true,
+            .is_loaded = hdt_shortage_is_small((int64_t)(1e6 * (1 - work)), 1, 1000000),
         };
 
         path->sum_mbits += mbits;
+        path->default_mbits +=
+            path_mbits(path, HDT_TUNER_FIRST_STREAMS, path->kinds[0]) * path->default_ramp * work;
         path->n_windows++;
         path->ramp = fmin(1, 2 * path->ramp);
+        path->default_ramp = fmin(1, 2 * path->default_ramp);
         path->kept_window *= 0.96;
         if (hdt_tuner_window(&path->tuner, &window)) {
             path->n_changes++;
@@ -262,6 +308,142 @@ Test(tuner, without_load_nothing_is_tried)
     expect_reason(&path, "not measured under load yet");
 }
 
+/* ---- load in bursts ---- */
+
+#define N_SEEDS 20
+
+static const struct {
+    double on, off;
+} bursts[] = {{0.5, 0.5}, {0.75, 3}, {2, 1}, {2, 5}, {5, 1.5}, {5, 10}, {15, 1}, {15, 5}};
+#define N_BURSTS (sizeof(bursts) / sizeof(bursts[0]))
+
+static void burst_init(struct path *path, size_t burst, uint64_t seed,
+                       const struct hdt_tuner_conf *conf)
+{
+    path_init(path, conf);
+    path->on = bursts[burst].on;
+    path->off = bursts[burst].off;
+    path->rng = seed;
+    path->load_rng = seed;
+}
+
+/* On a link that the first choice fills nothing else can be better, however bursts fall. */
+Test(tuner, load_in_bursts_leaves_the_first_choice_in_force)
+{
+    for (size_t k = 0; k < N_BURSTS; k++) {
+        for (uint64_t seed = path_seed(); seed < path_seed() + N_SEEDS; seed++) {
+            struct path path;
+
+            burst_init(&path, k, seed, &both);
+            path.link_mbits = 50;
+            path_run(&path, 1500);
+            cr_expect(path.tuner.n_streams == HDT_TUNER_FIRST_STREAMS &&
+                          strcmp(hdt_tuner_congestion(&path.tuner), "cubic") == 0,
+                      "bursts of %g windows, pauses of %g: %u streams, %s (seed %llu)",
+                      bursts[k].on, bursts[k].off, path.tuner.n_streams,
+                      hdt_tuner_congestion(&path.tuner), (unsigned long long)seed);
+            cr_expect_gt(path.sum_mbits, 0.95 * path.default_mbits,
+                         "bursts of %g windows, pauses of %g: %.3f of the first choice (seed %llu)",
+                         bursts[k].on, bursts[k].off, path.sum_mbits / path.default_mbits,
+                         (unsigned long long)seed);
+        }
+    }
+}
+
+/* Where another choice is twenty times worse, or better, bursts may not show it, and cost little.
+ */
+Test(tuner, load_in_bursts_costs_little_where_choices_differ)
+{
+    for (size_t k = 0; k < N_BURSTS; k++) {
+        for (uint64_t seed = path_seed(); seed < path_seed() + N_SEEDS; seed++) {
+            struct path path;
+
+            burst_init(&path, k, seed, &bbr_first);
+            path.loss = 0.001;
+            path_run(&path, 1500);
+            cr_expect_str_eq(hdt_tuner_congestion(&path.tuner), "bbr");
+            cr_expect_gt(path.sum_mbits, 0.95 * path.default_mbits,
+                         "bursts of %g windows, pauses of %g: %.3f of the first choice (seed %llu)",
+                         bursts[k].on, bursts[k].off, path.sum_mbits / path.default_mbits,
+                         (unsigned long long)seed);
+        }
+    }
+}
+
+Test(tuner, load_that_does_not_last_is_said_to_be_too_little)
+{
+    struct path path;
+
+    path_init(&path, &both);
+    path.loss = 0.001;
+    path.on = 11;
+    path.off = 8;
+    path_run(&path, 1500);
+    cr_expect_str_eq(hdt_tuner_congestion(&path.tuner), "cubic");
+    expect_reason(&path, "4 streams: not enough load to tell");
+    expect_reason(&path, "cubic: not enough load to tell");
+    cr_expect_not(hdt_tuner_is_new(&path.tuner));
+}
+
+/* Steps of a training run that send for twelve seconds and compute for four. */
+Test(tuner, long_bursts_are_enough)
+{
+    for (uint64_t seed = path_seed(); seed < path_seed() + N_SEEDS; seed++) {
+        struct path path;
+
+        path_init(&path, &both);
+        path.loss = 0.001;
+        path.on = 60;
+        path.off = 20;
+        path.rng = path.load_rng = seed;
+        path_run(&path, 1500);
+        cr_expect_str_eq(hdt_tuner_congestion(&path.tuner), "bbr", "seed %llu",
+                         (unsigned long long)seed);
+        cr_expect_gt(path.sum_mbits, 2 * path.default_mbits, "seed %llu", (unsigned long long)seed);
+    }
+}
+
+/* A link that becomes slower in the middle of a search makes every later try look worse: what is
+ * kept is measured again. */
+Test(tuner, a_link_that_changes_in_a_search_is_searched_anew)
+{
+    const double times[] = {0.3, 0.6};
+
+    for (size_t k = 0; k < 2; k++) {
+        for (unsigned at = 5; at < 60; at += 5) {
+            struct path path;
+
+            path_init(&path, &both);
+            path_run(&path, at);
+            path.link_mbits *= times[k];
+            path_run(&path, 400);
+            cr_expect(path.tuner.n_streams == HDT_TUNER_FIRST_STREAMS &&
+                          path.tuner.phase == HDT_TUNER_REST,
+                      "%g times after %u windows: %u streams", times[k], at, path.tuner.n_streams);
+            cr_expect_gt(path.tuner.kept_rate, 0.9 * 0.95 * 125e3 * path.link_mbits);
+            cr_expect_lt(path.tuner.kept_rate, 1.1 * 0.95 * 125e3 * path.link_mbits);
+        }
+    }
+}
+
+/* What fitted a path that is no longer there is no better a guess than the first choice. */
+Test(tuner, another_path_without_load_to_tell_gets_the_first_choice)
+{
+    struct path path;
+
+    path_init(&path, &cubic);
+    path.loss = 0.00005;
+    path_run(&path, 200);
+    cr_assert_eq(path.tuner.n_streams, 64);
+    path.loss = 0;
+    path.rtt_s = 0.02;
+    path_run(&path, 15); /* enough to see that it is another one */
+    path.on = 3;
+    path.off = 3;
+    path_run(&path, 1000);
+    cr_expect_eq(path.tuner.n_streams, HDT_TUNER_FIRST_STREAMS);
+}
+
 /* A try that is cut off by the end of the load, or of the session, leaves the choice as it was. */
 Test(tuner, a_try_without_an_end_is_taken_back)
 {
@@ -270,11 +452,11 @@ Test(tuner, a_try_without_an_end_is_taken_back)
 
     path_init(&path, &both);
     path.loss = 0.001;
-    path_run(&path, 8);
+    path_run(&path, 12);
     cr_assert_str_eq(hdt_tuner_congestion(&path.tuner), "bbr");
     hdt_tuner_restart(&path.tuner);
     cr_expect_str_eq(hdt_tuner_congestion(&path.tuner), "cubic");
-    path_run(&path, 8);
+    path_run(&path, 12);
     for (int i = 0; i < 1000; i++) {
         hdt_tuner_window(&path.tuner, &idle);
     }
