@@ -20,6 +20,7 @@
 
 seconds=${HDT_BENCH_SECONDS:-5}
 warmup=15
+window=16 # MiB under way: some eight times rate x round trip. Much more, and what a loss holds back comes in bursts
 peer_warmup=2
 peers=${HDT_BENCH_PEERS:-"1 cubic
 1 bbr
@@ -57,7 +58,7 @@ tensors() {
 
     for site in a b; do
         run_at "$site" timeout 300 tests/bench/bench_wan "unix:$work/$site/sock" $rank "seconds=$seconds" \
-            "warmup=$warmup" "$@" "${more[@]}" a b >"$work/out.$site" 2>"$work/err.$site" </dev/null &
+            "warmup=$warmup" "window=$window" "$@" "${more[@]}" a b >"$work/out.$site" 2>"$work/err.$site" </dev/null &
         waiting+=($!)
         rank=1
     done
@@ -246,9 +247,13 @@ case_names="1g-80ms 1g-80ms-0.01 1g-80ms-0.1 200m-150ms 200m-150ms-0.01 200m-150
     auto lossless mesh"
 
 case_run() {
+    window=16
     case $1 in
     50m-*) warmup=${HDT_BENCH_WARMUP:-45} ;;
-    200m-*) warmup=${HDT_BENCH_WARMUP:-25} ;;
+    200m-*) warmup=${HDT_BENCH_WARMUP:-25} window=32 ;;
+    1g-* | both | sizes) warmup=${HDT_BENCH_WARMUP:-15} window=96 ;;
+    change) warmup=${HDT_BENCH_WARMUP:-15} window=32 ;;
+    auto) warmup=${HDT_BENCH_WARMUP:-15} window=4 ;;
     *) warmup=${HDT_BENCH_WARMUP:-15} ;;
     esac
     case $1 in
