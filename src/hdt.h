@@ -263,7 +263,9 @@ struct hdt_flow_conf {
     int type;            /* enum hdt_type of what it carries */
     const char *codec;   /* NULL: "none" */
     int priority;        /* enum hdt_priority */
-    size_t window_bytes; /* that may be under way; 0: 4 MiB. Taken from the channel's memory */
+    size_t window_bytes; /* that may be under way; 0: 4 MiB. Taken from the channel's memory. Rate
+                            times round trip is the least that fills a link; twice or three times
+                            as much where it loses packets, or BBR is used */
 };
 #define HDT_FLOW_CONF_INIT                                                                         \
  {                                                                                                 \

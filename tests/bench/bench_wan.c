@@ -479,7 +479,7 @@ int main(int argc, char **argv)
     struct hdt_channel_conf conf = HDT_CHANNEL_CONF_INIT;
     struct bench bench = {
         .options = {
-            .sizes = {1 << 20}, .n_sizes = 1, .seconds = 5, .warmup = 2, .window = 32u << 20}};
+            .sizes = {1 << 20}, .n_sizes = 1, .seconds = 5, .warmup = 2, .window = 96u << 20}};
     struct hdt_error_info error;
     struct hdt_ctx *ctx;
     size_t most = 0;

@@ -11,6 +11,7 @@
 # HDT_BENCH_WARMUP   and what comes before it [15, longer where round trips are]: gateways try streams and
 #                    congestion controls first, for some eighty round trips
 # HDT_BENCH_PEERS    "STREAMS CC" of iperf3, one a line; none: without
+# HDT_BENCH_TENSORS  more NAME=VALUE for the programs (tests/bench/bench_wan.c), as "window=96"
 # HDT_BENCH_WAN      a line for the section "wan" of the gateways' settings, as "streams: 8"
 
 # shellcheck source=tests/support/lab_rig.sh
@@ -25,6 +26,7 @@ peers=${HDT_BENCH_PEERS:-"1 cubic
 8 bbr
 16 cubic
 16 bbr"}
+read -ra more <<<"${HDT_BENCH_TENSORS:-}"
 export wan=${HDT_BENCH_WAN:-}
 
 # ---- a link, its gateways, programs ----
@@ -54,7 +56,7 @@ tensors() {
 
     for site in a b; do
         run_at "$site" timeout 300 tests/bench/bench_wan "unix:$work/$site/sock" $rank "seconds=$seconds" \
-            "warmup=$warmup" "$@" a b >"$work/out.$site" 2>"$work/err.$site" </dev/null &
+            "warmup=$warmup" "$@" "${more[@]}" a b >"$work/out.$site" 2>"$work/err.$site" </dev/null &
         waiting+=($!)
         rank=1
     done

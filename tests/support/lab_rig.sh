@@ -31,7 +31,11 @@ rig_fail() {
 
 run_at() { exec taskset -c "${core_of[$1]}" "$lab" exec "$@"; }
 
-declare -A core_of=([a]=0 [b]=1)
+# The first two that this process may run on (taskset -c 2,3 scripts/bench ... takes others).
+mapfile -t cores < <(taskset -pc $$ | sed 's/.*: //' | tr ',' '\n' | while IFS=- read -r first last; do
+    seq "$first" "${last:-$first}"
+done)
+declare -A core_of=([a]=${cores[0]} [b]=${cores[1]:-})
 
 # rig_link LINK: a lab whose link has these settings ("rate 200mbit rtt 40ms"; a queue of 100 ms unless
 # they name another).
