@@ -114,15 +114,18 @@ static void pace_hold(struct hdt_conn *conn, double rate)
     }
 }
 
-static void pace_apply(struct hdt_conn **conns, unsigned n, double rate, const double *delivered)
+/* What a stream delivers while it is short of work says nothing of what it could. Then each may use
+ * all of the rate: of a tensor's last chunks the others have none, and would keep their shares. */
+static void pace_apply(struct hdt_conn **conns, unsigned n, double rate, const double *delivered,
+                       bool is_loaded)
 {
     double caps[HDT_DP_STREAMS_MAX];
     unsigned i;
 
     for (i = 0; i < n; i++) {
-        caps[i] = conns[i]->pace;
+        caps[i] = is_loaded ? conns[i]->pace : rate;
     }
-    if (rate > 0) {
+    if (rate > 0 && is_loaded) {
         hdt_pacer_split(rate, delivered, caps, n);
     }
     for (i = 0; i < n; i++) {
@@ -152,7 +155,7 @@ void hdt_session_pace(struct hdt_session *session, int64_t now_us)
     window.is_loaded = pace_is_loaded(conns, n, kept, &window, now_us);
     /* What is not known yet cannot be searched for at a rate that is held back. */
     window.is_urgent = kept != NULL && peer->has_tuner && !hdt_tuner_is_new(&peer->tuner);
-    pace_apply(conns, n, hdt_pacer_window(&peer->pacer, &window), delivered);
+    pace_apply(conns, n, hdt_pacer_window(&peer->pacer, &window), delivered, window.is_loaded);
     hdt_session_tune(session, &window, now_us);
     pace_begin_window(session, kept, n, now_us);
 }

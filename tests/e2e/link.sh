@@ -52,12 +52,14 @@ waited_s() { # seconds that the emulator and both gateways were ready to run and
         cat /proc/"$pid"/task/*/schedstat 2>/dev/null
     done | awk '{ sum += $2 } END { printf "%.3f\n", sum / 1e9 }'
 }
+no_echo() { ! pgrep -f "link echo --gateway unix:$work/" >/dev/null; }
 busy_share=0.05 # of the time of a measurement
 # measured_until CHECK MEASURE...: again while CHECK fails and the machine was busy, so often that this ends.
 measured_until() {
     local good=$1 i from waited
 
     for i in 1 2 3 4 5; do
+        wait_until 10 no_echo # of the measurement before: there is one at a time
         from=$EPOCHREALTIME waited=$(waited_s)
         "${@:2}"
         waited=$(awk -v a="$waited" -v b="$(waited_s)" -v t0="$from" -v t1="$EPOCHREALTIME" \
@@ -131,7 +133,6 @@ done
 [ "$is_busy" ] || same "the limit of a link that is full" path "$(explained explain.json "d['limit']")"
 bdp=$(explained explain.json "round(d['bdp_bytes'])")
 check "rate x round trip is 125 kB: $bdp" near_rate "$bdp" 106250 "$([ "$is_busy" ] && echo 1e9 || echo 143750)"
-no_echo() { ! pgrep -f "link echo --gateway unix:$work/" >/dev/null; }
 check "the program at the other site is gone" wait_until 10 no_echo
 
 section "Ctrl-C"
