@@ -575,7 +575,7 @@ void hdt_conn_serve(struct hdt_conn *conn)
         conn_recheck(conn);
     }
     if (congestion != conn->congestion_set) {
-        hdt_session_set_congestion(conn);
+        hdt_session_set_congestion(conn, congestion);
     }
     if (pace != conn->pace_set) {
         hdt_session_set_pace(conn, pace);

@@ -90,8 +90,7 @@ void hdt_session_want_streams(struct hdt_session *session, int64_t now_us);
 bool hdt_session_tune_msg(struct hdt_session *session, const json_t *msg);
 /* L: streams that what we send goes over. */
 unsigned hdt_session_n_used(const struct hdt_session *session);
-/* On its thread, without the lock: put the congestion control in force that conn->congestion says.
- */
-void hdt_session_set_congestion(struct hdt_conn *conn);
+/* On its thread, without the lock: the congestion control of that number in the tuner's list. */
+void hdt_session_set_congestion(struct hdt_conn *conn, unsigned congestion);
 
 #endif /* HDT_GATEWAY_DPSESSION_H */

@@ -78,10 +78,12 @@ void hdt_session_want_streams(struct hdt_session *session, int64_t now_us)
     if (n_open != session->n_open) {
         session->n_open = n_open;
         session->n_open_us = now_us;
-        if (hdt_txq_alloc(session->peer, n_used, &err) != HDT_OK) {
-            hdt_log_warn_limited(60, "%u streams to site %s share the buffers of fewer: %s", n_used,
-                                 session->peer->site, err.msg);
-        }
+    }
+    /* Those that only the peer sends on need none, so that this may change while n_open does not.
+     */
+    if (hdt_txq_alloc(session->peer, n_used, &err) != HDT_OK) {
+        hdt_log_warn_limited(60, "%u streams to site %s share the buffers of fewer: %s", n_used,
+                             session->peer->site, err.msg);
     }
     tune_tell(session, n_used);
     hdt_session_dial_streams(session, now_us);
@@ -144,7 +146,7 @@ void hdt_session_tune_begin(struct hdt_session *session, const struct hdt_conn *
     while (!conf.is_told && *(at += strspn(at, " \n")) != '\0') {
         const size_t n = strcspn(at, " \n");
 
-        if (strncmp(at, TUNE_CONGESTION_NEVER, n) != 0) {
+        if (n != strlen(TUNE_CONGESTION_NEVER) || strncmp(at, TUNE_CONGESTION_NEVER, n) != 0) {
             tune_add_name(&conf, at, n);
         }
         at += n;
@@ -153,12 +155,12 @@ void hdt_session_tune_begin(struct hdt_session *session, const struct hdt_conn *
     peer->has_tuner = true;
 }
 
-void hdt_session_set_congestion(struct hdt_conn *conn)
+void hdt_session_set_congestion(struct hdt_conn *conn, unsigned congestion)
 {
     struct hdt_peer *peer = conn->peer;
-    const char *name = peer->tuner.conf.congestion[conn->congestion];
+    const char *name = peer->tuner.conf.congestion[congestion];
 
-    conn->congestion_set = conn->congestion;
+    conn->congestion_set = congestion;
     if (conn->dp->conf.stepped != NULL ||
         setsockopt(hdt_stream_fd(conn->stream), IPPROTO_TCP, TCP_CONGESTION, name,
                    (socklen_t)strlen(name)) == 0) {
@@ -167,7 +169,7 @@ void hdt_session_set_congestion(struct hdt_conn *conn)
     hdt_log_warn_limited(60, "cannot use TCP congestion control '%s' for site %s: %s", name,
                          peer->site, strerror(errno));
     hdt_dp_lock(conn->dp);
-    if (conn->congestion == peer->tuner.congestion) {
+    if (congestion == peer->tuner.congestion) {
         hdt_tuner_refused(&peer->tuner);
     }
     hdt_dp_unlock(conn->dp);
