@@ -6,8 +6,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#define SAMPLER_EVERY_US                                                                           \
- 20000 /* some twenty in the shortest middle half; little work for a gateway */
+/* Some twenty in the shortest middle half; little work for a gateway. */
+#define SAMPLER_EVERY_US 20000
 
 static double flows_arrived(const json_t *status, const char *channel)
 {

@@ -11,9 +11,8 @@
  */
 #define TRAIN_CHUNKS  16 /* for each stream in the whole train: half of them are measured */
 #define TRAIN_QUARTER 4
-#define TRAIN_SAMPLES                                                                              \
- 4 /* in the middle half at least: it then begins and ends within an eighth                        \
-    */
+/* In the middle half at least: it then begins and ends within an eighth. */
+#define TRAIN_SAMPLES 4
 
 struct hdt_train_marks hdt_train_marks(int64_t n)
 {
