@@ -2,11 +2,12 @@
 /*
  * The rings, the thread that has them written, the signals.
  *
- * A writer takes its cells with one atomic addition and marks each as whole when its words are
- * there, so that writers never wait for each other, nor for a dump. A writer that sleeps between
- * the two while the others go once round the ring may leave a cell of mixed words; its mark is then
- * of an older round and the reader skips it. One ring for each thread was refused: most threads
- * record little, and a thread that is gone would take its last minutes along.
+ * A writer takes numbers of cells with one atomic addition, claims each cell, and marks it as whole
+ * when its words are there, so that writers never wait for each other, nor for a dump. A writer may
+ * sleep in between while the others go once round the ring. They leave a cell alone that somebody
+ * is writing to, and so does who finds it taken by a later round: an event is lost, and none is a
+ * mix of two. One ring for each thread was refused: most threads record little, and a thread that
+ * is gone would take its last minutes along.
  *
  * Signals: the recorder's thread waits for SIGUSR1, from outside or from hdt_recorder_dump, so that
  * there is one way to wake it and no handler interrupts anybody.
@@ -96,15 +97,24 @@ static _Atomic uint64_t *ring_cell(const struct rec_ring *ring, uint64_t number)
     return ring->words + (number & (ring->n_cells - 1)) * REC_CELL_WORDS;
 }
 
-/* From now on a reader takes the cell for this round's, if `mark` is not 0. */
-static void cell_mark(_Atomic uint64_t *cell, uint64_t mark)
+/* From now on no reader takes it, and no other writer. false: it is not to be written to. */
+static bool cell_claim(_Atomic uint64_t *cell, uint64_t number)
 {
-    if (mark == 0) {
-        cell_set(cell, 0, 0);
-        atomic_thread_fence(memory_order_release);
-    } else {
-        atomic_store_explicit(&cell[0], mark, memory_order_release);
+    uint64_t mark = atomic_load_explicit(&cell[0], memory_order_relaxed);
+
+    if (mark > number || /* of a later round, or REC_WRITING */
+        !atomic_compare_exchange_strong_explicit(&cell[0], &mark, REC_WRITING, memory_order_acquire,
+                                                 memory_order_relaxed)) {
+        return false;
     }
+    atomic_thread_fence(memory_order_release); /* before its words */
+    return true;
+}
+
+/* From now on a reader takes the cell for this round's. */
+static void cell_release(_Atomic uint64_t *cell, uint64_t number)
+{
+    atomic_store_explicit(&cell[0], number + 1, memory_order_release);
 }
 
 /* The rest of the text, REC_MORE_TEXT bytes a cell. */
@@ -116,12 +126,14 @@ static void cells_add_text(const struct rec_ring *ring, uint64_t first, const ch
         size_t n = len < REC_MORE_TEXT ? len : REC_MORE_TEXT;
         uint64_t words[REC_CELL_WORDS - 1] = {0};
 
+        if (!cell_claim(cell, number)) {
+            return;
+        }
         memcpy(words, text, n);
-        cell_mark(cell, 0);
         for (int i = 0; i < REC_CELL_WORDS - 1; i++) {
             cell_set(cell, i + 1, words[i]);
         }
-        cell_mark(cell, number + 1);
+        cell_release(cell, number);
         text += n;
         len -= n;
     }
@@ -143,8 +155,10 @@ void hdt_recorder_add(const struct hdt_rec *rec)
     n_cells = 1 + (len - head + REC_MORE_TEXT - 1) / REC_MORE_TEXT;
     number = atomic_fetch_add_explicit(&ring->next, n_cells, memory_order_relaxed);
     cell = ring_cell(ring, number);
+    if (!cell_claim(cell, number)) {
+        return;
+    }
     memcpy(&start, text, head);
-    cell_mark(cell, 0);
     cell_set(cell, 1, (uint64_t)hdt_clock_now_ns());
     cell_set(cell, 2,
              (uint64_t)rec->kind | n_cells << 8 | (uint64_t)len << 16 |
@@ -154,7 +168,7 @@ void hdt_recorder_add(const struct hdt_rec *rec)
     }
     cell_set(cell, 7, start);
     cells_add_text(ring, number + 1, text + head, len - head);
-    cell_mark(cell, number + 1);
+    cell_release(cell, number);
 }
 
 /* ---- reading ---- */
@@ -383,8 +397,6 @@ enum hdt_status hdt_recorder_open(const char *dir, const char *name, struct hdt_
     state.rings[0].n_cells = SELDOM_CELLS;
     state.rings[1].words = state.rings[0].words + (uint64_t)SELDOM_CELLS * REC_CELL_WORDS;
     state.rings[1].n_cells = OFTEN_CELLS;
-    atomic_store(&state.rings[0].next, 0);
-    atomic_store(&state.rings[1].next, 0);
     atomic_store(&state.stopping, false);
     hdt_rec_prune(dir, name, HDT_REC_DUMPS); /* a crash leaves one more */
     atomic_store_explicit(&state.on, true, memory_order_release);

@@ -10,15 +10,16 @@
 
 #define REC_CELL_WORDS 8
 #define REC_CELL_BYTES (REC_CELL_WORDS * sizeof(uint64_t))
-#define REC_HEAD_TEXT  8  /* bytes of text in an event's first cell */
-#define REC_MORE_TEXT  56 /* in each that follows */
+#define REC_WRITING    UINT64_MAX /* word 0: somebody is */
+#define REC_HEAD_TEXT  8          /* bytes of text in an event's first cell */
+#define REC_MORE_TEXT  56         /* in each that follows */
 #define REC_CELLS_MAX  (1 + (HDT_REC_TEXT_CAP - REC_HEAD_TEXT + REC_MORE_TEXT - 1) / REC_MORE_TEXT)
 
 /*
  * A ring of 64-byte cells. An event takes one cell, and one more for every 56 bytes of text that do
  * not fit:
  *
- *   word 0     1 + the cell's number since start: says that the cell is whole
+ *   word 0     1 + the cell's number since start: says that the cell is whole; REC_WRITING
  *   word 1     monotonic time, nanoseconds        }
  *   word 2     kind, cells, text bytes, thread    } first cell; in the others
  *   words 3-6  numbers                            } words 1-7 are text
