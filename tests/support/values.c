@@ -18,6 +18,13 @@ void hdt_values_rng_init(struct values_rng *rng, const char *test)
     fprintf(stderr, "%s: HDT_TEST_SEED=%" PRIu64 "\n", test, rng->state);
 }
 
+uint64_t hdt_values_fixed_seed(void)
+{
+    const char *seed = getenv("HDT_TEST_SEED");
+
+    return seed ? strtoull(seed, NULL, 0) : 20261128;
+}
+
 /* splitmix64: any seed is a good seed */
 uint64_t hdt_values_u64(struct values_rng *rng)
 {

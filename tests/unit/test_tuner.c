@@ -8,6 +8,7 @@
  */
 #include "gateway/shortage.h"
 #include "gateway/tuner.h"
+#include "tests/support/values.h"
 
 #include <criterion/criterion.h>
 #include <math.h>
@@ -34,21 +35,9 @@ struct path {
     bool is_off;
     double n_off;                       /* windows without work so far */
     double default_mbits, default_ramp; /* sum of what the first choice would have carried */
-    uint64_t rng, load_rng;
+    struct values_rng rng;
+    struct values_rng load_rng; /* of its own: the load is the same, whatever else is drawn */
 };
-
-static uint64_t path_seed(void)
-{
-    const char *text = getenv("HDT_TEST_SEED");
-
-    return text != NULL ? strtoull(text, NULL, 10) : 20261128;
-}
-
-static double path_random(struct path *path)
-{
-    path->rng = path->rng * 6364136223846793005u + 1442695040888963407u;
-    return (double)(path->rng >> 11) * 0x1p-53;
-}
 
 static void path_init(struct path *path, const struct hdt_tuner_conf *conf)
 {
@@ -59,8 +48,8 @@ static void path_init(struct path *path, const struct hdt_tuner_conf *conf)
                           .allowed = HDT_TUNER_STREAMS_MAX,
                           .ramp = 1,
                           .default_ramp = 1,
-                          .rng = path_seed(),
-                          .load_rng = path_seed()};
+                          .rng = {hdt_values_fixed_seed()},
+                          .load_rng = {hdt_values_fixed_seed()}};
     for (unsigned i = 0; i < conf->n_congestion; i++) {
         path->kinds[i] = strcmp(conf->congestion[i], "bbr") == 0 ? MODEL_BASED : LOSS_BASED;
     }
@@ -82,15 +71,6 @@ static double path_now(const struct path *path)
     return path_mbits(path, path->tuner.n_streams, path->kinds[path->tuner.congestion]);
 }
 
-static double path_draw_load(struct path *path)
-{
-    struct path load = {.rng = path->load_rng};
-    const double drawn = path_random(&load);
-
-    path->load_rng = load.rng;
-    return drawn;
-}
-
 /* The part of the next window in which there is work. After a pause TCP begins anew. */
 static double path_work(struct path *path)
 {
@@ -101,7 +81,8 @@ static double path_work(struct path *path)
 
         if (path->phase_left <= 0) {
             path->is_off = !path->is_off;
-            path->phase_left = (path->is_off ? path->off : path->on) * (0.5 + path_draw_load(path));
+            path->phase_left =
+                (path->is_off ? path->off : path->on) * (0.5 + hdt_values_uniform(&path->load_rng));
         }
         step = fmin(left, path->phase_left);
         path->n_off = path->is_off ? path->n_off + step : 0;
@@ -123,7 +104,7 @@ static void path_run(struct path *path, unsigned n_windows)
         const double now =
             kind == LOSS_BASED ? fmax(path_now(path), path->kept_window) : path_now(path);
         const double mbits =
-            now * path->ramp * work * (1 + path->noise * (2 * path_random(path) - 1));
+            now * path->ramp * work * (1 + path->noise * (2 * hdt_values_uniform(&path->rng) - 1));
         const struct hdt_tuner_window window = {
             .bytes_per_s = 125e3 * mbits,
             .rtt_us = (int64_t)(1e6 * path->rtt_s),
@@ -302,7 +283,7 @@ Test(tuner, without_load_nothing_is_tried)
 
     path_init(&path, &both);
     for (int i = 0; i < 10000; i++) {
-        window.bytes_per_s = 1e8 * path_random(&path);
+        window.bytes_per_s = 1e8 * hdt_values_uniform(&path.rng);
         cr_assert_not(hdt_tuner_window(&path.tuner, &window));
     }
     expect_reason(&path, "not measured under load yet");
@@ -323,15 +304,16 @@ static void burst_init(struct path *path, size_t burst, uint64_t seed,
     path_init(path, conf);
     path->on = bursts[burst].on;
     path->off = bursts[burst].off;
-    path->rng = seed;
-    path->load_rng = seed;
+    path->rng.state = seed;
+    path->load_rng.state = seed;
 }
 
 /* On a link that the first choice fills nothing else can be better, however bursts fall. */
 Test(tuner, load_in_bursts_leaves_the_first_choice_in_force)
 {
     for (size_t k = 0; k < N_BURSTS; k++) {
-        for (uint64_t seed = path_seed(); seed < path_seed() + N_SEEDS; seed++) {
+        for (uint64_t seed = hdt_values_fixed_seed(); seed < hdt_values_fixed_seed() + N_SEEDS;
+             seed++) {
             struct path path;
 
             burst_init(&path, k, seed, &both);
@@ -355,7 +337,8 @@ Test(tuner, load_in_bursts_leaves_the_first_choice_in_force)
 Test(tuner, load_in_bursts_costs_little_where_choices_differ)
 {
     for (size_t k = 0; k < N_BURSTS; k++) {
-        for (uint64_t seed = path_seed(); seed < path_seed() + N_SEEDS; seed++) {
+        for (uint64_t seed = hdt_values_fixed_seed(); seed < hdt_values_fixed_seed() + N_SEEDS;
+             seed++) {
             struct path path;
 
             burst_init(&path, k, seed, &bbr_first);
@@ -388,14 +371,15 @@ Test(tuner, load_that_does_not_last_is_said_to_be_too_little)
 /* Steps of a training run that send for twelve seconds and compute for four. */
 Test(tuner, long_bursts_are_enough)
 {
-    for (uint64_t seed = path_seed(); seed < path_seed() + N_SEEDS; seed++) {
+    for (uint64_t seed = hdt_values_fixed_seed(); seed < hdt_values_fixed_seed() + N_SEEDS;
+         seed++) {
         struct path path;
 
         path_init(&path, &both);
         path.loss = 0.001;
         path.on = 60;
         path.off = 20;
-        path.rng = path.load_rng = seed;
+        path.rng.state = path.load_rng.state = seed;
         path_run(&path, 1500);
         cr_expect_str_eq(hdt_tuner_congestion(&path.tuner), "bbr", "seed %llu",
                          (unsigned long long)seed);
