@@ -172,9 +172,14 @@ static enum hdt_greeting greeting_wrong(enum hdt_refused is, enum hdt_refused *c
     return HDT_GREETING_WRONG;
 }
 
+static size_t record_len_of(const uint8_t *bytes)
+{
+    return (size_t)(bytes[3] << 8 | bytes[4]);
+}
+
 static enum hdt_greeting greeting_tls(const uint8_t *bytes, size_t len, enum hdt_refused *cause)
 {
-    const size_t record_len = (size_t)(bytes[3] << 8 | bytes[4]);
+    const size_t record_len = record_len_of(bytes);
 
     if (record_len <= HELLO_HEAD || record_len > RECORD_LEN_MAX) {
         return greeting_wrong(HDT_REFUSED_BYTES, cause);
@@ -211,4 +216,9 @@ enum hdt_greeting hdt_greeting_check(const uint8_t *bytes, size_t len, bool is_t
         break;
     }
     return greeting_wrong(HDT_REFUSED_BYTES, cause);
+}
+
+size_t hdt_greeting_len(const uint8_t *bytes, size_t len)
+{
+    return len < RECORD_HEAD + 1 ? RECORD_HEAD + 1 : RECORD_HEAD + record_len_of(bytes);
 }

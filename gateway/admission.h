@@ -100,6 +100,8 @@ enum hdt_greeting {
 };
 enum hdt_greeting hdt_greeting_check(const uint8_t *bytes, size_t len, bool is_tls,
                                      enum hdt_refused *cause);
+/* Of a TLS greeting that is HDT_GREETING_MORE: the length from which more can be said of it. */
+size_t hdt_greeting_len(const uint8_t *bytes, size_t len);
 /* The refusal in words, with the remedy. */
 void hdt_refused_error(enum hdt_refused cause, bool is_tls, struct hdt_error *err);
 

@@ -102,6 +102,17 @@ static void door_make_room(struct hdt_doorman *doorman, struct hdt_door *door,
     }
 }
 
+/* Of a greeting in pieces, the piece that tells more wakes this thread, not every byte. */
+static void caller_await(struct hdt_caller *caller, size_t n_bytes)
+{
+    const int low_water = (int)n_bytes;
+
+    if (low_water != caller->low_water &&
+        setsockopt(caller->fd, SOL_SOCKET, SO_RCVLOWAT, &low_water, sizeof(low_water)) == 0) {
+        caller->low_water = low_water;
+    }
+}
+
 /* is_leaving: the other end sends no more. */
 static void caller_look(struct hdt_doorman *doorman, struct hdt_caller *caller, bool is_leaving)
 {
@@ -121,6 +132,8 @@ static void caller_look(struct hdt_doorman *doorman, struct hdt_caller *caller, 
     case HDT_GREETING_MORE:
         if (is_leaving) {
             caller_refuse(doorman, caller, HDT_REFUSED_GONE);
+        } else if (is_tls) {
+            caller_await(caller, hdt_greeting_len(doorman->bytes, (size_t)n));
         }
         return;
     case HDT_GREETING_GOOD:
@@ -128,6 +141,7 @@ static void caller_look(struct hdt_doorman *doorman, struct hdt_caller *caller, 
             caller_refuse(doorman, caller, HDT_REFUSED_GONE);
         } else {
             caller->is_ready = true;
+            caller_await(caller, 1);
         }
         return;
     case HDT_GREETING_WRONG:
@@ -149,6 +163,7 @@ static void door_add_caller(struct hdt_doorman *doorman, struct hdt_door *door, 
     caller->door = door;
     caller->source = hdt_source_get(&doorman->sources, &key, now_us);
     caller->came_us = now_us;
+    caller->low_water = 1;
     if (caller->source->n_callers >= HDT_ADMIT_CALLERS_PER_SOURCE) {
         door_make_room(doorman, door, caller->source);
     } else if (door->n_callers >= HDT_ADMIT_CALLERS_MAX) {

@@ -39,6 +39,7 @@ struct hdt_caller {
     struct hdt_door *door;
     struct hdt_source *source;
     int64_t came_us;
+    int low_water; /* bytes that must be there before it is looked at again */
     bool is_ready; /* its greeting is there */
     char address[64];
     struct hdt_caller *next, *prev; /* at its door, oldest first */

@@ -39,7 +39,10 @@ Test(admission, a_whole_client_hello_is_good_and_no_part_of_it)
 
     for (size_t n = 0; n < len; n++) {
         cr_assert_eq(hdt_greeting_check(bytes, n, true, &cause), HDT_GREETING_MORE, "%zu", n);
+        cr_expect_gt(hdt_greeting_len(bytes, n), n);
+        cr_expect_leq(hdt_greeting_len(bytes, n), len);
     }
+    cr_expect_eq(hdt_greeting_len(bytes, 6), len);
     cr_expect_eq(hdt_greeting_check(bytes, len, true, &cause), HDT_GREETING_GOOD);
     cr_expect_eq(hdt_greeting_check(bytes, sizeof(bytes), true, &cause), HDT_GREETING_GOOD);
     cr_expect_eq(hdt_greeting_check(bytes, len, false, &cause), HDT_GREETING_WRONG);

@@ -115,6 +115,51 @@ Test(strangers, who_speaks_byte_by_byte_has_one_deadline, .timeout = 60)
     hdt_rig_close(&rig);
 }
 
+/* What a TLS client wrote, in pieces, until the other end has enough of it. */
+static void send_pieces(struct stranger *stranger, BIO *from, size_t piece)
+{
+    uint8_t bytes[4096];
+    const int n = BIO_read(from, bytes, sizeof(bytes));
+
+    for (size_t at = 0; n > 0 && at < (size_t)n; at += piece) {
+        const size_t len = (size_t)n - at < piece ? (size_t)n - at : piece;
+
+        if (send(stranger->fd, bytes + at, len, MSG_NOSIGNAL) < 0) {
+            break;
+        }
+        hdt_rig_sleep_ms(1); /* a packet each */
+    }
+}
+
+/* It is greeted, and what it says later, however little at a time, is read: the handshake comes to
+ * its end, which is that it showed no certificate. */
+Test(strangers, a_hello_in_pieces_is_greeted, .timeout = 60)
+{
+    struct stranger stranger;
+    struct rig rig;
+    BIO *said;
+
+    hdt_rig_open(&rig, 1);
+    hdt_rig_start(&rig);
+    for (size_t piece = 1; piece <= 64; piece *= 8) {
+        cr_assert(hdt_stranger_open(&stranger, rig.sites[0].wan_port, NULL));
+        stranger.ctx = SSL_CTX_new(TLS_client_method());
+        stranger.ssl = SSL_new(stranger.ctx);
+        said = BIO_new(BIO_s_mem());
+        SSL_set_bio(stranger.ssl, BIO_new(BIO_s_mem()), said);
+        cr_expect_neq(SSL_connect(stranger.ssl), 1);
+        send_pieces(&stranger, said, piece);
+        SSL_set0_rbio(stranger.ssl, BIO_new_socket(stranger.fd, BIO_NOCLOSE));
+        cr_expect_eq(SSL_connect(stranger.ssl), 1);
+        send_pieces(&stranger, said, piece);
+        cr_expect(hdt_stranger_is_dropped(&stranger));
+        hdt_stranger_close(&stranger);
+    }
+    wait_refused(&rig, HDT_LISTENER_WAN, HDT_REFUSED_CERTIFICATE, 3);
+    cr_expect_eq(refused(&rig, HDT_LISTENER_WAN, HDT_REFUSED_SLOW), 0);
+    hdt_rig_close(&rig);
+}
+
 static void add_flows(struct rig *rig, uint64_t n_frames)
 {
     for (unsigned i = 0; i < 4; i++) {
