@@ -2,10 +2,11 @@
 #include "config.h"
 
 /*
- * Times are the median of some runs after one round that is not counted: the mean would believe the
- * moments in which another process had the core, the minimum those in which the clock was boosted.
- * How many runs there are is decided by the fastest of them, not by the clock: a machine that stood
- * still for a second is measured again, not believed.
+ * Times are the mean of some runs after one round that is not counted, without those that took more
+ * than twice the median: another process had the core then. A virtual processor whose hardware
+ * others share has two speeds, up to 1.6 apart, and keeps each for seconds: the median and the
+ * minimum would tell of one of them, a step has both. How many runs there are is decided by the
+ * fastest of them, not by the clock: a machine that stood still for a second is measured again.
  *
  * A run of a job goes through all blocks of its stage and some micro-batches before it comes back
  * to the same memory. A block that is run alone, again and again, finds its weights and activations
@@ -23,11 +24,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define ROUNDS_MAX     8
-#define BLOCKS_MAX     3
+#define ROUNDS_MAX     16
+#define BLOCKS_MAX     8
 #define SLOTS_MAX      4
+#define OUTLIER        2.0 /* times the median */
 #define CAST_BUDGET_MS 40
-#define BUDGET_NS      800000000ll  /* a kind of unit, once two rounds are done */
+#define BUDGET_NS      2000000000ll /* a kind of unit, once two rounds are done */
 #define PATIENCE       4            /* budgets, where rounds take longer than the fastest did */
 #define WORKING_SET    (128u << 20) /* no cache holds so much */
 
@@ -38,11 +40,18 @@ static int time_compare(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Of an even number the lower of the two: what disturbs makes runs longer. */
-static double median(double *times, int n)
+/* The mean of the times that are no outliers; sorts them. */
+static double typical(double *times, int n)
 {
+    double sum = 0, most;
+    int i;
+
     qsort(times, (size_t)n, sizeof(*times), time_compare);
-    return times[(n - 1) / 2];
+    most = OUTLIER * times[(n - 1) / 2];
+    for (i = 0; i < n && times[i] <= most; i++) {
+        sum += times[i];
+    }
+    return sum / i;
 }
 
 struct probe {
@@ -156,9 +165,9 @@ static enum hdt_status probe_time(struct probe *p, struct hdt_error *err)
         fastest_ns = round_ns < fastest_ns ? round_ns : fastest_ns;
         n++;
     }
-    p->fwd_s = median(fwd, n * p->n_slots);
-    p->bwd_s = median(bwd, n * p->n_slots);
-    p->step_s = median(step, n);
+    p->fwd_s = typical(fwd, n * p->n_slots);
+    p->bwd_s = typical(bwd, n * p->n_slots);
+    p->step_s = typical(step, n);
     return HDT_OK;
 }
 
@@ -207,7 +216,7 @@ static enum hdt_status blocks_choose(struct probe *p, int *n_blocks, int *n_slot
         conf.n_slots = *n_slots;
         HDT_TRY(hdt_stage_measure(&conf, &bytes, err));
         if (bytes.total <= WORKING_SET &&
-            (p->fwd_s + p->bwd_s) * *n_blocks * *n_slots * 1e9 <= (double)BUDGET_NS / 4) {
+            (p->fwd_s + p->bwd_s) * *n_blocks * *n_slots * 1e9 <= (double)BUDGET_NS / 10) {
             break;
         }
         if (*n_slots > 1) {
