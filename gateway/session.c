@@ -45,17 +45,27 @@ static void socket_user_timeout(int fd, int64_t timeout_us)
     }
 }
 
+/* "auto" begins with BBR where the kernel lets us: on links that lose packets CUBIC carries a
+ * fraction, on others as much. The tuner tries the others. */
+static void socket_congestion(const struct hdt_dataplane *dp, int fd)
+{
+    const bool is_auto = strcmp(dp->conf.congestion, "auto") == 0;
+    const char *name = is_auto ? "bbr" : dp->conf.congestion;
+
+    if (name[0] != '\0' &&
+        setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, name, (socklen_t)strlen(name)) != 0 &&
+        !is_auto) {
+        hdt_log_warn_limited(60, "cannot use TCP congestion control '%s': %s", name,
+                             strerror(errno));
+    }
+}
+
 void hdt_session_socket_options(struct hdt_dataplane *dp, int fd, bool is_bulk)
 {
     const int lowat = HDT_DP_NOTSENT_LOWAT;
 
     socket_user_timeout(fd, dp->conf.deadlines.session_dead_us);
-    if (dp->conf.congestion[0] != '\0' && strcmp(dp->conf.congestion, "auto") != 0 &&
-        setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, dp->conf.congestion,
-                   (socklen_t)strlen(dp->conf.congestion)) != 0) {
-        hdt_log_warn_limited(60, "cannot use TCP congestion control '%s': %s", dp->conf.congestion,
-                             strerror(errno));
-    }
+    socket_congestion(dp, fd);
     if (is_bulk && setsockopt(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &lowat, sizeof(lowat)) != 0) {
         hdt_log_warn_limited(60, "cannot set TCP_NOTSENT_LOWAT: %s", strerror(errno));
     }

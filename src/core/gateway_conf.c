@@ -47,11 +47,11 @@ static const struct hdt_conf_row wan_rows[] = {
         "Hold less urgent tensors to a little less than the link carries while more urgent "
         "ones travel beside, so that these find no queue on the way. Load in bursts is held "
         "back only when one lasts long enough to know by it what the link carries."),
-    HDT_CONF_STRING(struct hdt_gateway_wan_conf, congestion, "",
+    HDT_CONF_STRING(struct hdt_gateway_wan_conf, congestion, "auto",
                     "TCP congestion control of the WAN streams, as bbr or cubic. With auto it is "
-                    "the kernel's default at first; under load the others that the kernel offers "
-                    "are tried, and what carries most is kept, as with wan.streams. Empty: the "
-                    "kernel's default."),
+                    "BBR at first where the kernel has it, else the kernel's default; under load "
+                    "the others that the kernel offers are tried, and what carries most is kept, "
+                    "as with wan.streams. Empty: the kernel's default."),
     HDT_CONF_END,
 };
 
