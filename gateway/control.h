@@ -86,7 +86,7 @@ struct hdt_gwrefusal {
     bool has_site;
     uint64_t n;        /* attempts; 0: the entry is free */
     uint64_t n_unsaid; /* since the last line in the log */
-    int64_t last_us, logged_us;
+    int64_t first_us, last_us, logged_us;
     struct hdt_error why; /* of the last one */
 };
 

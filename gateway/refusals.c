@@ -8,7 +8,8 @@
  * of a site, or of a host whose site is not known, and the log repeats a cause once a minute; for
  * strangers the data plane has seen to that already.
  * Causes are compared without their digits: ports, serials and the clock change from one to the
- * next.
+ * next. Of a site that cannot be reached nothing is said at first: sites that start together, or
+ * whose gateway is started anew, miss each other for a moment.
  */
 #include "config.h"
 
@@ -20,6 +21,7 @@
 #include <string.h>
 
 #define LOG_AGAIN_US (60 * HDT_US_PER_S)
+#define GRACE_US     (3 * HDT_US_PER_S)
 #define SHOWN_US     (120 * HDT_US_PER_S) /* dials come at least every 5 s: older ones are over */
 
 static bool is_same_cause(const char *a, const char *b)
@@ -69,6 +71,19 @@ static struct hdt_gwrefusal *refusal_get(struct hdt_gateway *gw, const char *who
     return oldest;
 }
 
+static bool refusal_is_news(const struct hdt_gwrefusal *r, const struct hdt_error *why,
+                            int64_t now_us)
+{
+    if (!r->has_site) {
+        return true;
+    }
+    if ((why->status == HDT_EPEER || why->status == HDT_ELINK) && now_us < r->first_us + GRACE_US) {
+        return false;
+    }
+    return r->logged_us == 0 || now_us >= r->logged_us + LOG_AGAIN_US ||
+           !is_same_cause(r->why.msg, why->msg);
+}
+
 void hdt_refusals_note(struct hdt_gateway *gw, const char *site, const char *address,
                        const struct hdt_error *why, uint64_t n)
 {
@@ -80,15 +95,15 @@ void hdt_refusals_note(struct hdt_gateway *gw, const char *site, const char *add
     refusal_who(who, site, address);
     r = refusal_get(gw, who);
     r->n_unsaid += n;
-    if (!site[0] || r->n == 0 || now_us >= r->logged_us + LOG_AGAIN_US ||
-        !is_same_cause(r->why.msg, why->msg)) {
+    r->has_site = site[0] != '\0';
+    r->first_us = r->n == 0 ? now_us : r->first_us;
+    if (refusal_is_news(r, why, now_us)) {
         r->logged_us = now_us;
         hdt_log_warn("no session with %s at %s: %s%s%s%s%s", site[0] ? site : "a stranger", address,
                      why->msg, why->hint[0] ? " (hint: " : "", why->hint, why->hint[0] ? ")" : "",
                      hdt_log_left_out(r->n_unsaid - 1, more));
         r->n_unsaid = 0;
     }
-    r->has_site = site[0] != '\0';
     r->last_us = now_us;
     r->why = *why;
     r->n += n;

@@ -21,6 +21,18 @@ static enum hdt_status wan_breach(const struct hdt_conn *conn, const struct hdt_
                          hdt_frame_kind_name((enum hdt_frame_kind)frame->kind), conn->index);
 }
 
+/* We refused it, and our last words are on their way: what the other end, which does not know yet,
+ * says meanwhile is no breach. */
+static bool wan_is_leaving(struct hdt_conn *conn)
+{
+    bool is_leaving;
+
+    hdt_dp_lock(conn->dp);
+    is_leaving = conn->close_after != NULL;
+    hdt_dp_unlock(conn->dp);
+    return is_leaving;
+}
+
 static void wan_up(struct hdt_stream *stream, void *user)
 {
     struct hdt_conn *conn = user;
@@ -90,7 +102,9 @@ static enum hdt_status wan_place(struct hdt_stream *stream, void *user,
     }
     if (conn->state != HDT_CONN_UP || conn->index == 0 ||
         (frame->kind != HDT_FRAME_CHUNK && frame->kind != HDT_FRAME_PROBE)) {
-        return wan_breach(conn, frame, err);
+        return conn->state != HDT_CONN_UP && wan_is_leaving(conn)
+                   ? hdt_error_set(err, HDT_ECANCELED, "cannot read on: the stream is closing")
+                   : wan_breach(conn, frame, err);
     }
     hdt_dp_lock(conn->dp);
     status = wan_place_bulk(conn, frame, buf, err);
@@ -200,7 +214,7 @@ static enum hdt_status wan_record(struct hdt_stream *stream, void *user,
                                     : wan_breach(conn, frame, err);
     }
     if (conn->state != HDT_CONN_UP) {
-        return wan_breach(conn, frame, err);
+        return wan_is_leaving(conn) ? HDT_OK : wan_breach(conn, frame, err);
     }
     if (frame->kind == HDT_FRAME_CHUNK || frame->kind == HDT_FRAME_PROBE) {
         return wan_record_bulk(conn, frame, err);

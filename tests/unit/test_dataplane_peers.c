@@ -434,6 +434,39 @@ Test(peers, two_gateways_of_one_name_are_called_that, .timeout = 60)
                        "two gateways run as site 'site-c'");
 }
 
+/* A stream whose session ended while it was dialled is refused; that the other end, which does not
+ * know yet, says PING is no fault of it. */
+Test(peers, a_ping_behind_a_hello_that_is_refused_is_no_breach, .timeout = 60)
+{
+    struct hdt_frame ping;
+    struct rig rig;
+    char *dir;
+
+    signal(SIGPIPE, SIG_IGN);
+    hdt_rig_open(&rig, 1);
+    hdt_rig_start(&rig);
+    dir = hdt_rig_issue(&rig, "site", "site-c");
+    for (int i = 0; i < 20; i++) {
+        struct stranger s;
+        json_t *msg;
+
+        cr_assert(hdt_stranger_open(&s, rig.sites[0].wan_port, dir));
+        cr_assert(hdt_stranger_send_msg(&s, "hello", hdt_stranger_hello("site-c", 1, 1)));
+        for (int n = 0; n < 20; n++) {
+            ping = (struct hdt_frame){.kind = HDT_FRAME_PING, .seq = (uint64_t)n};
+            (void)hdt_stranger_send(&s, &ping, NULL);
+        }
+        msg = hdt_stranger_recv_msg(&s);
+        cr_assert_not_null(msg);
+        cr_expect_str_eq(hdt_msg_type(msg), "refuse");
+        json_decref(msg);
+        hdt_stranger_close(&s);
+    }
+    cr_expect_eq(rig.sites[0].n_refused, 0u, "%u", rig.sites[0].n_refused);
+    free(dir);
+    hdt_rig_close(&rig);
+}
+
 /* Chunks of 8 MiB on 64 streams would be 1.5 GB: the others need some of the memory, too. */
 Test(peers, one_peer_gets_half_of_the_memory_at_most, .timeout = 60)
 {
