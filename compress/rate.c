@@ -113,7 +113,7 @@ enum hdt_status hdt_codec_rate_measure(const struct hdt_codec_ops *codec, enum h
     struct rate_bench b = {.codec = codec, .dtype = dtype};
     enum hdt_status status;
 
-    HDT_TRY(hdt_codec_bound(codec, dtype, PIECE, &b.bound, err));
+    HDT_TRY(hdt_codec_bound(codec, NULL, dtype, PIECE, &b.bound, err));
     b.plain = hdt_malloc(PIECE);
     b.coded = hdt_malloc(b.bound);
     b.back = hdt_malloc(PIECE);

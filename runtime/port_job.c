@@ -53,13 +53,14 @@ static void record_init(struct port_record *rec, enum port_record_kind kind, voi
  */
 static void flow_init_codec(struct port_flow *flow)
 {
-    const struct hdt_codec_ops *worker, *gateway;
+    struct hdt_codec_spec spec;
     enum hdt_status status =
-        hdt_codec_parse(hdt_edge_codec_names[flow->plan->codec], &worker, &gateway, NULL);
+        hdt_codec_spec_parse(hdt_edge_codec_names[flow->plan->codec], &spec, NULL);
 
     HDT_ASSERT(status == HDT_OK); /* the plan was checked */
-    flow->gateway_codec = (uint8_t)gateway->id;
-    flow->plain_dtype = (uint8_t)hdt_codec_coded_dtype(worker, flow->plan->dtype);
+    flow->gateway_codec = spec.gateway;
+    flow->plain_dtype =
+        (uint8_t)hdt_codec_coded_dtype(hdt_codec_spec_worker(&spec), flow->plan->dtype);
 }
 
 static void flow_init(struct hdt_port_job *job, struct port_flow *flow, uint32_t idx,

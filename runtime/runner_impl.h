@@ -25,6 +25,7 @@ extern "C" {
 
 /* Worker codec of a flow and what it has seen. */
 struct runner_flow {
+    struct hdt_codec_spec spec;
     const struct hdt_codec_ops *codec;
     struct hdt_codec_guard total;
 };
