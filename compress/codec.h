@@ -25,7 +25,7 @@
  */
 #include "compress/spec.h"
 #include "src/base/error.h"
-#include "src/core/tensor.h"
+#include "src/base/tensor.h"
 
 #include <stdbool.h>
 #include <stddef.h>
