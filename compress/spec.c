@@ -332,7 +332,7 @@ enum hdt_status hdt_codec_spec_parse(const char *text, struct hdt_codec_spec *sp
 
 /* ---- writing ---- */
 
-void hdt_codec_spec_format(const struct hdt_codec_spec *s, char text[HDT_CODEC_SPEC_TEXT])
+const char *hdt_codec_spec_format(const struct hdt_codec_spec *s, char text[HDT_CODEC_SPEC_TEXT])
 {
     const struct hdt_codec_word *word = hdt_codec_word(s->worker);
     const char *sep = ":";
@@ -340,11 +340,11 @@ void hdt_codec_spec_format(const struct hdt_codec_spec *s, char text[HDT_CODEC_S
 
     if (hdt_codec_spec_check(s, NULL) != HDT_OK) {
         snprintf(text, HDT_CODEC_SPEC_TEXT, "?");
-        return;
+        return text;
     }
     if (s->worker == HDT_CODEC_NONE && s->gateway == HDT_CODEC_LOSSLESS) {
         snprintf(text, HDT_CODEC_SPEC_TEXT, "lossless");
-        return;
+        return text;
     }
     /* All options together are shorter than the room: 7 + 8 + 6 + 11 + 8 + 5 + 7 + 7 + 11 + 9. */
     at = (size_t)snprintf(text, HDT_CODEC_SPEC_TEXT, "%s%s",
@@ -371,4 +371,5 @@ void hdt_codec_spec_format(const struct hdt_codec_spec *s, char text[HDT_CODEC_S
     }
     snprintf(text + at, HDT_CODEC_SPEC_TEXT - at, "%s",
              s->gateway == HDT_CODEC_LOSSLESS ? "+lossless" : "");
+    return text;
 }

@@ -248,11 +248,8 @@ static enum hdt_status build_flows(struct hdt_runner *r, struct hdt_error *err)
 
     r->flows = hdt_calloc(r->plan.n_flows + 1, sizeof(*r->flows));
     for (i = 0; i < r->plan.n_flows; i++) {
-        struct runner_flow *flow = &r->flows[i];
-
-        HDT_TRY(
-            hdt_codec_spec_parse(hdt_edge_codec_names[r->plan.flows[i].codec], &flow->spec, err));
-        flow->codec = hdt_codec_spec_worker(&flow->spec);
+        r->flows[i].spec = r->plan.flows[i].codec;
+        r->flows[i].codec = hdt_codec_spec_worker(&r->flows[i].spec);
     }
     HDT_TRY(hdt_codec_ctx_new(0, &r->codec_ctx, err));
     HDT_TRY(hdt_port_job_open(r->conf.port, &conf, &port, err));

@@ -11,6 +11,28 @@
 static const struct hdt_model_config model = {
     .V = 256, .C = 64, .F = 128, .L = 4, .NH = 4, .NKV = 4, .HS = 16, .T = 256};
 
+static struct hdt_codec_spec spec_of(const char *text)
+{
+    struct hdt_codec_spec spec;
+
+    cr_assert_eq(hdt_codec_spec_parse(text, &spec, NULL), HDT_OK, "%s", text);
+    return spec;
+}
+
+static uint32_t frame_bytes(const char *codec, uint64_t n_values)
+{
+    const struct hdt_codec_spec spec = spec_of(codec);
+
+    return hdt_plan_frame_bytes(&spec, n_values);
+}
+
+static void expect_codec(const struct hdt_plan_flow *flow, const char *want)
+{
+    char text[HDT_CODEC_SPEC_TEXT];
+
+    cr_expect_str_eq(hdt_codec_spec_format(&flow->codec, text), want);
+}
+
 static void plan_make(struct hdt_plan *plan, int n_stages)
 {
     memset(plan, 0, sizeof(*plan));
@@ -59,7 +81,7 @@ Test(plan, flows_follow_from_stages)
     cr_expect_eq(plan.n_flows, 14);
     f = flow_of(&plan, HDT_FLOW_ACTIVATION, 0, 1);
     cr_assert(f);
-    cr_expect_eq(f->codec, HDT_EDGE_LOSSLESS);
+    expect_codec(f, "lossless");
     cr_expect_eq(f->frame_cap, 2 * 16 * 64 * 4);
     cr_expect_eq(f->depth, 4);
     cr_expect_eq(f->src_stage, 0);
@@ -93,7 +115,7 @@ Test(plan, codecs_come_from_planner_then_job)
 {
     struct hdt_job job = {
         .batch = {2, 8, 16},
-        .codec = {.activations = HDT_EDGE_INT8, .activation_grads = HDT_EDGE_BF16}};
+        .codec = {.activations = (char *)"int8", .activation_grads = (char *)"bf16"}};
     struct hdt_plan plan;
 
     plan_make(&plan, 3);
@@ -103,23 +125,23 @@ Test(plan, codecs_come_from_planner_then_job)
     plan.flows[0] = (struct hdt_plan_flow){.kind = HDT_FLOW_ACTIVATION,
                                            .src_stage = 1,
                                            .dst_stage = 2,
-                                           .codec = HDT_EDGE_BF16_LOSSLESS};
+                                           .codec = spec_of("bf16+lossless")};
     snprintf(plan.ranks[1].worker, HDT_NAME_CAP, "w1");
     cr_assert_eq(hdt_plan_complete(&plan, &job, &model, NULL), HDT_OK);
-    cr_expect_eq(flow_of(&plan, HDT_FLOW_ACTIVATION, 1, 2)->codec, HDT_EDGE_BF16_LOSSLESS);
+    expect_codec(flow_of(&plan, HDT_FLOW_ACTIVATION, 1, 2), "bf16+lossless");
     cr_expect_eq(flow_of(&plan, HDT_FLOW_ACTIVATION, 1, 2)->frame_cap, 2 * 16 * 64 * 2);
-    cr_expect_eq(flow_of(&plan, HDT_FLOW_ACTIVATION_GRAD, 2, 1)->codec, HDT_EDGE_BF16);
+    expect_codec(flow_of(&plan, HDT_FLOW_ACTIVATION_GRAD, 2, 1), "bf16");
     /* Within a site nothing is coded. */
-    cr_expect_eq(flow_of(&plan, HDT_FLOW_ACTIVATION, 0, 1)->codec, HDT_EDGE_NONE);
+    expect_codec(flow_of(&plan, HDT_FLOW_ACTIVATION, 0, 1), "none");
     hdt_plan_release(&plan);
 }
 
 Test(plan, int8_frames_hold_codes_and_scales)
 {
-    cr_expect_eq(hdt_plan_frame_bytes(HDT_EDGE_INT8, 1024), 1024 + 16);
-    cr_expect_eq(hdt_plan_frame_bytes(HDT_EDGE_INT8_LOSSLESS, 1025), 1025 + 32);
-    cr_expect_eq(hdt_plan_frame_bytes(HDT_EDGE_BF16, 10), 20);
-    cr_expect_eq(hdt_plan_frame_bytes(HDT_EDGE_LOSSLESS, 10), 40);
+    cr_expect_eq(frame_bytes("int8", 1024), 1024 + 16);
+    cr_expect_eq(frame_bytes("int8+lossless", 1025), 1025 + 32);
+    cr_expect_eq(frame_bytes("bf16", 10), 20);
+    cr_expect_eq(frame_bytes("lossless", 10), 40);
 }
 
 Test(plan, warmups_do_not_grow_along_the_pipeline)
@@ -210,6 +232,10 @@ Test(plan, foreign_plans_are_checked)
     refused("ranks", 1, "site", json_string("site-a"));
     refused("ranks", 1, "site", json_string("../x"));
     refused("flows", 0, "kind", json_string("gossip"));
+    refused("flows", 0, "codec", json_string("int9"));
+    refused("flows", 0, "codec", json_string("auto"));
+    refused("flows", 0, "codec", json_null());
+    refused("flows", 0, "codec", json_string("bf16")); /* other frames than those that it says */
     refused("flows", 0, "codec", json_string("auto"));
     refused("flows", 0, "frame_cap", json_integer(1 << 20));
     refused("flows", 0, "frame_cap", json_integer(1ll << 31));
