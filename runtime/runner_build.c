@@ -40,6 +40,7 @@ static enum hdt_status parse_job(struct hdt_runner *r, const json_t *conf, const
     HDT_TRY(hdt_model_from_json(model, where, &r->model, err));
     HDT_TRY(hdt_job_check(&r->job, &r->model, NULL, err));
     HDT_TRY(hdt_plan_from_json(plan, &r->model, &r->plan, err));
+    HDT_TRY(hdt_plan_check_codecs(&r->plan, &r->job, err));
     if (r->rank < 0 || (size_t)r->rank >= r->plan.n_ranks) {
         return hdt_error_set(err, HDT_EPROTO, "cannot take rank %d of job %lld: its plan has %zu",
                              r->rank, r->number, r->plan.n_ranks);

@@ -64,6 +64,7 @@ enum hdt_status hdt_planned_load(struct hdt_planned *p, const char *path,
                                  struct hdt_error *err)
 {
     enum hdt_status status;
+    char warning[256];
 
     memset(p, 0, sizeof(*p));
     HDT_TRY(hdt_conf_load(&hdt_job_schema, path, &p->job, &p->doc, err));
@@ -73,6 +74,9 @@ enum hdt_status hdt_planned_load(struct hdt_planned *p, const char *path,
     }
     if (status == HDT_OK) {
         status = hdt_job_check(&p->job, &p->model, p->doc, err);
+    }
+    if (status == HDT_OK && hdt_job_codec_warning(&p->job, warning, sizeof(warning))) {
+        fprintf(stderr, "hdt: warning: %s\n", warning);
     }
     if (status != HDT_OK) {
         hdt_planned_release(p);

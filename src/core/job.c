@@ -55,7 +55,9 @@ static const struct hdt_conf_row codec_rows[] = {
                      "none, bf16 or int8+lossless. None and lossless change no number, the others "
                      "do."),
     HDT_CONF_CHECKED(struct hdt_job_codec, activation_grads, "auto", hdt_job_codec_check,
-                     "How gradients of activations travel between sites."),
+                     "How gradients of activations travel between sites. One that loses bits and "
+                     "makes up for none of it later is taken only when it stands here, or with "
+                     "codec.lossy."),
     HDT_CONF_BOOL(struct hdt_job_codec, lossy, "false", "Lets \"auto\" choose bf16."),
     HDT_CONF_END};
 

@@ -491,5 +491,6 @@ enum hdt_status hdt_plan_complete(struct hdt_plan *plan, const struct hdt_job *j
     plan_fit_warmups(plan);
     HDT_TRY(hdt_plan_check_stages(plan, model, err));
     HDT_TRY(plan_set_roles(plan, job, err));
-    return hdt_plan_derive_flows(plan, job, model, err);
+    HDT_TRY(hdt_plan_derive_flows(plan, job, model, err));
+    return hdt_plan_check_codecs(plan, job, err);
 }

@@ -136,6 +136,65 @@ Test(plan, codecs_come_from_planner_then_job)
     hdt_plan_release(&plan);
 }
 
+/* A planner may not choose to lose bits of gradients; who writes the job may. */
+Test(plan, gradients_lose_bits_only_when_the_job_says_so)
+{
+    struct hdt_job job = {.batch = {2, 8, 16}};
+    struct hdt_plan plan;
+    struct hdt_error err = {0};
+
+    plan_make(&plan, 2);
+    plan.flows = calloc(1, sizeof(plan.flows[0]));
+    plan.n_flows = 1;
+    plan.flows[0] = (struct hdt_plan_flow){.kind = HDT_FLOW_ACTIVATION_GRAD,
+                                           .src_stage = 1,
+                                           .dst_stage = 0,
+                                           .codec = spec_of("int8+lossless")};
+    cr_expect_eq(hdt_plan_complete(&plan, &job, &model, &err), HDT_EINVAL);
+    cr_expect(strstr(err.msg, "gradients by int8+lossless"), "%s", err.msg);
+    cr_expect(strstr(err.hint, "codec.activation_grads: int8+lossless"), "%s", err.hint);
+    job.codec.activation_grads = (char *)"bf16"; /* another one */
+    cr_expect_eq(hdt_plan_check_codecs(&plan, &job, NULL), HDT_EINVAL);
+    job.codec.activation_grads = (char *)"int8+lossless";
+    cr_expect_eq(hdt_plan_check_codecs(&plan, &job, NULL), HDT_OK);
+    job.codec = (struct hdt_job_codec){.lossy = true};
+    cr_expect_eq(hdt_plan_check_codecs(&plan, &job, NULL), HDT_OK);
+    hdt_plan_release(&plan);
+}
+
+/* Seeds differ wherever anything differs, but not with the plan's own numbers. */
+Test(plan, a_frame_has_its_own_seed_in_every_plan_that_cuts_there)
+{
+    struct hdt_job job = {.batch = {2, 8, 16}};
+    struct hdt_plan two, three;
+    const struct hdt_plan_flow *fwd, *bwd;
+    uint64_t seeds[4 * 256], n = 0;
+
+    plan_make(&two, 2);
+    plan_make(&three, 3);
+    two.stages[0].unit_end = two.stages[1].unit_begin = 2; /* as the second cut of the other */
+    cr_assert_eq(hdt_plan_complete(&two, &job, &model, NULL), HDT_OK);
+    cr_assert_eq(hdt_plan_complete(&three, &job, &model, NULL), HDT_OK);
+    fwd = flow_of(&two, HDT_FLOW_ACTIVATION, 0, 1);
+    bwd = flow_of(&two, HDT_FLOW_ACTIVATION_GRAD, 1, 0);
+    for (uint64_t frame = 0; frame < 256; frame++) {
+        cr_expect_eq(hdt_plan_frame_seed(&two, fwd, 7, false, frame),
+                     hdt_plan_frame_seed(&three, flow_of(&three, HDT_FLOW_ACTIVATION, 1, 2), 7,
+                                         false, frame));
+        seeds[n++] = hdt_plan_frame_seed(&two, fwd, 7, false, frame);
+        seeds[n++] = hdt_plan_frame_seed(&two, fwd, 7, true, frame);
+        seeds[n++] = hdt_plan_frame_seed(&two, bwd, 7, false, frame);
+        seeds[n++] = hdt_plan_frame_seed(&two, fwd, 8, false, frame);
+    }
+    for (uint64_t i = 0; i < n; i++) {
+        for (uint64_t j = 0; j < i; j++) {
+            cr_assert_neq(seeds[i], seeds[j], "%d and %d", (int)i, (int)j);
+        }
+    }
+    hdt_plan_release(&two);
+    hdt_plan_release(&three);
+}
+
 Test(plan, int8_frames_hold_codes_and_scales)
 {
     cr_expect_eq(frame_bytes("int8", 1024), 1024 + 16);
