@@ -460,6 +460,10 @@ void hdt_runner_unbuild(struct hdt_runner *r)
     if (r->staging) {
         r->conf.backend->host_free(r->conf.device, r->staging);
     }
+    for (i = 0; r->flows && i < r->plan.n_flows; i++) {
+        hdt_codec_state_free(r->flows[i].state);
+        hdt_codec_state_free(r->flows[i].eval_state);
+    }
     hdt_codec_ctx_free(r->codec_ctx);
     hdt_alive_free(r->alive);
     hdt_shard_close(r->train_shard);
@@ -471,10 +475,6 @@ void hdt_runner_unbuild(struct hdt_runner *r)
     hdt_plan_release(&r->plan);
     if (r->has_job) {
         hdt_conf_release(&hdt_job_schema, &r->job);
-    }
-    for (i = 0; r->flows && i < r->plan.n_flows; i++) {
-        hdt_codec_state_free(r->flows[i].state);
-        hdt_codec_state_free(r->flows[i].eval_state);
     }
     free(r->feedback);
     free(r->stages);
