@@ -154,15 +154,13 @@ struct hdt_src_frame {
     struct hdt_flow_end *flow;
     struct hdt_src_frame *next, *prev; /* in a lane of the peer's queue */
     bool held;                         /* handed over by the client and not acknowledged */
-    bool queued, have, copying;
+    bool queued, have, copying, use_codec;
     struct hdt_frame frame; /* the DATA record */
     const uint8_t *bytes;
-    uint32_t n_chunks, n_todo;
-    uint32_t scan_idx;   /* no chunk before it is waiting */
-    uint32_t n_again;    /* times that the other end asked for parts of it again */
+    uint32_t n_chunks, n_todo, scan_idx; /* scan_idx: no chunk before it is waiting */
+    uint32_t n_again;                    /* times that the other end asked for parts of it again */
     int64_t cut_us;      /* when its first chunk was cut; 0: not yet, or it began anew */
     uint64_t wire_bytes; /* that left of it */
-    bool use_codec;
     struct hdt_tx_mark *marks;
 };
 
@@ -197,7 +195,6 @@ struct hdt_flow_end {
     bool awaiting_state, query_pending;
     uint32_t budgets;         /* that fit it, as hdt_budgets_of says */
     uint32_t dst_incarnation; /* of the state last applied */
-    unsigned n_unpaid;        /* chunks in a row that the codec did not make smaller */
     struct hdt_codec_trial trial;
     bool failed; /* told the main thread */
 

@@ -48,6 +48,7 @@ int64_t hdt_edge_rate_have(struct hdt_edge_rate *rate, int64_t cut_us, double by
 struct hdt_codec_trial {
     double bytes[2], busy_us[2]; /* plain bytes; [1]: with the codec; older frames count less */
     unsigned n, n_seen[2];
+    unsigned n_unpaid; /* chunks in a row that the codec did not make smaller: its user counts */
     bool is_off;
 };
 

@@ -217,10 +217,10 @@ static bool txq_use_codec(const struct hdt_src_frame *frame)
     if (!frame->use_codec) {
         return false;
     }
-    if (flow->n_unpaid < 4) {
+    if (flow->trial.n_unpaid < 4) {
         return true;
     }
-    return flow->n_unpaid++ % 16 == 0;
+    return flow->trial.n_unpaid++ % 16 == 0;
 }
 
 static void txq_fill_header(struct hdt_tx_chunk *chunk, const struct hdt_src_frame *frame,
@@ -363,7 +363,7 @@ void hdt_txq_ready(struct hdt_tx_chunk *chunk)
     struct hdt_tx_list *list = &peer->ready[chunk->prio];
 
     if (chunk->use_codec) {
-        flow->n_unpaid = chunk->out.rec.frame.codec != 0 ? 0 : flow->n_unpaid + 1;
+        flow->trial.n_unpaid = chunk->out.rec.frame.codec != 0 ? 0 : flow->trial.n_unpaid + 1;
     }
     hdt_budgets_spend(&peer->dp->budgets, flow->budgets,
                       HDT_FRAME_HEADER_LEN + chunk->out.rec.payload_len);

@@ -309,6 +309,7 @@ static enum hdt_status build_flows(struct hdt_runner *r, struct hdt_error *err)
     struct hdt_port_job *port;
 
     HDT_TRY(build_codecs(r, err));
+    hdt_runner_build_edges(r);
     HDT_TRY(hdt_codec_ctx_new(0, &r->codec_ctx, err));
     HDT_TRY(hdt_port_job_open(r->conf.port, &conf, &port, err));
     pthread_mutex_lock(&r->lock);
@@ -464,6 +465,7 @@ void hdt_runner_unbuild(struct hdt_runner *r)
         hdt_codec_state_free(r->flows[i].state);
         hdt_codec_state_free(r->flows[i].eval_state);
     }
+    hdt_runner_unbuild_edges(r);
     hdt_codec_ctx_free(r->codec_ctx);
     hdt_alive_free(r->alive);
     hdt_shard_close(r->train_shard);

@@ -8,6 +8,7 @@
 #include "runtime/alive.h"
 #include "src/core/ckpt.h"
 #include "runtime/data.h"
+#include "runtime/edge.h"
 #include "runtime/runner.h"
 #include "runtime/stage.h"
 #include "runtime/state.h"
@@ -27,10 +28,15 @@ extern "C" {
 struct runner_flow {
     struct hdt_codec_spec spec;
     const struct hdt_codec_ops *codec;
-    struct hdt_codec_guard total;
     /* What the codec keeps from frame to frame at this rank's end; NULL: nothing. Evaluations must
      * leave no trace in training, so that each of their frames starts with a state as new. */
     struct hdt_codec_state *state, *eval_state;
+    struct hdt_edge *edge; /* activations and their gradients; else NULL */
+    int64_t told_us;       /* the gateway, of the edge */
+
+    /* Guarded by the runner's lock. */
+    struct hdt_edge_figures news;
+    bool has_news;
 };
 
 struct hdt_runner {
@@ -140,6 +146,13 @@ enum hdt_status hdt_runner_recv(struct hdt_runner *r, int flow, const void **fra
 enum hdt_status hdt_runner_send(struct hdt_runner *r, int flow, void **slot, size_t *cap,
                                 struct hdt_error *err);
 void hdt_runner_commit(struct hdt_runner *r, int flow, size_t len, size_t raw_len);
+
+/* Edges (runner_edges.c): made and freed with the flows; before a frame is sent, and after a step
+ * that took so much arithmetic. On the runner's thread. */
+void hdt_runner_build_edges(struct hdt_runner *r);
+void hdt_runner_unbuild_edges(struct hdt_runner *r);
+void hdt_runner_edge_look(struct hdt_runner *r, size_t flow);
+void hdt_runner_edges_stepped(struct hdt_runner *r, int64_t busy_ns);
 
 /* Send a report to the coordinator; "job" and "epoch" are added to the body (stolen). */
 void hdt_runner_report(struct hdt_runner *r, const char *type, json_t *body);

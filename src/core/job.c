@@ -58,7 +58,14 @@ static const struct hdt_conf_row codec_rows[] = {
                      "How gradients of activations travel between sites. One that loses bits and "
                      "makes up for none of it later is taken only when it stands here, or with "
                      "codec.lossy."),
-    HDT_CONF_BOOL(struct hdt_job_codec, lossy, "false", "Lets \"auto\" choose bf16."),
+    HDT_CONF_BOOL(struct hdt_job_codec, lossy, "false",
+                  "Lets \"auto\" choose codecs that change numbers, and others in their place in "
+                  "the run, as the link does."),
+    HDT_CONF_FLOAT(struct hdt_job_codec, error_budget, "0.02", 0, 1,
+                   "Relative error, sqrt(sum of squared errors / sum of squares), that a codec "
+                   "which \"auto\" chooses may have: with 0.02 it may be bf16 or int8. A tensor "
+                   "that would lose four times as much, or holds values that its codec cannot "
+                   "carry, travels more exactly; 0: neither choice in the run nor guard."),
     HDT_CONF_END};
 
 static const struct hdt_conf_row checkpoint_rows[] = {
@@ -181,6 +188,13 @@ enum hdt_status hdt_job_codec_check(const char *text, struct hdt_error *err)
         hdt_error_hint(err, "known are auto, %s; +lossless may follow", known);
     }
     return HDT_EINVAL;
+}
+
+bool hdt_job_codec_is_live(const struct hdt_job *job, bool is_grad)
+{
+    struct hdt_codec_spec named;
+
+    return job->codec.lossy && job->codec.error_budget > 0 && !hdt_job_codec(job, is_grad, &named);
 }
 
 bool hdt_job_codec(const struct hdt_job *job, bool is_grad, struct hdt_codec_spec *spec)

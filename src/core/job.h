@@ -39,7 +39,8 @@ struct hdt_job_optimizer { /* AdamW (Loshchilov and Hutter, arXiv 1711.05101, al
 struct hdt_job_codec {
     char *activations;      /* STRING [auto]: a codec's text, or "auto": the planner chooses */
     char *activation_grads; /* STRING [auto] */
-    bool lossy;             /* [false] "auto" may choose bf16 */
+    bool lossy;             /* [false] "auto" may choose what changes numbers, also in the run */
+    double error_budget;    /* [0.02] relative, 0..1; 0: no choice in the run and no guard */
 };
 
 struct hdt_job_checkpoint {
@@ -115,6 +116,9 @@ enum hdt_status hdt_job_check_timeout(const struct hdt_job *job, int64_t knob_ms
 /* The codec that the job names for activations or, `is_grad`, for their gradients. false: "auto",
  * and *spec is not set. */
 bool hdt_job_codec(const struct hdt_job *job, bool is_grad, struct hdt_codec_spec *spec);
+
+/* May the codec of activations (of their gradients) between sites change in the run? */
+bool hdt_job_codec_is_live(const struct hdt_job *job, bool is_grad);
 
 /* Is a text what codec.activations may be? HDT_EINVAL with a hint of what exists. */
 enum hdt_status hdt_job_codec_check(const char *text, struct hdt_error *err);

@@ -20,6 +20,7 @@
  * pipeline. schedule.c builds its lists on it; tests/unit/test_schedule.c plays them.
  */
 #include "compress/codec.h"
+#include "compress/ladder.h"
 #include "src/base/buf.h"
 #include "src/core/plan.h"
 #include "src/core/plan_internal.h"
@@ -254,6 +255,20 @@ static struct hdt_codec_spec edge_codec(const struct completer *c, const struct 
                                                                                  : codec_lossless;
 }
 
+/* Slots take what any codec makes that the edge may come to use. Where the choice is made in the
+ * run, the gateways may leave lossless out as well as use it. */
+static void edge_make_room(const struct completer *c, struct hdt_plan_flow *flow, uint64_t n_values)
+{
+    const bool is_live = !plan_same_site(c->plan, flow->src_rank, flow->dst_rank) &&
+                         hdt_job_codec_is_live(c->job, flow->kind == HDT_FLOW_ACTIVATION_GRAD);
+
+    if (is_live) {
+        flow->codec.gateway = HDT_CODEC_LOSSLESS;
+    }
+    flow->frame_cap = (uint32_t)hdt_ladder_frame_bytes(
+        &flow->codec, is_live, c->job->codec.error_budget, 4 * (size_t)n_values);
+}
+
 /* Codec of large exact tensors that are no activations. */
 static struct hdt_codec_spec exact_codec(const struct completer *c, int src_rank, int dst_rank)
 {
@@ -284,7 +299,7 @@ static void flows_add_edge(struct completer *c, int stage, enum hdt_flow_kind ki
     flow->src_stage = src;
     flow->dst_stage = dst;
     flow->codec = edge_codec(c, flow);
-    flow->frame_cap = hdt_plan_frame_bytes(&flow->codec, n_values);
+    edge_make_room(c, flow, n_values);
     flow->depth = depth_of(plan, plan->stages[stage].warmup + 2);
 }
 

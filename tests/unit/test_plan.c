@@ -195,6 +195,32 @@ Test(plan, a_frame_has_its_own_seed_in_every_plan_that_cuts_there)
     hdt_plan_release(&three);
 }
 
+/* Slots take fp32 where the guard may step up to it, or the choice is made in the run. */
+Test(plan, slots_take_what_an_edge_may_come_to_use)
+{
+    struct hdt_job job = {.batch = {2, 8, 16},
+                          .codec = {.activations = (char *)"int8",
+                                    .activation_grads = (char *)"auto",
+                                    .lossy = true,
+                                    .error_budget = 0.02}};
+    struct hdt_plan plan;
+
+    plan_make(&plan, 2);
+    cr_expect(!hdt_job_codec_is_live(&job, false));
+    cr_expect(hdt_job_codec_is_live(&job, true));
+    cr_assert_eq(hdt_plan_complete(&plan, &job, &model, NULL), HDT_OK);
+    cr_expect_eq(flow_of(&plan, HDT_FLOW_ACTIVATION, 0, 1)->frame_cap, 2 * 16 * 64 * 4);
+    expect_codec(flow_of(&plan, HDT_FLOW_ACTIVATION, 0, 1), "int8");
+    expect_codec(flow_of(&plan, HDT_FLOW_ACTIVATION_GRAD, 1, 0), "lossless");
+    hdt_plan_release(&plan);
+    plan_make(&plan, 2);
+    job.codec.error_budget = 0;
+    cr_expect(!hdt_job_codec_is_live(&job, true));
+    cr_assert_eq(hdt_plan_complete(&plan, &job, &model, NULL), HDT_OK);
+    cr_expect_eq(flow_of(&plan, HDT_FLOW_ACTIVATION, 0, 1)->frame_cap, 2 * 16 * 64 + 32);
+    hdt_plan_release(&plan);
+}
+
 Test(plan, int8_frames_hold_codes_and_scales)
 {
     cr_expect_eq(frame_bytes("int8", 1024), 1024 + 16);
@@ -294,8 +320,7 @@ Test(plan, foreign_plans_are_checked)
     refused("flows", 0, "codec", json_string("int9"));
     refused("flows", 0, "codec", json_string("auto"));
     refused("flows", 0, "codec", json_null());
-    refused("flows", 0, "codec", json_string("bf16")); /* other frames than those that it says */
-    refused("flows", 0, "codec", json_string("auto"));
+    refused("flows", 0, "frame_cap", json_integer(2 * 16 * 64 * 4 - 1)); /* too short for a frame */
     refused("flows", 0, "frame_cap", json_integer(1 << 20));
     refused("flows", 0, "frame_cap", json_integer(1ll << 31));
     refused("flows", 0, "depth", json_integer(0));
