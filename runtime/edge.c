@@ -19,7 +19,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#define RATE_BUDGET_MS 4
+/* Each codec, both directions: some ten passes of a piece, of which the best counts. */
+#define RATE_BUDGET_MS 20
 
 /* A step that changes codecs must rest on a rate that is not older; the gateway says one each
  * second while frames go. */
@@ -125,23 +126,24 @@ static void candidate_fill(const struct hdt_edge *edge, int rung, struct hdt_ada
     c->is_barred = rung > edge->guard.least;
 }
 
-static void edge_changed(struct hdt_edge *edge, int to, int64_t now_us)
+static void edge_changed(struct hdt_edge *edge, int to, int64_t step, int64_t now_us)
 {
     const struct hdt_adapt_row *rows = edge->table.rows;
     char before[HDT_CODEC_SPEC_TEXT], after[HDT_CODEC_SPEC_TEXT];
 
     name_of(edge, edge->rung, before);
     name_of(edge, to, after);
-    hdt_log_info("%s: %s in place of %s: the link carries %.4g Mbit/s, so that a step's frames "
-                 "take %.3g s rather than %.3g s",
-                 edge->conf.name, after, before, 8e-6 * edge->figures.goodput_bytes_per_s,
-                 rows[to].step_s, rows[edge->rung].step_s);
+    hdt_log_info("%s, step %lld: %s in place of %s: the link carries %.4g Mbit/s, so that a step's "
+                 "frames take %.3g s rather than %.3g s",
+                 edge->conf.name, (long long)step, after, before,
+                 8e-6 * edge->figures.goodput_bytes_per_s, rows[to].step_s,
+                 rows[edge->rung].step_s);
     edge->rung = to;
     edge->changed_us = now_us;
     edge->n_changes++;
 }
 
-static void edge_choose(struct hdt_edge *edge)
+static void edge_choose(struct hdt_edge *edge, int64_t step)
 {
     struct hdt_adapt_input *in = &edge->input;
     int i;
@@ -167,12 +169,13 @@ static void edge_choose(struct hdt_edge *edge)
     }
     hdt_adapt_choose(in, &edge->table);
     if (edge->table.chosen != edge->rung) {
-        edge_changed(edge, edge->table.chosen, in->now_us);
+        edge_changed(edge, edge->table.chosen, step, in->now_us);
     }
     edge->chosen_us = in->now_us;
 }
 
-void hdt_edge_set_figures(struct hdt_edge *edge, const struct hdt_edge_figures *figures)
+void hdt_edge_set_figures(struct hdt_edge *edge, const struct hdt_edge_figures *figures,
+                          int64_t step)
 {
     const uint64_t plain = figures->plain_bytes - edge->figures.plain_bytes;
     const uint64_t coded = figures->coded_bytes - edge->figures.coded_bytes;
@@ -185,7 +188,7 @@ void hdt_edge_set_figures(struct hdt_edge *edge, const struct hdt_edge_figures *
     }
     edge->figures = *figures;
     if (edge->ladder.is_live) {
-        edge_choose(edge);
+        edge_choose(edge, step);
     }
 }
 

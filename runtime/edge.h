@@ -68,8 +68,9 @@ struct hdt_edge {
 /* Measures the rates of the ladder's codecs where there is a choice: some milliseconds each. */
 void hdt_edge_init(struct hdt_edge *edge, const struct hdt_edge_conf *conf);
 
-/* The sender has figures, or a step took so much arithmetic a frame. */
-void hdt_edge_set_figures(struct hdt_edge *edge, const struct hdt_edge_figures *figures);
+/* The sender has figures, at a step, or a step took so much arithmetic a frame. */
+void hdt_edge_set_figures(struct hdt_edge *edge, const struct hdt_edge_figures *figures,
+                          int64_t step);
 void hdt_edge_set_busy(struct hdt_edge *edge, double src_busy_s);
 
 /* Encode io by the codec of now and set *len and *mark; io->spec is the edge's affair, io->guard

@@ -146,7 +146,7 @@ void hdt_runner_edge_look(struct hdt_runner *r, size_t i)
     flow->has_news = false;
     pthread_mutex_unlock(&r->lock);
     if (has_news) {
-        hdt_edge_set_figures(flow->edge, &figures);
+        hdt_edge_set_figures(flow->edge, &figures, r->step + 1);
     }
     if (now_us - flow->told_us >= TELL_US && hdt_edge_is_of_note(flow->edge)) {
         flow->told_us = now_us;
