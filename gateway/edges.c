@@ -208,7 +208,7 @@ static void edge_labels(struct hdt_gateway *gw, struct hdt_buf *out, const char 
 
     hdt_metrics_begin(out, gw, name);
     snprintf(text, sizeof(text), "%u", hdt_gwjob_number_of(edge->job));
-    hdt_metrics_label(out, "job", text);
+    hdt_metrics_label(out, "number", text);
     snprintf(text, sizeof(text), "%u", edge->flow);
     hdt_metrics_label(out, "flow", text);
     hdt_metrics_label(out, "peer", edge->peer_site);

@@ -35,6 +35,15 @@
 /* An error that was seen so many frames ago says nothing of the next one. */
 #define ERROR_FRAMES HDT_LADDER_CALM_FRAMES
 
+/* At first each rung is used for so many steps, after one in which all is cold: what a codec costs
+ * the arithmetic beside it (the gateway may share its processors) is known by trying only. Not
+ * those that must be slower by this factor. */
+#define TOUR_STEPS  2
+#define TOUR_FACTOR 1.5
+
+/* What was seen of a rung's arithmetic so many frames ago says nothing of it now. */
+#define BUSY_FRAMES 2000
+
 /* Ratios of the lossless codec before it has been seen at work: the planner's. */
 #define GW_RATIO_F32  1.15
 #define GW_RATIO_BF16 1.30
@@ -72,6 +81,42 @@ void hdt_edge_init(struct hdt_edge *edge, const struct hdt_edge_conf *conf)
             edge->rungs[i].encode_bytes_per_s = rate.encode_bytes_per_s;
             edge->rungs[i].decode_bytes_per_s = rate.decode_bytes_per_s;
         }
+    }
+}
+
+/* ---- the tour ---- */
+
+static bool is_worth_a_try(const struct hdt_edge *edge, int rung)
+{
+    const struct hdt_adapt_row *rows = edge->table.rows;
+
+    return rung <= edge->guard.least &&
+           hdt_codec_expected_error(&edge->ladder.rungs[rung]) <= edge->ladder.error_budget &&
+           (edge->table.n == 0 ||
+            rows[rung].step_s <= TOUR_FACTOR * rows[edge->table.chosen].step_s);
+}
+
+/* The rung that is tried in a step; -1: none. All edges of a job are at the same one. */
+static int tour_rung(const struct hdt_edge *edge, int64_t step)
+{
+    const int64_t rung = (step - edge->first_step - 1) / TOUR_STEPS;
+
+    return edge->first_step > 0 && step > edge->first_step && rung < edge->ladder.n &&
+                   is_worth_a_try(edge, (int)rung)
+               ? (int)rung
+               : -1;
+}
+
+static void edge_tour(struct hdt_edge *edge, int64_t step)
+{
+    const int rung = tour_rung(edge, step);
+
+    if (edge->first_step == 0) {
+        edge->first_step = step;
+    }
+    if (rung >= 0 && rung != edge->rung) {
+        edge->rung = rung;
+        edge->changed_us = hdt_clock_now_us();
     }
 }
 
@@ -122,6 +167,9 @@ static void candidate_fill(const struct hdt_edge *edge, int rung, struct hdt_ada
             c->gw_encode_bytes_per_s = c->gw_decode_bytes_per_s = 0;
         }
     }
+    if (r->busy_frame > 0 && edge->n_frames - r->busy_frame < BUSY_FRAMES) {
+        c->src_busy_s = r->busy_s;
+    }
     c->error = rung_error(edge, rung);
     c->is_barred = rung > edge->guard.least;
 }
@@ -139,6 +187,7 @@ static void edge_changed(struct hdt_edge *edge, int to, int64_t step, int64_t no
                  8e-6 * edge->figures.goodput_bytes_per_s, rows[to].step_s,
                  rows[edge->rung].step_s);
     edge->rung = to;
+    edge->is_mixed = true; /* unless this is before the step's first frame: no matter */
     edge->changed_us = now_us;
     edge->n_changes++;
 }
@@ -168,7 +217,7 @@ static void edge_choose(struct hdt_edge *edge, int64_t step)
         candidate_fill(edge, i, &edge->candidates[i]);
     }
     hdt_adapt_choose(in, &edge->table);
-    if (edge->table.chosen != edge->rung) {
+    if (edge->table.chosen != edge->rung && tour_rung(edge, step) < 0) {
         edge_changed(edge, edge->table.chosen, step, in->now_us);
     }
     edge->chosen_us = in->now_us;
@@ -194,7 +243,14 @@ void hdt_edge_set_figures(struct hdt_edge *edge, const struct hdt_edge_figures *
 
 void hdt_edge_set_busy(struct hdt_edge *edge, double src_busy_s)
 {
+    struct hdt_edge_rung *r = &edge->rungs[edge->rung];
+
     edge->src_busy_s = blend(edge->src_busy_s, src_busy_s);
+    if (!edge->is_mixed && edge->n_frames > 0) {
+        r->busy_s = r->busy_frame > 0 ? blend(r->busy_s, src_busy_s) : src_busy_s;
+        r->busy_frame = edge->n_frames;
+    }
+    edge->is_mixed = false;
 }
 
 /* ---- frames ---- */
@@ -234,6 +290,7 @@ static void edge_step_up(struct hdt_edge *edge, enum hdt_ladder_verdict verdict,
                      hdt_ladder_limit(&edge->ladder, edge->rung), after);
     }
     edge->rung = edge->guard.least;
+    edge->is_mixed = true;
     edge->changed_us = hdt_clock_now_us();
 }
 
@@ -263,6 +320,9 @@ enum hdt_status hdt_edge_encode(struct hdt_edge *edge, struct hdt_codec_ctx *ctx
     int64_t took_ns;
 
     HDT_ASSERT(io->guard != NULL);
+    if (edge->ladder.is_live) {
+        edge_tour(edge, step);
+    }
     do {
         took_ns = hdt_clock_now_ns();
         io->spec = &edge->ladder.rungs[edge->rung];

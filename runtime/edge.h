@@ -46,6 +46,8 @@ struct hdt_edge_rung {
     double gw_ratio;                               /* 0: not seen yet */
     double error;
     uint64_t error_frame; /* number of the frame that it was last seen of; 0: none */
+    double busy_s;        /* arithmetic beside a frame, in steps with this codec */
+    uint64_t busy_frame;
 };
 
 struct hdt_edge {
@@ -59,6 +61,9 @@ struct hdt_edge {
     int rung;                     /* that the next frame is made by */
     uint64_t n_frames, n_changes;
     double src_busy_s;
+    int64_t first_step,
+        toured_step; /* the first one; the last in which a rung was tried; 0: none */
+    bool is_mixed;   /* frames of this step are of several rungs */
     int64_t changed_us, chosen_us;
     struct hdt_adapt_candidate candidates[HDT_LADDER_MAX]; /* of the last choice */
     struct hdt_adapt_input input;
