@@ -192,13 +192,14 @@ static json_t *edges_json(const struct hdt_planned *p)
 
         if (flow_is_edge(f) && edge_transfer(p, f, &t)) {
             json_array_append_new(
-                edges, json_pack("{s:i, s:s, s:s, s:s, s:s, s:f, s:f, s:f, s:f}", "flow", (int)i,
-                                 "kind", hdt_flow_kind_name(f->kind), "from",
+                edges, json_pack("{s:i, s:s, s:s, s:s, s:s, s:f, s:f, s:f, s:f, s:f}", "flow",
+                                 (int)i, "kind", hdt_flow_kind_name(f->kind), "from",
                                  plan->ranks[f->src_rank].site, "to", plan->ranks[f->dst_rank].site,
                                  "codec", hdt_codec_spec_format(&f->codec, codec), "bytes_per_step",
-                                 t.wire_bytes * (double)plan->n_micro_batches, "rate_bits_per_s",
-                                 link ? 8 * link->rate_bytes_per_s : 0.0, "rtt_ms",
-                                 link ? 1e3 * link->rtt_s : 0.0, "share",
+                                 t.wire_bytes * (double)plan->n_micro_batches, "tensor_bytes",
+                                 4.0 * (double)(plan->micro_batch * plan->seq_len * p->model.C),
+                                 "rate_bits_per_s", link ? 8 * link->rate_bytes_per_s : 0.0,
+                                 "rtt_ms", link ? 1e3 * link->rtt_s : 0.0, "share",
                                  t.busy_s * (double)plan->n_micro_batches / plan->step_s));
         }
     }
