@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The table of codecs, the names of their pairs, and the checks that every call shares. A codec's
+ * The table of codecs and the checks that every call shares. A codec's
  * own function runs only after dtype, lengths and room were found to fit, so that none of them has
  * to be written five times, or forgotten once.
  */
@@ -8,6 +8,7 @@
 
 #include "compress/codec.h"
 #include "compress/codec_ctx.h"
+#include "compress/delta.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -16,57 +17,30 @@
 HDT_STATIC_ASSERT(sizeof(size_t) == 8, "HDT_CODEC_PLAIN_MAX needs 64-bit sizes");
 
 static const struct hdt_codec_ops *const codecs[HDT_CODEC_COUNT] = {
-    [HDT_CODEC_NONE] = &hdt_codec_none,
-    [HDT_CODEC_BF16] = &hdt_codec_bf16,
-    [HDT_CODEC_INT8] = &hdt_codec_int8,
-    [HDT_CODEC_LOSSLESS] = &hdt_codec_lossless,
+    [HDT_CODEC_NONE] = &hdt_codec_none,       [HDT_CODEC_BF16] = &hdt_codec_bf16,
+    [HDT_CODEC_INT8] = &hdt_codec_int8,       [HDT_CODEC_LOSSLESS] = &hdt_codec_lossless,
+    [HDT_CODEC_TOPK] = &hdt_codec_topk,       [HDT_CODEC_RANDK] = &hdt_codec_randk,
+    [HDT_CODEC_LOWRANK] = &hdt_codec_lowrank,
 };
-
-/* The order is that of hdt_codec_names. */
-static const struct {
-    const struct hdt_codec_ops *worker, *gateway;
-} pairs[] = {
-    {&hdt_codec_none, &hdt_codec_none},     {&hdt_codec_bf16, &hdt_codec_none},
-    {&hdt_codec_int8, &hdt_codec_none},     {&hdt_codec_none, &hdt_codec_lossless},
-    {&hdt_codec_bf16, &hdt_codec_lossless}, {&hdt_codec_int8, &hdt_codec_lossless},
-};
-#define N_PAIRS (sizeof(pairs) / sizeof(pairs[0]))
-
-const char *const hdt_codec_names[] = {
-    "none", "bf16", "int8", "lossless", "bf16+lossless", "int8+lossless", NULL,
-};
-HDT_STATIC_ASSERT(sizeof(hdt_codec_names) / sizeof(hdt_codec_names[0]) == N_PAIRS + 1,
-                  "each pair has a name");
 
 const struct hdt_codec_ops *hdt_codec_by_id(unsigned id)
 {
     return id < HDT_CODEC_COUNT ? codecs[id] : NULL;
 }
 
-enum hdt_status hdt_codec_parse(const char *name, const struct hdt_codec_ops **worker,
-                                const struct hdt_codec_ops **gateway, struct hdt_error *err)
+const struct hdt_codec_ops *hdt_codec_spec_worker(const struct hdt_codec_spec *spec)
 {
-    for (size_t i = 0; i < N_PAIRS; i++) {
-        if (strcmp(name, hdt_codec_names[i]) == 0) {
-            *worker = pairs[i].worker;
-            *gateway = pairs[i].gateway;
-            return HDT_OK;
-        }
-    }
-    hdt_error_set(err, HDT_EINVAL, "'%.64s' is no codec", name);
-    hdt_error_hint(err, "known are none, bf16, int8, lossless, bf16+lossless, int8+lossless");
-    return HDT_EINVAL;
+    return hdt_codec_by_id(spec->worker);
 }
 
-const char *hdt_codec_pair_name(const struct hdt_codec_ops *worker,
-                                const struct hdt_codec_ops *gateway)
+const struct hdt_codec_ops *hdt_codec_spec_gateway(const struct hdt_codec_spec *spec)
 {
-    for (size_t i = 0; i < N_PAIRS; i++) {
-        if (pairs[i].worker == worker && pairs[i].gateway == gateway) {
-            return hdt_codec_names[i];
-        }
-    }
-    return "?";
+    return hdt_codec_by_id(spec->gateway);
+}
+
+bool hdt_codec_spec_has_state(const struct hdt_codec_spec *spec)
+{
+    return hdt_codec_spec_worker(spec)->has_state || (spec->flags & HDT_CODEC_DELTA) != 0;
 }
 
 enum hdt_dtype hdt_codec_coded_dtype(const struct hdt_codec_ops *codec, enum hdt_dtype dtype)
@@ -130,19 +104,43 @@ static enum hdt_status check_plain(const struct hdt_codec_ops *codec, enum hdt_d
     return HDT_OK;
 }
 
-enum hdt_status hdt_codec_bound(const struct hdt_codec_ops *codec, enum hdt_dtype dtype,
+enum hdt_status hdt_codec_bound(const struct hdt_codec_ops *codec,
+                                const struct hdt_codec_spec *spec, enum hdt_dtype dtype,
                                 size_t plain_len, size_t *bound, struct hdt_error *err)
 {
+    struct hdt_codec_spec plain;
+
     HDT_TRY(check_plain(codec, dtype, plain_len, err));
-    *bound = codec->bound(dtype, plain_len);
+    if (!spec) {
+        plain = hdt_codec_spec_default(codec->id);
+        spec = &plain;
+    }
+    *bound = codec->bound(spec, dtype, plain_len);
+    *bound += spec->flags & HDT_CODEC_DELTA ? HDT_DELTA_HEAD : 0;
+    return HDT_OK;
+}
+
+static enum hdt_status check_state(const struct hdt_codec_ops *codec, const struct hdt_codec_io *io,
+                                   struct hdt_error *err)
+{
+    if (!io->state && (codec->has_state || (io->spec && io->spec->flags & HDT_CODEC_DELTA))) {
+        return hdt_error_set(err, HDT_EINVAL, "codec %s needs the feedback of its flow",
+                             codec->name);
+    }
     return HDT_OK;
 }
 
 /* An empty tensor may come with NULL; codecs may then still add 0 to the pointer. */
-static struct hdt_codec_io without_null(const struct hdt_codec_io *io, uint8_t *nothing)
+static struct hdt_codec_io without_null(const struct hdt_codec_ops *codec,
+                                        const struct hdt_codec_io *io, uint8_t *nothing,
+                                        struct hdt_codec_spec *plain)
 {
     struct hdt_codec_io whole = *io;
 
+    if (!io->spec) {
+        *plain = hdt_codec_spec_default(codec->id);
+        whole.spec = plain;
+    }
     whole.src = io->src ? io->src : nothing;
     whole.dst = io->dst ? io->dst : nothing;
     return whole;
@@ -153,19 +151,24 @@ enum hdt_status hdt_codec_encode(const struct hdt_codec_ops *codec, struct hdt_c
                                  struct hdt_error *err)
 {
     struct hdt_codec_io whole;
+    struct hdt_codec_spec plain;
     uint8_t nothing = 0;
     size_t bound;
 
     if (io->guard) {
         memset(io->guard, 0, sizeof(*io->guard));
     }
-    HDT_TRY(hdt_codec_bound(codec, io->dtype, io->src_len, &bound, err));
+    HDT_TRY(hdt_codec_bound(codec, io->spec, io->dtype, io->src_len, &bound, err));
     if (io->dst_len < bound) {
         return hdt_error_set(err, HDT_EINVAL,
                              "codec %s: room for %zu bytes is less than the %zu needed",
                              codec->name, io->dst_len, bound);
     }
-    whole = without_null(io, &nothing);
+    HDT_TRY(check_state(codec, io, err));
+    whole = without_null(codec, io, &nothing, &plain);
+    if (whole.spec->flags & HDT_CODEC_DELTA) {
+        return hdt_delta_encode(codec, ctx, &whole, coded_len, err);
+    }
     return codec->encode(ctx, &whole, coded_len, err);
 }
 
@@ -173,16 +176,25 @@ enum hdt_status hdt_codec_decode(const struct hdt_codec_ops *codec, struct hdt_c
                                  const struct hdt_codec_io *io, struct hdt_error *err)
 {
     struct hdt_codec_io whole;
+    struct hdt_codec_spec plain;
     uint8_t nothing = 0;
     size_t bound;
 
-    HDT_TRY(hdt_codec_bound(codec, io->dtype, io->dst_len, &bound, err));
+    HDT_TRY(hdt_codec_bound(codec, io->spec, io->dtype, io->dst_len, &bound, err));
     if (io->src_len > bound || (codec->plain_len && io->src_len != bound)) {
         return hdt_error_set(err, HDT_EPROTO,
                              "codec %s: %zu coded bytes do not fit %zu plain bytes of %s",
                              codec->name, io->src_len, io->dst_len, hdt_dtype_name(io->dtype));
     }
-    whole = without_null(io, &nothing);
+    if (io->spec && io->spec->flags & HDT_CODEC_DELTA) {
+        whole = without_null(codec, io, &nothing, &plain);
+        return hdt_delta_decode(codec, ctx, &whole, err);
+    }
+    if (io->add && (io->dtype != HDT_DTYPE_F32 || !(codec->caps & HDT_CODEC_ADDS))) {
+        return hdt_error_set(err, HDT_EINVAL, "codec %s cannot add to values of %s", codec->name,
+                             hdt_dtype_name(io->dtype));
+    }
+    whole = without_null(codec, io, &nothing, &plain);
     return codec->decode(ctx, &whole, err);
 }
 

@@ -5,9 +5,9 @@
 /*
  * Codecs: what is done to a tensor between the device that made it and the wire.
  *
- * An edge of the plan names two of them. The *worker* codec turns a tensor into the plaintext
- * frame (cast, quantize); the *gateway* codec turns each chunk of that frame, cut anywhere, into
- * fewer bytes without loss. "bf16+lossless" is the pair of both:
+ * An edge of the plan names two of them, with options (compress/spec.h). The *worker* codec turns a
+ * tensor into the plaintext frame (cast, quantize); the *gateway* codec turns each chunk of that
+ * frame, cut anywhere, into fewer bytes without loss. "bf16+lossless" is the pair of both:
  *
  *     tensor --worker encode--> frame --cut--> chunk --gateway encode--> wire
  *     tensor <--worker decode-- frame <-join-- chunk <--gateway decode-- wire
@@ -23,9 +23,11 @@
  * foreign bytes: they read and write only inside what they were given and say HDT_EPROTO when the
  * coded form is broken.
  */
+#include "compress/spec.h"
 #include "src/base/error.h"
-#include "src/core/tensor.h"
+#include "src/base/tensor.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -33,19 +35,11 @@
 extern "C" {
 #endif
 
-/* Numbers of the wire protocol: never renumber. */
-enum hdt_codec_id {
-    HDT_CODEC_NONE = 0,
-    HDT_CODEC_BF16 = 1,
-    HDT_CODEC_INT8 = 2,
-    HDT_CODEC_LOSSLESS = 3,
-    HDT_CODEC_COUNT
-};
-
 enum hdt_codec_caps {
     HDT_CODEC_AT_WORKER = 1u << 0, /* tensor -> frame; coded length is a function of plain length */
     HDT_CODEC_AT_GATEWAY = 1u << 1, /* chunk of a frame, at any byte offset and of any length */
     HDT_CODEC_EXACT = 1u << 2,      /* decode gives back every bit */
+    HDT_CODEC_ADDS = 1u << 3,       /* worker codec: decode can add to what is there */
 };
 
 /* Largest plain length that any codec takes: a limit against which lengths are compared before any
@@ -68,15 +62,24 @@ struct hdt_codec_guard {
     double ref_sq;        /* sum of value^2 over finite values */
 };
 
+struct hdt_codec_state;
+
 /* One call of encode or decode. Source and destination must not overlap. */
 struct hdt_codec_io {
-    const void *src; /* may be unaligned; may be NULL when src_len is 0 */
+    const struct hdt_codec_spec *spec; /* of the edge; NULL: the codec without options */
+    const void *src;                   /* may be unaligned; may be NULL when src_len is 0 */
     size_t src_len;
     void *dst;
     size_t dst_len;       /* encode: room, at least the bound; decode: the exact plain length */
     enum hdt_dtype dtype; /* worker codec: of the tensor; gateway codec: of the frame */
     uint64_t offset;      /* gateway codec: of the chunk in its frame, bytes; else 0 */
     struct hdt_codec_guard *guard; /* worker encode: set by it when not NULL, also on refusal */
+
+    struct hdt_codec_state *state; /* codecs with feedback: of this flow; else NULL. A refused call
+                                      leaves it as it was */
+    uint64_t seed;                 /* encode, where chance decides: another one for each frame */
+    uint64_t key;                  /* delta: number of the sample that the tensor belongs to */
+    bool add; /* decode: fp32 dst += value, rounded once; needs HDT_CODEC_ADDS */
 };
 
 struct hdt_codec_ctx;
@@ -89,13 +92,15 @@ struct hdt_codec_ops {
     unsigned caps;              /* enum hdt_codec_caps */
     uint32_t dtypes;            /* plain dtypes it takes: bit 1 << dtype */
     enum hdt_dtype coded_dtype; /* dtype of the coded form; HDT_DTYPE_NONE: as the plain one's */
+    bool has_state;             /* carries feedback from tensor to tensor: needs io->state */
 
-    /* Largest coded length for a plain length within limits; worker codecs: the exact one. */
-    size_t (*bound)(enum hdt_dtype dtype, size_t plain_len);
+    /* Largest coded length for a plain length within limits; worker codecs: the exact one. The spec
+     * is never NULL here, nor in the io of the functions below. */
+    size_t (*bound)(const struct hdt_codec_spec *spec, enum hdt_dtype dtype, size_t plain_len);
 
     /* Optional, worker codecs: the plain length of a coded one, or SIZE_MAX when no plain length
      * gives that coded length. */
-    size_t (*plain_len)(enum hdt_dtype dtype, size_t coded_len);
+    size_t (*plain_len)(const struct hdt_codec_spec *spec, enum hdt_dtype dtype, size_t coded_len);
 
     enum hdt_status (*encode)(struct hdt_codec_ctx *ctx, const struct hdt_codec_io *io,
                               size_t *coded_len, struct hdt_error *err);
@@ -115,22 +120,19 @@ extern const struct hdt_codec_ops hdt_codec_none;
 extern const struct hdt_codec_ops hdt_codec_bf16;
 extern const struct hdt_codec_ops hdt_codec_int8;
 extern const struct hdt_codec_ops hdt_codec_lossless;
-
-/* Names of codec pairs as a job's edge writes them, NULL-terminated, for a table of settings:
- * "none", "bf16", "int8", "lossless", "bf16+lossless", "int8+lossless". */
-extern const char *const hdt_codec_names[];
+extern const struct hdt_codec_ops hdt_codec_topk;
+extern const struct hdt_codec_ops hdt_codec_randk;
+extern const struct hdt_codec_ops hdt_codec_lowrank;
 
 /* The codec with a wire number; NULL when there is none. */
 const struct hdt_codec_ops *hdt_codec_by_id(unsigned id);
 
-/* The two codecs of a pair's name; "bf16" has gateway codec none, "lossless" worker codec none.
- * HDT_EINVAL with the list of known names. */
-enum hdt_status hdt_codec_parse(const char *name, const struct hdt_codec_ops **worker,
-                                const struct hdt_codec_ops **gateway, struct hdt_error *err);
+/* The two codecs of a spec that hdt_codec_spec_check passes. */
+const struct hdt_codec_ops *hdt_codec_spec_worker(const struct hdt_codec_spec *spec);
+const struct hdt_codec_ops *hdt_codec_spec_gateway(const struct hdt_codec_spec *spec);
 
-/* The name of a pair, the inverse of hdt_codec_parse. Never NULL; "?" when it is no pair. */
-const char *hdt_codec_pair_name(const struct hdt_codec_ops *worker,
-                                const struct hdt_codec_ops *gateway);
+/* Must the sending worker keep feedback for a flow of this spec? */
+bool hdt_codec_spec_has_state(const struct hdt_codec_spec *spec);
 
 /* The dtype of the frame that a worker codec makes of a tensor of `dtype`. */
 enum hdt_dtype hdt_codec_coded_dtype(const struct hdt_codec_ops *codec, enum hdt_dtype dtype);
@@ -143,9 +145,11 @@ enum hdt_status hdt_codec_ctx_new(size_t chunk_cap, struct hdt_codec_ctx **ctx,
                                   struct hdt_error *err);
 void hdt_codec_ctx_free(struct hdt_codec_ctx *ctx);
 
-/* Room that encode needs for a plain length. HDT_EINVAL when the codec does not take the dtype, or
- * the length is above the limit or, at a worker, no multiple of the element size. */
-enum hdt_status hdt_codec_bound(const struct hdt_codec_ops *codec, enum hdt_dtype dtype,
+/* Room that encode needs for a plain length; `spec` NULL: the codec without options. HDT_EINVAL
+ * when the codec does not take the dtype, or the length is above the limit or, at a worker, no
+ * multiple of the element size. */
+enum hdt_status hdt_codec_bound(const struct hdt_codec_ops *codec,
+                                const struct hdt_codec_spec *spec, enum hdt_dtype dtype,
                                 size_t plain_len, size_t *bound, struct hdt_error *err);
 
 /* Encode io->src into io->dst and set *coded_len. HDT_EINVAL: wrong dtype or length, too little

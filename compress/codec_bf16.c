@@ -5,14 +5,17 @@
 #include "compress/codec.h"
 #include "compress/codec_ctx.h"
 
-static size_t bf16_bound(enum hdt_dtype dtype, size_t plain_len)
+static size_t bf16_bound(const struct hdt_codec_spec *spec, enum hdt_dtype dtype, size_t plain_len)
 {
+    (void)spec;
     (void)dtype;
     return plain_len / 2;
 }
 
-static size_t bf16_plain_len(enum hdt_dtype dtype, size_t coded_len)
+static size_t bf16_plain_len(const struct hdt_codec_spec *spec, enum hdt_dtype dtype,
+                             size_t coded_len)
 {
+    (void)spec;
     (void)dtype;
     return coded_len % 2 == 0 && coded_len <= HDT_CODEC_PLAIN_MAX / 2 ? coded_len * 2 : SIZE_MAX;
 }

@@ -39,19 +39,22 @@ static size_t scales_len(size_t n)
     return (n + GROUP_VALUES - 1) / GROUP_VALUES * GROUP_SCALES;
 }
 
-static size_t int8_bound(enum hdt_dtype dtype, size_t plain_len)
+static size_t int8_bound(const struct hdt_codec_spec *spec, enum hdt_dtype dtype, size_t plain_len)
 {
     size_t n = plain_len / 4;
 
+    (void)spec;
     (void)dtype;
     return scales_len(n) + n;
 }
 
-static size_t int8_plain_len(enum hdt_dtype dtype, size_t coded_len)
+static size_t int8_plain_len(const struct hdt_codec_spec *spec, enum hdt_dtype dtype,
+                             size_t coded_len)
 {
     size_t groups = coded_len / (GROUP_VALUES + GROUP_SCALES);
     size_t rest = coded_len % (GROUP_VALUES + GROUP_SCALES);
 
+    (void)spec;
     (void)dtype;
     if (coded_len > HDT_CODEC_PLAIN_MAX / 2 || (rest > 0 && rest <= GROUP_SCALES)) {
         return SIZE_MAX;

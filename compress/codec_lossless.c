@@ -282,8 +282,10 @@ static struct choice choose(const struct layout *l, const uint8_t *src)
 
 /* ---- encode ---- */
 
-static size_t lossless_bound(enum hdt_dtype dtype, size_t plain_len)
+static size_t lossless_bound(const struct hdt_codec_spec *spec, enum hdt_dtype dtype,
+                             size_t plain_len)
 {
+    (void)spec;
     (void)dtype;
     return plain_len + 1;
 }

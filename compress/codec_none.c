@@ -7,14 +7,17 @@
 
 #include <string.h>
 
-static size_t none_bound(enum hdt_dtype dtype, size_t plain_len)
+static size_t none_bound(const struct hdt_codec_spec *spec, enum hdt_dtype dtype, size_t plain_len)
 {
+    (void)spec;
     (void)dtype;
     return plain_len;
 }
 
-static size_t none_plain_len(enum hdt_dtype dtype, size_t coded_len)
+static size_t none_plain_len(const struct hdt_codec_spec *spec, enum hdt_dtype dtype,
+                             size_t coded_len)
 {
+    (void)spec;
     (void)dtype;
     return coded_len;
 }

@@ -52,8 +52,8 @@ size_t hdt_codecpool_bound(uint64_t chunk_bytes)
             continue;
         }
         for (dtype = 0; dtype < HDT_DTYPE_COUNT; dtype++) {
-            if (hdt_codec_bound(codec, (enum hdt_dtype)dtype, (size_t)chunk_bytes, &bound, NULL) ==
-                    HDT_OK &&
+            if (hdt_codec_bound(codec, NULL, (enum hdt_dtype)dtype, (size_t)chunk_bytes, &bound,
+                                NULL) == HDT_OK &&
                 bound > most) {
                 most = bound;
             }

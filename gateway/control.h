@@ -28,6 +28,7 @@ struct hdt_tls_ctx;
 struct hdt_gwjob;
 struct hdt_gwmember;
 struct hdt_gwchannel;
+struct hdt_edge_said;
 struct hdt_request;
 struct hdt_buf;
 struct survey;
@@ -128,6 +129,7 @@ struct hdt_gateway {
     struct hdt_gwjob *jobs;                         /* coordinated here */
     struct hdt_gwmember *members;                   /* that this site has a part in */
     struct hdt_gwchannel *channels, *channels_over; /* channel.h */
+    struct hdt_edge_said *edges;                    /* edges.h */
     struct hdt_request *requests;
     int64_t next_request;
     struct hdt_survey survey;

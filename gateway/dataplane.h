@@ -244,6 +244,9 @@ struct hdt_peer_stats {
     uint64_t n_sessions, n_stream_losses, n_suspects;
     double goodput_bytes_per_s; /* sent, last measured under load or probe; 0: none */
     int64_t loaded_us;          /* since it was measured under load last; -1: it never was */
+    double
+        edge_bytes_per_s; /* at which frames of jobs got there, also where the link is not full */
+    int64_t edge_us;      /* since that was measured; -1: it never was */
     uint64_t queued_bytes;
     char tls[64];           /* "TLSv1.3 TLS_AES_256_GCM_SHA384" */
     char certificate[224];  /* the peer's, as in its SAN: "hdt://lab/site/b"; "": none yet */

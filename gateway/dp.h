@@ -21,6 +21,7 @@
  */
 #include "gateway/budget_use.h"
 #include "gateway/dataplane.h"
+#include "gateway/edge_rate.h"
 #include "gateway/linkinfo.h"
 #include "gateway/pacer.h"
 #include "gateway/tuner.h"
@@ -153,12 +154,13 @@ struct hdt_src_frame {
     struct hdt_flow_end *flow;
     struct hdt_src_frame *next, *prev; /* in a lane of the peer's queue */
     bool held;                         /* handed over by the client and not acknowledged */
-    bool queued, have, copying;
+    bool queued, have, copying, use_codec;
     struct hdt_frame frame; /* the DATA record */
     const uint8_t *bytes;
-    uint32_t n_chunks, n_todo;
-    uint32_t scan_idx; /* no chunk before it is waiting */
-    uint32_t n_again;  /* times that the other end asked for parts of it again */
+    uint32_t n_chunks, n_todo, scan_idx; /* scan_idx: no chunk before it is waiting */
+    uint32_t n_again;                    /* times that the other end asked for parts of it again */
+    int64_t cut_us;      /* when its first chunk was cut; 0: not yet, or it began anew */
+    uint64_t wire_bytes; /* that left of it */
     struct hdt_tx_mark *marks;
 };
 
@@ -193,8 +195,8 @@ struct hdt_flow_end {
     bool awaiting_state, query_pending;
     uint32_t budgets;         /* that fit it, as hdt_budgets_of says */
     uint32_t dst_incarnation; /* of the state last applied */
-    unsigned n_unpaid;        /* chunks in a row that the codec did not make smaller */
-    bool failed;              /* told the main thread */
+    struct hdt_codec_trial trial;
+    bool failed; /* told the main thread */
 
     /* destination end */
     struct hdt_dst_slot *slots; /* depth */
@@ -414,6 +416,7 @@ struct hdt_peer {
     unsigned n_samples;
     int64_t loaded_us; /* the last of them was taken; 0: there is none */
     double goodput_bytes_per_s;
+    struct hdt_edge_rate edge_rate;
     struct hdt_probe_out probe_out;
     struct hdt_probe_in probe_in;
     struct hdt_peer_stats total; /* counters; bytes of closed streams only */

@@ -63,6 +63,8 @@ static void dpstats_fill_peer(const struct hdt_peer *peer, int64_t now_us,
     stats->clock_skew_us = peer->clock_skew_us;
     stats->goodput_bytes_per_s = peer->goodput_bytes_per_s;
     stats->loaded_us = peer->loaded_us != 0 ? now_us - peer->loaded_us : -1;
+    stats->edge_bytes_per_s = peer->edge_rate.bytes_per_s;
+    stats->edge_us = peer->edge_rate.at_us != 0 ? now_us - peer->edge_rate.at_us : -1;
     stats->queued_bytes = dpstats_queued_bytes(peer);
     stats->pace_bytes_per_s = peer->pacer.rate;
     if (session != NULL && peer->has_tuner) {

@@ -115,6 +115,8 @@ static void src_hold(struct hdt_flow_end *flow, const struct hdt_frame *record,
     frame->scan_idx = 0;
     frame->copying = false;
     frame->n_again = 0;
+    frame->cut_us = 0;
+    frame->wire_bytes = 0;
     memset(frame->marks, 0, frame->n_chunks * sizeof(*frame->marks));
     if (record->seq >= flow->next_seq) {
         flow->next_seq = record->seq + 1;
@@ -159,8 +161,23 @@ enum hdt_status hdt_src_data(struct hdt_flow_end *flow, const struct hdt_frame *
 
 /* ---- from the other end ---- */
 
+/* It is whole at the other end: how long did that take? A frame of which parts were sent again says
+ * nothing of the way. */
+static void src_arrived(struct hdt_src_frame *frame)
+{
+    struct hdt_peer *peer = frame->flow->peer;
+    int64_t busy_us;
+
+    if (!frame->have && peer != NULL && frame->cut_us != 0 && frame->n_todo == 0) {
+        busy_us = hdt_edge_rate_have(&peer->edge_rate, frame->cut_us, (double)frame->wire_bytes,
+                                     peer->min_rtt_us, hdt_clock_now_us());
+        hdt_codec_trial_saw(&frame->flow->trial, frame->use_codec, frame->frame.frame_len, busy_us);
+    }
+}
+
 static void src_release(struct hdt_src_frame *frame)
 {
+    src_arrived(frame);
     hdt_txq_remove(frame);
     frame->held = false;
 }
@@ -214,6 +231,7 @@ void hdt_src_have(struct hdt_flow_end *flow, uint64_t seq)
     struct hdt_src_frame *frame = hdt_src_frame_find(flow, seq);
 
     if (frame != NULL) {
+        src_arrived(frame);
         frame->have = true;
         hdt_txq_remove(frame);
     }
@@ -240,6 +258,7 @@ static void src_reset_marks(struct hdt_src_frame *frame, uint32_t first, uint32_
         }
     }
     frame->scan_idx = 0;
+    frame->cut_us = 0;
     src_queue(frame, true);
 }
 

@@ -5,6 +5,7 @@
 #include "gateway/audit.h"
 #include "gateway/channel.h"
 #include "gateway/control.h"
+#include "gateway/edges.h"
 #include "gateway/member.h"
 #include "gateway/planner.h"
 #include "gateway/store.h"
@@ -243,6 +244,7 @@ static void on_tick(evutil_socket_t fd, short what, void *user)
     hdt_link_bench_tick(gw);
     if (++gw->n_ticks % TICKS_PER_REPORT == 0) {
         hdt_member_tick(gw);
+        hdt_edges_tick(gw);
         hdt_store_retry(gw->store);
         gateway_notify(gw);
     }
@@ -526,6 +528,7 @@ static void gateway_close(struct hdt_gateway *gw)
         unlink(gw->conf.lan.socket);
     }
     hdt_http_close(gw->http);
+    hdt_edges_free(gw);
     hdt_member_free(gw);
     hdt_dataplane_close(gw->dp);
     hdt_link_bench_free(gw);

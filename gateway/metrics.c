@@ -4,6 +4,7 @@
 
 #include "gateway/metrics.h"
 #include "gateway/channel.h"
+#include "gateway/edges.h"
 
 #include "gateway/audit.h"
 #include "gateway/store.h"
@@ -285,6 +286,7 @@ PEER_VALUE(value_recv_chunks, peer->recv_chunks)
 PEER_VALUE(value_resent, peer->resent_chunks)
 PEER_VALUE(value_dup, peer->dup_chunks)
 PEER_VALUE(value_goodput, peer->goodput_bytes_per_s)
+PEER_VALUE(value_edge, peer->edge_bytes_per_s)
 PEER_VALUE(value_queued, peer->queued_bytes)
 PEER_VALUE(value_sessions, peer->n_sessions)
 PEER_VALUE(value_losses, peer->n_stream_losses)
@@ -315,6 +317,8 @@ static const struct peer_metric peer_metrics[] = {
     {"hdt_peer_duplicate_chunks_total", "counter", "Chunks received twice and dropped.", value_dup},
     {"hdt_peer_goodput_bytes_per_second", "gauge", "Last measured under load; 0: not yet.",
      value_goodput},
+    {"hdt_peer_edge_bytes_per_second", "gauge",
+     "At which frames of jobs got there, also where the link is not full; 0: not yet.", value_edge},
     {"hdt_peer_streams_used", "gauge", "Bulk streams that this site sends over.",
      value_streams_used},
     {"hdt_peer_pace_bytes_per_second", "gauge",
@@ -379,5 +383,6 @@ void hdt_metrics_text(struct hdt_gateway *gw, struct hdt_buf *out)
     metrics_peers(gw, out);
     hdt_metrics_budgets(gw, out);
     hdt_channels_metrics(gw, out);
+    hdt_edges_metrics(gw, out);
     hdt_metrics_jobs(gw, out);
 }

@@ -13,6 +13,7 @@
 #include "gateway/channel.h"
 #include "gateway/control.h"
 #include "gateway/member.h"
+#include "gateway/edges.h"
 #include "gateway/rank_state.h"
 #include "src/base/buf.h"
 #include "src/base/clock.h"
@@ -71,6 +72,7 @@ static const struct {
     {"failed", FROM_WORKER | FROM_SITE, hdt_coordinator_report},
     {"job.wan", FROM_SITE, hdt_coordinator_report},
     {"rank.state", FROM_WORKER | FROM_SITE, hdt_rank_state},
+    {"flow.codec", FROM_WORKER, hdt_edges_said},
     {"status", FROM_OPERATOR | FROM_PROGRAM, route_status},
     {"logs", FROM_OPERATOR, route_logs},
     {"cluster", FROM_OPERATOR, hdt_survey_cluster},

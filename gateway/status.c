@@ -6,6 +6,7 @@
 #include "gateway/channel.h"
 #include "gateway/control.h"
 #include "gateway/coordinator.h"
+#include "gateway/edges.h"
 #include "gateway/member.h"
 #include "gateway/rank_state.h"
 #include "gateway/store.h"
@@ -103,21 +104,24 @@ static json_t *flows_json(struct hdt_gateway *gw)
     for (size_t i = 0; i < n && i < MAX_FLOWS; i++) {
         const struct hdt_flow_stats *flow = &flows[i];
         const char *channel = hdt_channel_name_of(gw, flow->job);
+        const json_t *codec = flow->is_src ? hdt_edges_find(gw, flow->job, flow->flow) : NULL;
+        json_t *item = json_pack(
+            "{s:I, s:I, s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:b, "
+            "s:b, s:I, s:I, s:i, s:s}",
+            "job", (json_int_t)flow->job, "flow", (json_int_t)flow->flow, "end",
+            flow->is_src ? "src" : "dst", "peer_site", flow->peer_site, "next_seq",
+            (json_int_t)flow->next_seq, "acked_seq", (json_int_t)flow->acked_seq, "credit_seq",
+            (json_int_t)flow->credit_seq, "frames", (json_int_t)flow->n_frames, "raw_bytes",
+            (json_int_t)flow->raw_bytes, "plain_bytes", (json_int_t)flow->plain_bytes,
+            "coded_bytes", (json_int_t)flow->coded_bytes, "idle_s", (double)flow->idle_us / 1e6,
+            "attached", flow->attached, "asks", flow->asks, "partial_bytes",
+            (json_int_t)flow->partial_bytes, "partial_len", (json_int_t)flow->partial_len, "number",
+            (int)hdt_gwjob_number_of(flow->job), "channel", channel ? channel : "");
 
-        json_array_append_new(
-            array,
-            json_pack(
-                "{s:I, s:I, s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:b, "
-                "s:b, s:I, s:I, s:i, s:s}",
-                "job", (json_int_t)flow->job, "flow", (json_int_t)flow->flow, "end",
-                flow->is_src ? "src" : "dst", "peer_site", flow->peer_site, "next_seq",
-                (json_int_t)flow->next_seq, "acked_seq", (json_int_t)flow->acked_seq, "credit_seq",
-                (json_int_t)flow->credit_seq, "frames", (json_int_t)flow->n_frames, "raw_bytes",
-                (json_int_t)flow->raw_bytes, "plain_bytes", (json_int_t)flow->plain_bytes,
-                "coded_bytes", (json_int_t)flow->coded_bytes, "idle_s", (double)flow->idle_us / 1e6,
-                "attached", flow->attached, "asks", flow->asks, "partial_bytes",
-                (json_int_t)flow->partial_bytes, "partial_len", (json_int_t)flow->partial_len,
-                "number", (int)hdt_gwjob_number_of(flow->job), "channel", channel ? channel : ""));
+        if (codec) {
+            json_object_set(item, "codec", (json_t *)(uintptr_t)codec);
+        }
+        json_array_append_new(array, item);
     }
     free(flows);
     return array;

@@ -209,16 +209,18 @@ static bool txq_has_stream(const struct hdt_session *session)
     return false;
 }
 
-/* When the codec did not pay for a while, only every 16th chunk tries it. */
-static bool txq_use_codec(struct hdt_flow_end *flow)
+/* When the codec did not make chunks smaller for a while, only every 16th tries it. */
+static bool txq_use_codec(const struct hdt_src_frame *frame)
 {
-    if (flow->conf.codec == 0) {
+    struct hdt_flow_end *flow = frame->flow;
+
+    if (!frame->use_codec) {
         return false;
     }
-    if (flow->n_unpaid < 4) {
+    if (flow->trial.n_unpaid < 4) {
         return true;
     }
-    return flow->n_unpaid++ % 16 == 0;
+    return flow->trial.n_unpaid++ % 16 == 0;
 }
 
 static void txq_fill_header(struct hdt_tx_chunk *chunk, const struct hdt_src_frame *frame,
@@ -256,6 +258,12 @@ static struct hdt_tx_chunk *txq_cut(struct hdt_peer *peer, struct hdt_src_frame 
     mark->conn_id = 0;
     mark->again = false;
     frame->scan_idx = idx + 1;
+    if (frame->n_todo == frame->n_chunks) {
+        frame->cut_us = now_us;
+        frame->wire_bytes = 0;
+        frame->use_codec =
+            frame->flow->conf.codec != 0 && hdt_codec_trial_next(&frame->flow->trial);
+    }
     frame->n_todo--;
     if (frame->n_todo == 0) {
         hdt_txq_remove(frame);
@@ -272,7 +280,7 @@ static struct hdt_tx_chunk *txq_cut(struct hdt_peer *peer, struct hdt_src_frame 
     chunk->idx = idx;
     chunk->prio = (uint8_t)frame->flow->conf.prio;
     chunk->conn_id = 0;
-    chunk->use_codec = txq_use_codec(frame->flow);
+    chunk->use_codec = txq_use_codec(frame);
     txq_fill_header(chunk, frame, offset, (uint32_t)(left < chunk_bytes ? left : chunk_bytes));
     hdt_tx_lanes_took(&peer->queue[chunk->prio], &peer->dp->budgets, frame,
                       chunk->out.rec.frame.len);
@@ -355,7 +363,7 @@ void hdt_txq_ready(struct hdt_tx_chunk *chunk)
     struct hdt_tx_list *list = &peer->ready[chunk->prio];
 
     if (chunk->use_codec) {
-        flow->n_unpaid = chunk->out.rec.frame.codec != 0 ? 0 : flow->n_unpaid + 1;
+        flow->trial.n_unpaid = chunk->out.rec.frame.codec != 0 ? 0 : flow->trial.n_unpaid + 1;
     }
     hdt_budgets_spend(&peer->dp->budgets, flow->budgets,
                       HDT_FRAME_HEADER_LEN + chunk->out.rec.payload_len);
@@ -471,6 +479,7 @@ void hdt_txq_sent(struct hdt_tx_chunk *chunk, bool ok)
     }
     if (mark != NULL) {
         mark->sent_before = mark->sent_before || ok;
+        frame->wire_bytes += ok ? HDT_FRAME_HEADER_LEN + chunk->out.rec.frame.coded_len : 0;
         if (!ok || mark->again) {
             hdt_src_chunk_back(frame, chunk->idx);
         } else {

@@ -209,6 +209,16 @@ static enum hdt_status on_alive(struct hdt_agent *agent, json_t *msg, struct hdt
     return HDT_OK;
 }
 
+/* Of a job that is over it says nothing, too. */
+static enum hdt_status on_edge(struct hdt_agent *agent, json_t *msg, struct hdt_error *err)
+{
+    (void)err;
+    if (runner_named(agent, msg, NULL) == HDT_OK) {
+        hdt_runner_edge_is(agent->runner, hdt_msg_body(msg));
+    }
+    return HDT_OK;
+}
+
 static enum hdt_status on_stop(struct hdt_agent *agent, json_t *msg, struct hdt_error *err)
 {
     const char *mode = "";
@@ -345,6 +355,7 @@ static const struct {
     {"assign", on_assign},
     {"start", on_start},
     {"task.alive", on_alive},
+    {"edge.is", on_edge},
     {"stop", on_stop},
     {"release", on_release},
     {"profile", on_profile},

@@ -30,7 +30,7 @@
  * output is overwritten, "adds" that it is added to. The cpu backend is the definition of each op.
  */
 #include "src/base/error.h"
-#include "src/core/tensor.h"
+#include "src/base/tensor.h"
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -158,6 +158,10 @@ bool hdt_port_send_try(struct hdt_port_job *job, int flow, void **slot, size_t *
 void hdt_port_send_commit(struct hdt_port_job *job, int flow, size_t len, size_t raw_len,
                           enum hdt_dtype dtype);
 
+/* Give the slot of the last get a mark that the other end reads with the frame; 0 unless it is
+ * given one. Before its commit. */
+void hdt_port_send_mark(struct hdt_port_job *job, int flow, uint8_t mark);
+
 /* Wait until all frames of the flow are taken by the other end. */
 enum hdt_status hdt_port_send_flush(struct hdt_port_job *job, int flow, struct hdt_error *err);
 
@@ -168,6 +172,9 @@ enum hdt_status hdt_port_recv_wait(struct hdt_port_job *job, int flow, const voi
 
 /* When the frame of the last wait had come (monotonic clock); before its recv_done. */
 int64_t hdt_port_recv_arrived_ns(struct hdt_port_job *job, int flow);
+
+/* The mark of the frame of the last wait; before its recv_done. */
+uint8_t hdt_port_recv_mark(struct hdt_port_job *job, int flow);
 
 /* The frame of the last wait is taken: it is acknowledged and its slot may be filled again. */
 void hdt_port_recv_done(struct hdt_port_job *job, int flow);

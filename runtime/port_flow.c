@@ -170,6 +170,7 @@ static struct hdt_record *flow_take_data(struct hdt_port_job *job, struct port_f
     }
     record_frame(job, flow, &record->frame, HDT_FRAME_DATA);
     record->frame.dtype = slot->dtype;
+    record->frame.flags = slot->mark;
     record->frame.seq = flow->window.submit;
     record->frame.offset = shared ? (uint64_t)(slot->data - job->pool.base) : 0;
     record->frame.len = slot->len;
@@ -349,6 +350,7 @@ static enum hdt_status data_arrived(struct hdt_port_job *job, struct port_flow *
     }
     slot->len = frame->frame_len;
     slot->dtype = frame->dtype;
+    slot->mark = frame->flags;
     slot->arrived_ns = hdt_clock_now_ns();
     flow->window.end++;
     HDT_RECORD(HDT_REC_FRAME,

@@ -50,6 +50,7 @@ struct port_slot {
     uint8_t *data;
     uint32_t len, raw_len;
     uint8_t dtype;
+    uint8_t mark;
     bool queued; /* rec is on the stream */
     uint64_t xxh3;
     int64_t arrived_ns; /* dst: when the frame was whole here */

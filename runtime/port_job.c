@@ -53,13 +53,11 @@ static void record_init(struct port_record *rec, enum port_record_kind kind, voi
  */
 static void flow_init_codec(struct port_flow *flow)
 {
-    const struct hdt_codec_ops *worker, *gateway;
-    enum hdt_status status =
-        hdt_codec_parse(hdt_edge_codec_names[flow->plan->codec], &worker, &gateway, NULL);
+    const struct hdt_codec_spec *spec = &flow->plan->codec;
 
-    HDT_ASSERT(status == HDT_OK); /* the plan was checked */
-    flow->gateway_codec = (uint8_t)gateway->id;
-    flow->plain_dtype = (uint8_t)hdt_codec_coded_dtype(worker, flow->plan->dtype);
+    flow->gateway_codec = spec->gateway;
+    flow->plain_dtype =
+        (uint8_t)hdt_codec_coded_dtype(hdt_codec_spec_worker(spec), flow->plan->dtype);
 }
 
 static void flow_init(struct hdt_port_job *job, struct port_flow *flow, uint32_t idx,
@@ -333,6 +331,7 @@ enum hdt_status hdt_port_send_get(struct hdt_port_job *job, int flow_idx, void *
     pthread_mutex_lock(&job->port->lock);
     status = flow_wait(job, flow, WAIT_SLOT, err);
     if (status == HDT_OK) {
+        port_flow_slot(flow, flow->window.end)->mark = 0;
         *slot = port_flow_slot(flow, flow->window.end)->data;
         *cap = flow->frame_cap;
     }
@@ -349,6 +348,7 @@ bool hdt_port_send_try(struct hdt_port_job *job, int flow_idx, void **slot, size
     pthread_mutex_lock(&job->port->lock);
     is_free = !job->cancelled && wait_is_over(flow, WAIT_SLOT);
     if (is_free) {
+        port_flow_slot(flow, flow->window.end)->mark = 0;
         *slot = port_flow_slot(flow, flow->window.end)->data;
         *cap = flow->frame_cap;
     }
@@ -372,6 +372,14 @@ void hdt_port_send_commit(struct hdt_port_job *job, int flow_idx, size_t len, si
     hdt_port_job_moved(job, flow);
     hdt_port_post_pump(job->port);
     pthread_mutex_unlock(&job->port->lock);
+}
+
+void hdt_port_send_mark(struct hdt_port_job *job, int flow_idx, uint8_t mark)
+{
+    struct port_flow *flow = job_flow(job, flow_idx);
+
+    HDT_ASSERT(flow->window.is_src);
+    port_flow_slot(flow, flow->window.end)->mark = mark; /* nobody else looks before the commit */
 }
 
 enum hdt_status hdt_port_send_flush(struct hdt_port_job *job, int flow_idx, struct hdt_error *err)
@@ -413,6 +421,18 @@ int64_t hdt_port_recv_arrived_ns(struct hdt_port_job *job, int flow_idx)
     arrived_ns = port_flow_slot(flow, flow->window.acked)->arrived_ns;
     pthread_mutex_unlock(&job->port->lock);
     return arrived_ns;
+}
+
+uint8_t hdt_port_recv_mark(struct hdt_port_job *job, int flow_idx)
+{
+    struct port_flow *flow = job_flow(job, flow_idx);
+    uint8_t mark;
+
+    pthread_mutex_lock(&job->port->lock);
+    HDT_ASSERT(flow->borrowed);
+    mark = port_flow_slot(flow, flow->window.acked)->mark;
+    pthread_mutex_unlock(&job->port->lock);
+    return mark;
 }
 
 void hdt_port_recv_done(struct hdt_port_job *job, int flow_idx)

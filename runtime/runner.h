@@ -63,6 +63,9 @@ void hdt_runner_start(struct hdt_runner *runner);
 /* Another rank of the job works ("task.alive"): this one's waits begin anew. */
 void hdt_runner_alive(struct hdt_runner *runner);
 
+/* "edge.is": what the gateway says of the way that a flow takes. Any thread. */
+void hdt_runner_edge_is(struct hdt_runner *runner, const json_t *body);
+
 /* Ask for the end. `why` (may be NULL) is told when the mode is ABORT. */
 void hdt_runner_stop(struct hdt_runner *runner, enum hdt_runner_stop mode,
                      const struct hdt_error *why);

@@ -8,6 +8,7 @@
 #include "runtime/alive.h"
 #include "src/core/ckpt.h"
 #include "runtime/data.h"
+#include "runtime/edge.h"
 #include "runtime/runner.h"
 #include "runtime/stage.h"
 #include "runtime/state.h"
@@ -25,8 +26,17 @@ extern "C" {
 
 /* Worker codec of a flow and what it has seen. */
 struct runner_flow {
+    struct hdt_codec_spec spec;
     const struct hdt_codec_ops *codec;
-    struct hdt_codec_guard total;
+    /* What the codec keeps from frame to frame at this rank's end; NULL: nothing. Evaluations must
+     * leave no trace in training, so that each of their frames starts with a state as new. */
+    struct hdt_codec_state *state, *eval_state;
+    struct hdt_edge *edge; /* activations and their gradients; else NULL */
+    int64_t told_us;       /* the gateway, of the edge */
+
+    /* Guarded by the runner's lock. */
+    struct hdt_edge_figures news;
+    bool has_news;
 };
 
 struct hdt_runner {
@@ -52,7 +62,8 @@ struct hdt_runner {
     struct hdt_stage **stages; /* by plan index, NULL where another rank's */
     int n_slots;
     struct hdt_port_job *port;
-    struct runner_flow *flows; /* by plan index */
+    struct runner_flow *flows;         /* by plan index */
+    struct hdt_codec_state **feedback; /* of this rank's ends: see struct hdt_state_conf */
     struct hdt_codec_ctx *codec_ctx;
     struct hdt_shard *train_shard, *valid_shard; /* data rank */
     struct hdt_sampler sampler;
@@ -108,6 +119,9 @@ enum hdt_status hdt_runner_parse(struct hdt_runner *r, struct hdt_error *err);
 enum hdt_status hdt_runner_build(struct hdt_runner *r, struct hdt_error *err);
 void hdt_runner_unbuild(struct hdt_runner *r);
 
+/* The state for the next frame of a flow in this phase; NULL: its codec has none. */
+struct hdt_codec_state *hdt_runner_codec_state(const struct hdt_runner *r, int flow);
+
 /* HDT_ECANCELED when the end was asked for. */
 enum hdt_status hdt_runner_stop_check(struct hdt_runner *r, struct hdt_error *err);
 
@@ -132,6 +146,13 @@ enum hdt_status hdt_runner_recv(struct hdt_runner *r, int flow, const void **fra
 enum hdt_status hdt_runner_send(struct hdt_runner *r, int flow, void **slot, size_t *cap,
                                 struct hdt_error *err);
 void hdt_runner_commit(struct hdt_runner *r, int flow, size_t len, size_t raw_len);
+
+/* Edges (runner_edges.c): made and freed with the flows; before a frame is sent, and after a step
+ * that took so much arithmetic. On the runner's thread. */
+void hdt_runner_build_edges(struct hdt_runner *r);
+void hdt_runner_unbuild_edges(struct hdt_runner *r);
+void hdt_runner_edge_look(struct hdt_runner *r, size_t flow);
+void hdt_runner_edges_stepped(struct hdt_runner *r, int64_t busy_ns);
 
 /* Send a report to the coordinator; "job" and "epoch" are added to the body (stolen). */
 void hdt_runner_report(struct hdt_runner *r, const char *type, json_t *body);

@@ -145,17 +145,31 @@ static enum hdt_status guard_check(const struct hdt_runner *r, const struct hdt_
     return HDT_EJOB;
 }
 
+/* Frames of an edge are counted from the begin of the job. */
+static uint64_t frame_seed(const struct hdt_runner *r, const struct hdt_op *op)
+{
+    bool eval = r->phase == HDT_PHASE_EVAL;
+    int64_t n = eval ? r->job.eval.n_micro_batches : r->plan.n_micro_batches;
+
+    return hdt_plan_frame_seed(&r->plan, &r->plan.flows[op->flow], (uint64_t)r->job.seed, eval,
+                               (uint64_t)(r->step * n + op->mb));
+}
+
 static enum hdt_status op_send_tensor(struct hdt_runner *r, const struct hdt_op *op,
                                       struct hdt_error *err)
 {
     struct hdt_stage *stage = r->stages[op->stage];
-    struct runner_flow *flow = &r->flows[op->flow];
+    struct hdt_edge *edge = r->flows[op->flow].edge;
     struct hdt_codec_guard guard = {0};
-    struct hdt_codec_io io = {.dtype = HDT_DTYPE_F32, .guard = &guard};
+    struct hdt_codec_io io = {.dtype = HDT_DTYPE_F32,
+                              .guard = &guard,
+                              .state = hdt_runner_codec_state(r, op->flow),
+                              .seed = frame_seed(r, op)};
     const float *src = op->kind == HDT_OP_SEND_FORWARD
                            ? hdt_stage_output(stage, op_slot(r, op))
                            : hdt_stage_input_grad(stage, op_slot(r, op));
     enum hdt_status status;
+    uint8_t mark;
     size_t len;
 
     HDT_TRY(hdt_runner_send(r, op->flow, &io.dst, &io.dst_len, err));
@@ -167,11 +181,12 @@ static enum hdt_status op_send_tensor(struct hdt_runner *r, const struct hdt_op 
     } else {
         HDT_TRY(hdt_stage_wait(stage, err));
     }
-    status = hdt_codec_encode(flow->codec, r->codec_ctx, &io, &len, err);
+    hdt_runner_edge_look(r, (size_t)op->flow);
+    status = hdt_edge_encode(edge, r->codec_ctx, &io, r->step + 1, &len, &mark, err);
     HDT_TRY(guard_check(r, op, &guard, err));
     HDT_TRY(status);
-    hdt_codec_guard_add(&flow->total, &guard);
-    hdt_runner_commit(r, op->flow, len, io.src_len);
+    hdt_port_send_mark(r->port, op->flow, mark);
+    hdt_port_send_commit(r->port, op->flow, len, io.src_len, hdt_edge_dtype(edge, mark));
     return HDT_OK;
 }
 
@@ -181,13 +196,14 @@ static enum hdt_status op_recv_tensor(struct hdt_runner *r, const struct hdt_op 
     struct hdt_stage *stage = r->stages[op->stage];
     float *dst = op->kind == HDT_OP_RECV_FORWARD ? hdt_stage_input(stage, op_slot(r, op))
                                                  : hdt_stage_output_grad(stage, op_slot(r, op));
-    struct hdt_codec_io io = {.dtype = HDT_DTYPE_F32};
+    struct hdt_codec_io io = {.dtype = HDT_DTYPE_F32, .state = hdt_runner_codec_state(r, op->flow)};
     enum hdt_status status;
 
     HDT_TRY(hdt_runner_recv(r, op->flow, &io.src, &io.src_len, err));
     io.dst_len = hdt_stage_activation_bytes(stage);
     io.dst = r->staging ? r->staging : (void *)dst;
-    status = hdt_codec_decode(r->flows[op->flow].codec, r->codec_ctx, &io, err);
+    status = hdt_edge_decode(r->flows[op->flow].edge, r->codec_ctx, &io,
+                             hdt_port_recv_mark(r->port, op->flow), err);
     hdt_port_recv_done(r->port, op->flow);
     HDT_TRY(status);
     return r->staging ? hdt_stage_write(stage, dst, r->staging, io.dst_len, err) : HDT_OK;
@@ -297,7 +313,7 @@ enum hdt_status hdt_runner_run_ops(struct hdt_runner *r, enum hdt_phase phase,
 {
     const struct hdt_schedule *schedule = phase == HDT_PHASE_TRAIN ? &r->train : &r->eval;
     struct hdt_trace_event event = {.step = r->step, .eval = phase == HDT_PHASE_EVAL};
-    const int64_t begin_ns = hdt_clock_now_ns();
+    const int64_t begin_ns = hdt_clock_now_ns(), busy_ns = r->busy_ns;
     int64_t waited, cpu_ns;
     size_t i;
 
@@ -333,6 +349,9 @@ enum hdt_status hdt_runner_run_ops(struct hdt_runner *r, enum hdt_phase phase,
         if (event.start_ns + event.duration_ns - begin_ns > SLOW_STEP_NS) {
             hdt_alive_moved(r->alive, "step", i + 1, schedule->n_ops);
         }
+    }
+    if (phase == HDT_PHASE_TRAIN) {
+        hdt_runner_edges_stepped(r, r->busy_ns - busy_ns);
     }
     return HDT_OK;
 }

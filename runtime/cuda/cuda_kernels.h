@@ -6,7 +6,7 @@
  * Launchers of the kernels: each queues one op of backend.h on a stream of the current device and
  * returns what the launch returned. Shapes and meaning as there; lengths of 0 queue nothing.
  */
-#include "src/core/tensor.h"
+#include "src/base/tensor.h"
 
 #include <cuda_runtime_api.h>
 #include <stddef.h>

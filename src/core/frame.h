@@ -23,7 +23,7 @@
  * a send and its resend.
  */
 #include "src/base/error.h"
-#include "src/core/tensor.h"
+#include "src/base/tensor.h"
 
 #include <stddef.h>
 #include <stdint.h>

@@ -12,7 +12,7 @@
  * part) and "__metadata__" to an object of strings.
  */
 #include "src/base/error.h"
-#include "src/core/tensor.h"
+#include "src/base/tensor.h"
 
 #include <stddef.h>
 #include <stdint.h>

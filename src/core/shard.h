@@ -17,7 +17,7 @@
  * `hdt tokenize --sums` for files of other programs; it is used wherever it is.
  */
 #include "src/base/error.h"
-#include "src/core/tensor.h"
+#include "src/base/tensor.h"
 
 #include <stddef.h>
 #include <stdint.h>

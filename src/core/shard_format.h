@@ -13,7 +13,7 @@
  * of each in the .bin, int64 document index.
  */
 #include "src/base/error.h"
-#include "src/core/tensor.h"
+#include "src/base/tensor.h"
 
 #include <stdbool.h>
 #include <stddef.h>

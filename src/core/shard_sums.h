@@ -14,7 +14,7 @@
  * Little-endian. Costs 8 bytes on the disk and in memory for 64 KiB of shard.
  */
 #include "src/base/error.h"
-#include "src/core/tensor.h"
+#include "src/base/tensor.h"
 
 #include <stddef.h>
 #include <stdint.h>

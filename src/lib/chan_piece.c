@@ -20,7 +20,19 @@ enum hdt_status hdt_piece_codec(const char *name, enum hdt_dtype type,
                                 const struct hdt_codec_ops **codec,
                                 const struct hdt_codec_ops **gateway, struct hdt_error *err)
 {
-    HDT_TRY(hdt_codec_parse(name ? name : "none", codec, gateway, err));
+    struct hdt_codec_spec spec, plain;
+
+    HDT_TRY(hdt_codec_spec_parse(name ? name : "none", &spec, err));
+    *codec = hdt_codec_spec_worker(&spec);
+    *gateway = hdt_codec_spec_gateway(&spec);
+    plain = hdt_codec_spec_default((*codec)->id);
+    plain.gateway = spec.gateway;
+    /* Members tell each other the number of a codec only, and keep no feedback. */
+    if (!hdt_codec_spec_equal(&spec, &plain) || hdt_codec_spec_has_state(&spec)) {
+        hdt_error_set(err, HDT_EINVAL, "codec %.64s is for jobs only", name);
+        hdt_error_hint(err, "channels take codecs without options that keep no feedback, as bf16");
+        return HDT_EINVAL;
+    }
     if ((*codec)->id != HDT_CODEC_NONE && type != HDT_DTYPE_F32 && type != HDT_DTYPE_BF16 &&
         type != HDT_DTYPE_F16) {
         hdt_error_set(err, HDT_EINVAL, "codec %s is not for tensors of %s", (*codec)->name,
@@ -46,8 +58,10 @@ size_t hdt_piece_max(const struct hdt_codec_ops *codec, enum hdt_dtype type, siz
 
 size_t hdt_piece_bytes(const struct hdt_codec_ops *codec, enum hdt_dtype type, size_t n)
 {
+    const struct hdt_codec_spec spec = hdt_codec_spec_default(codec->id);
+
     return codec->id == HDT_CODEC_NONE ? n * hdt_dtype_size(type)
-                                       : codec->bound(HDT_DTYPE_F32, 4 * n);
+                                       : codec->bound(&spec, HDT_DTYPE_F32, 4 * n);
 }
 
 enum hdt_dtype hdt_piece_dtype(const struct hdt_codec_ops *codec, enum hdt_dtype type)

@@ -208,6 +208,7 @@ void hdt_chan_requests_acked(struct hdt_flow *flow)
 /* Elements in a frame; SIZE_MAX: it is none of this flow. */
 static size_t frame_elements(const struct hdt_flow *flow, const struct chan_slot *slot)
 {
+    const struct hdt_codec_spec spec = hdt_codec_spec_default(flow->codec->id);
     const size_t size = hdt_dtype_size(flow->type);
     size_t bytes;
 
@@ -217,7 +218,7 @@ static size_t frame_elements(const struct hdt_flow *flow, const struct chan_slot
     if (flow->codec->id == HDT_CODEC_NONE || (slot->flags & HDT_CHANNEL_FRAME_RAW)) {
         return slot->len % size == 0 ? slot->len / size : SIZE_MAX;
     }
-    bytes = flow->codec->plain_len(HDT_DTYPE_F32, slot->len);
+    bytes = flow->codec->plain_len(&spec, HDT_DTYPE_F32, slot->len);
     return bytes == SIZE_MAX ? SIZE_MAX : bytes / 4;
 }
 

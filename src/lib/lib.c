@@ -7,7 +7,7 @@
 
 #include "src/lib/lib_impl.h"
 #include "src/base/buf.h"
-#include "src/core/tensor.h"
+#include "src/base/tensor.h"
 #include "src/net/gwclient.h"
 
 #include <jansson.h>

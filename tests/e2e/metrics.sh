@@ -60,7 +60,7 @@ same "its hours" 1 "$(value short.prom hdt_budget_on 'for_job="short"')"
 hdt status --gateway "$(gateway_of a)" >status.txt
 check "hdt status has it" says 'job short: at most 80.0 Mbit/s' status.txt
 agrees "metrics.jsonl" lines "$doc" a/state/jobs/*/metrics.jsonl
-job long.yaml 1000000 "plan.min_stages: 2"
+job long.yaml 1000000 "plan.min_stages: 2" "codec.activations: bf16" "codec.activation_grads: bf16"
 check "another" submit a long --detach
 check "it is seen while it runs" wait_until 20 page_has a '^hdt_job_silent_seconds{.*number="2"'
 check "with its steps" wait_until 20 page_has a '^hdt_job_step_seconds{.*number="2"'

@@ -25,7 +25,7 @@ static void trip(const struct hdt_codec_ops *codec, enum hdt_dtype dtype, uint64
     struct hdt_codec_guard guard;
     uint8_t *coded, *back;
 
-    if (hdt_codec_bound(codec, dtype, len, &bound, NULL) != HDT_OK) {
+    if (hdt_codec_bound(codec, NULL, dtype, len, &bound, NULL) != HDT_OK) {
         return;
     }
     coded = hdt_malloc(bound);
@@ -67,6 +67,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         HDT_ASSERT(hdt_codec_ctx_new(CHUNK_CAP, &ctx, NULL) == HDT_OK);
     }
     codec = hdt_codec_by_id(data[0] % HDT_CODEC_COUNT);
+    if (!codec || codec->has_state) {
+        return 0;
+    }
     dtype = (enum hdt_dtype)(data[1] % HDT_DTYPE_COUNT);
     plain_len = (data[3] | (size_t)data[4] << 8 | (size_t)data[5] << 16) % (CHUNK_CAP + 2);
     plain = hdt_malloc(plain_len);

@@ -7,7 +7,7 @@
  * To hunt for new inputs link the target to libFuzzer instead of this file, for example
  *
  *     clang -g -O1 -fsanitize=fuzzer,address,undefined -I. -I$BUILD tests/fuzz/fuzz_codec.c \
- *         compress/[ck]*.c src/core/tensor.c src/base/{buf,error}.c -lzstd -lm -o fuzz_codec
+ *         compress/[a-z]*.c src/base/{buf,clock,error,tensor}.c -lzstd -lm -o fuzz_codec
  *     ./fuzz_codec tests/fuzz/corpus/codec
  */
 #include "config.h"

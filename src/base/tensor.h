@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef HDT_CORE_TENSOR_H
-#define HDT_CORE_TENSOR_H
+#ifndef HDT_BASE_TENSOR_H
+#define HDT_BASE_TENSOR_H
 
 /* Data types and shapes of tensors, as they stand in memory, in files and on the wire. */
 #include "src/base/error.h"
@@ -48,4 +48,4 @@ enum hdt_status hdt_dtype_parse(const char *name, enum hdt_dtype *dtype, struct 
 #ifdef __cplusplus
 }
 #endif
-#endif /* HDT_CORE_TENSOR_H */
+#endif /* HDT_BASE_TENSOR_H */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "config.h"
 
-#include "src/core/tensor.h"
+#include "src/base/tensor.h"
 
 #include <strings.h>
 

@@ -1,0 +1,139 @@
+# shellcheck shell=bash
+# SPDX-License-Identifier: Apache-2.0
+# tokens/s while a link goes from 1 Gbit/s to 20 Mbit/s and back, codec chosen in the run against fixed ones
+# shellcheck disable=SC2154 # srcdir, tmp and work are scripts/bench's and the rig's
+#
+# Two sites on a core each. First each codec by name at each rate; the best of them is the peer. Then
+# one run that may choose (codec.lossy, auto) over all three stretches. For each stretch: tokens/s after
+# the change has settled, and how many steps passed from the change of the link to the last change
+# of codec that it caused (0: the codec in use was the one to keep).
+
+# shellcheck source=tests/support/lab_rig.sh
+. "$srcdir/tests/support/lab_rig.sh"
+
+steps=${HDT_BENCH_STEPS:-40} # of a stretch
+wide="rate 1gbit rtt 20ms"
+narrow="rate 20mbit rtt 20ms"
+settled=10 # steps after a change that are not counted: those that the goal gives the choice
+
+# shellcheck disable=SC2086 # words of the link
+link_is() { "$lab" ctl link a b $1 >/dev/null; }
+
+workers_start() {
+    worker a w0
+    worker b w0
+    expect_federation a 2 2
+}
+
+workers_end() {
+    kill "${worker_pid[a/w0]}" "${worker_pid[b/w0]}"
+    wait "${worker_pid[a/w0]}" "${worker_pid[b/w0]}" 2>/dev/null
+}
+
+# rates_of RUN_DIR FIRST LAST: median tokens/s of those steps.
+rates_of() {
+    python3 - "$@" <<'PY'
+import json, statistics, sys
+run_dir, first, last = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+rates = {}
+for line in open(f"{run_dir}/metrics.jsonl"):
+    e = json.loads(line)
+    if e.get("event", "step") == "step" and "tokens_per_s" in e and first <= e["step"] <= last:
+        rates[e["step"]] = e["tokens_per_s"]
+print(f"{statistics.median(rates.values()):.1f}" if rates else "null")
+PY
+}
+
+# fixed_run CODEC LINK NAME: tokens/s with that codec on all edges.
+fixed_run() {
+    local job=$work/fixed-$1-$3.yaml
+
+    link_is "$2"
+    workers_start
+    rig_job "$job" $((settled + steps / 2)) "codec.activations: $1" "codec.activation_grads: $1"
+    hdt submit --gateway "$(gateway_of a)" --json "$work/run.json" "$job" >"$work/run.log" 2>&1 ||
+        rig_fail "$1: $(tail -n 2 "$work/run.log")"
+    workers_end
+    rates_of "$(field "$work/run.json" run_dir | tr -d '"')" $((settled / 2)) $((settled + steps))
+}
+
+# step_now: the last step of the run that may choose. From its file, since asking a gateway each time would
+# take the processors that are measured.
+step_now() {
+    [ -n "${metrics:-}" ] || metrics=$(find "$work" -name metrics.jsonl -newer "$work/live.yaml" | head -n 1)
+    [ -n "$metrics" ] || { echo 0; return; }
+    tail -n 5 "$metrics" | sed -n 's/.*"step": *\([0-9]*\).*/\1/p' | sort -n | tail -n 1
+}
+
+step_wait() {
+    local end=$((SECONDS + 300)) now
+
+    while now=$(step_now) && [ "${now:-0}" -lt "$1" ]; do
+        [ "$SECONDS" -lt "$end" ] || rig_fail "the run stands still at step ${now:-0}"
+        sleep 0.2
+    done
+}
+
+# late_of FIRST LAST: steps from FIRST to the last change of codec before step LAST, over all edges, as the
+# workers' logs have them.
+late_of() {
+    sed -n 's/.*flow [0-9]* (.*step \([0-9]*\): .* in place of .*/\1/p' "$work"/*-w0/worker.log |
+        awk -v first="$1" -v last="$2" '$1 >= first && $1 < last && $1 - first > n { n = $1 - first } END { print n + 0 }'
+}
+
+live_run() {
+    local job=$work/live.yaml submit metrics='' run_dir n
+
+    link_is "$wide"
+    workers_start
+    rig_job "$job" $((3 * steps)) "name: live" "codec.lossy: true"
+    hdt submit --gateway "$(gateway_of a)" --json "$work/live.json" "$job" >"$work/live.log" 2>&1 &
+    submit=$!
+    pids+=("$submit")
+    step_wait "$steps"
+    link_is "$narrow"
+    changed[1]=$(step_now)
+    step_wait $((2 * steps))
+    link_is "$wide"
+    changed[2]=$(step_now)
+    hdt codec explain --gateway "$(gateway_of a)" >"$tmp/explain" 2>&1 || :
+    wait "$submit" || rig_fail "live: $(tail -n 2 "$work/live.log")"
+    workers_end
+    run_dir=$(field "$work/live.json" run_dir | tr -d '"')
+    changed[0]=1 changed[3]=$((3 * steps))
+    for n in 0 1 2; do
+        live[n]=$(rates_of "$run_dir" $((changed[n] + settled + 1)) $((changed[n + 1] - 1)))
+        late[n]=$(late_of "${changed[n]}" "${changed[n + 1]}")
+    done
+}
+
+bench_run() {
+    local codec rate best at i
+    local -a live late changed
+    local -A fixed name_of
+
+    rig_start "$wide"
+    fed_data
+    cp "$srcdir/etc/model.json" "$work/model.json"
+    for at in wide narrow; do
+        best=0
+        for codec in none lossless bf16+lossless int8+lossless; do
+            rate=$(fixed_run "$codec" "${!at}" "$at") || exit
+            row codec-live "$codec, $at" tokens_per_s "$rate" tokens/s higher null null null
+            if awk -v a="$rate" -v b="$best" 'BEGIN { exit !(a > b) }'; then
+                best=$rate
+                name_of[$at]=$codec
+            fi
+        done
+        fixed[$at]=$best
+    done
+    live_run
+    sed 's/^/# /' "$tmp/explain" >&2
+    i=0
+    for at in wide narrow wide; do
+        row codec-live "auto, $at $((i + 1))" tokens_per_s "${live[i]}" tokens/s higher \
+            "${name_of[$at]}" "${fixed[$at]}" 0.9
+        row codec-live "auto, $at $((i + 1))" steps_to_choice "${late[i]}" steps lower null null 10
+        i=$((i + 1))
+    done
+}

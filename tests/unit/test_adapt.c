@@ -1,0 +1,333 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The choice of codecs, against cases worked out by hand. */
+#include "config.h"
+
+#include "compress/adapt.h"
+
+#include <criterion/criterion.h>
+#include <math.h>
+#include <string.h>
+
+#define MB 1e6
+
+static void expect_near(double got, double want, const char *what)
+{
+    cr_expect(fabs(got - want) <= 1e-9 * fabs(want), "%s: %.12g, by hand %.12g", what, got, want);
+}
+
+/* 4 MB of fp32 a frame; a link of 100 MB/s with 40 ms there and back. */
+static const struct hdt_adapt_candidate plain = {.spec = {.worker = HDT_CODEC_NONE},
+                                                 .encode_bytes_per_s = 8000 * MB,
+                                                 .decode_bytes_per_s = 8000 * MB,
+                                                 .frame_bytes = 4 * MB,
+                                                 .gw_ratio = 1};
+static const struct hdt_adapt_candidate bf16 = {.spec = {.worker = HDT_CODEC_BF16},
+                                                .encode_bytes_per_s = 4000 * MB,
+                                                .decode_bytes_per_s = 8000 * MB,
+                                                .frame_bytes = 2 * MB,
+                                                .gw_ratio = 1,
+                                                .error = 0.0015};
+static const struct hdt_adapt_candidate int8 = {.spec = {.worker = HDT_CODEC_INT8},
+                                                .encode_bytes_per_s = 2000 * MB,
+                                                .decode_bytes_per_s = 4000 * MB,
+                                                .frame_bytes = 1 * MB,
+                                                .gw_ratio = 1,
+                                                .error = 0.007};
+
+static struct hdt_adapt_input input_of(const struct hdt_adapt_candidate *candidates, size_t n)
+{
+    return (struct hdt_adapt_input){.goodput_bytes_per_s = 100 * MB,
+                                    .rtt_s = 0.04,
+                                    .tensor_bytes = 4 * MB,
+                                    .n_frames = 8,
+                                    .error_budget = 0.02,
+                                    .least_gain = 0.05,
+                                    .exact_cost = 0.02,
+                                    .measured_us = 90,
+                                    .changed_us = 10,
+                                    .now_us = 100,
+                                    .fresh_us = 20,
+                                    .current = -1,
+                                    .candidates = candidates,
+                                    .n = n};
+}
+
+/*
+ * none: link 4 / 100 = 40 ms; int8: 1 / 100 = 10 ms. alone: none 0.5 + 40 + 20 + 0.5 = 61 ms, int8
+ * 2 + 10 + 20 + 1 = 33 ms. Eight frames: none 7 x 40 + 61 = 341 ms, bf16 7 x 20 + (1 + 20 + 20 +
+ * 0.5) = 181.5 ms, int8 7 x 10 + 33 = 103 ms.
+ */
+Test(adapt, least_step_time_by_hand)
+{
+    const struct hdt_adapt_candidate c[] = {plain, bf16, int8};
+    struct hdt_adapt_input in = input_of(c, 3);
+    struct hdt_adapt_table t;
+
+    hdt_adapt_choose(&in, &t);
+    expect_near(t.rows[0].pace_s, 0.040, "pace of none");
+    expect_near(t.rows[0].alone_s, 0.061, "none alone");
+    expect_near(t.rows[0].step_s, 0.341, "step with none");
+    expect_near(t.rows[1].step_s, 0.1815, "step with bf16");
+    expect_near(t.rows[2].alone_s, 0.033, "int8 alone");
+    expect_near(t.rows[2].step_s, 0.103, "step with int8");
+    cr_expect_eq(t.chosen, 2);
+    cr_expect_eq(t.rows[2].why, HDT_ADAPT_CHOSEN);
+    cr_expect_eq(t.rows[1].why, HDT_ADAPT_SLOWER);
+    cr_expect_eq(t.rows[1].slowest, HDT_ADAPT_AT_LINK);
+}
+
+/* Arithmetic of 50 ms beside each frame hides the link: the pace is 50 ms and the cost of coding,
+ * 50.5, 51 and 52 ms. Over 64 frames none takes 63 x 50.5 + 61 = 3242.5 ms, bf16 63 x 51 + 41.5 =
+ * 3254.5, int8 63 x 52 + 33 = 3309: exact is fastest. */
+Test(adapt, a_codec_does_not_pay_behind_arithmetic)
+{
+    const struct hdt_adapt_candidate c[] = {plain, bf16, int8};
+    struct hdt_adapt_input in = input_of(c, 3);
+    struct hdt_adapt_table t;
+
+    in.src_busy_s = in.dst_busy_s = 0.05;
+    in.n_frames = 64;
+    hdt_adapt_choose(&in, &t);
+    expect_near(t.rows[0].step_s, 3.2425, "step with none");
+    expect_near(t.rows[1].step_s, 3.2545, "step with bf16");
+    expect_near(t.rows[2].step_s, 3.309, "step with int8");
+    cr_expect_eq(t.chosen, 0);
+    cr_expect_eq(t.rows[2].slowest, HDT_ADAPT_AT_SRC);
+}
+
+/* A gateway on the worker's processors slows its arithmetic by what it sends: 50 ms a frame with
+ * int8, 60 with none. Over 64 frames none then takes 63 x 60.5 + 61 = 3872.5 ms, int8 3309. */
+Test(adapt, arithmetic_as_seen_with_each_codec)
+{
+    struct hdt_adapt_candidate c[] = {plain, int8};
+    struct hdt_adapt_input in = input_of(c, 2);
+    struct hdt_adapt_table t;
+
+    in.src_busy_s = in.dst_busy_s = 0.05;
+    in.n_frames = 64;
+    c[0].src_busy_s = 0.06;
+    hdt_adapt_choose(&in, &t);
+    expect_near(t.rows[0].step_s, 3.8725, "step with none");
+    expect_near(t.rows[1].step_s, 3.309, "step with int8");
+    cr_expect_eq(t.chosen, 1);
+}
+
+/* One core of plain zstd, 0.785 GB/s at 1.27 times: whole gain below 0.618 GB/s (4.9 Gbit/s), none
+ * above 0.785 GB/s (6.3 Gbit/s). On 0.3 GB/s the tensor moves at 0.381, on 0.7 GB/s at 0.785. */
+Test(adapt, break_even_of_a_gateway_codec)
+{
+    struct hdt_adapt_candidate zstd = {.spec = {.gateway = HDT_CODEC_LOSSLESS},
+                                       .gw_encode_bytes_per_s = 785 * MB,
+                                       .gw_decode_bytes_per_s = 950 * MB,
+                                       .frame_bytes = 4 * MB,
+                                       .gw_ratio = 1.27};
+    struct hdt_adapt_input in = input_of(&zstd, 1);
+    struct hdt_adapt_table t;
+
+    in.goodput_bytes_per_s = 300 * MB;
+    hdt_adapt_choose(&in, &t);
+    expect_near(t.rows[0].full_below_bytes_per_s, 785 * MB / 1.27, "whole gain below");
+    expect_near(t.rows[0].none_above_bytes_per_s, 785 * MB, "no gain above");
+    expect_near(t.rows[0].goodput_bytes_per_s, 381 * MB, "goodput where the link limits");
+    in.goodput_bytes_per_s = 700 * MB;
+    hdt_adapt_choose(&in, &t);
+    expect_near(t.rows[0].goodput_bytes_per_s, 785 * MB, "goodput where the codec limits");
+    cr_expect_eq(t.rows[0].slowest, HDT_ADAPT_AT_SRC_GATEWAY);
+}
+
+/* bf16 frames are half as long, so a gateway's rate counts twice in bytes of the tensor; the wire
+ * has 2 / 1.5 MB, three times less than the tensor. */
+Test(adapt, rates_of_both_codecs_are_of_the_tensor)
+{
+    struct hdt_adapt_candidate both = bf16;
+    struct hdt_adapt_input in = input_of(&both, 1);
+    struct hdt_adapt_table t;
+
+    both.gw_encode_bytes_per_s = 1000 * MB;
+    both.gw_decode_bytes_per_s = 1500 * MB;
+    both.gw_ratio = 1.5;
+    hdt_adapt_choose(&in, &t);
+    expect_near(t.rows[0].ratio, 3, "ratio");
+    expect_near(t.rows[0].codec_bytes_per_s, 2000 * MB, "slowest coding");
+    expect_near(t.rows[0].full_below_bytes_per_s, 2000 * MB / 3, "whole gain below");
+}
+
+/* A ratio below 1 costs nothing on the wire: the gateway sends plain what grows. */
+Test(adapt, what_grows_is_sent_plain)
+{
+    struct hdt_adapt_candidate grows = plain;
+    struct hdt_adapt_input in = input_of(&grows, 1);
+    struct hdt_adapt_table t;
+
+    grows.gw_ratio = 0.9;
+    hdt_adapt_choose(&in, &t);
+    expect_near(t.rows[0].wire_bytes, 4 * MB, "bytes on the wire");
+    expect_near(t.rows[0].none_above_bytes_per_s, 0, "break-even of what saves nothing");
+}
+
+Test(adapt, nothing_above_the_budget)
+{
+    const struct hdt_adapt_candidate c[] = {plain, bf16, int8};
+    struct hdt_adapt_input in = input_of(c, 3);
+    struct hdt_adapt_table t;
+
+    in.error_budget = 0.005;
+    hdt_adapt_choose(&in, &t);
+    cr_expect_eq(t.chosen, 1);
+    cr_expect_eq(t.rows[2].why, HDT_ADAPT_OVER_BUDGET);
+    in.error_budget = 0;
+    in.current = 1; /* it may not stay */
+    hdt_adapt_choose(&in, &t);
+    cr_expect_eq(t.chosen, 0);
+}
+
+Test(adapt, a_guard_bars)
+{
+    struct hdt_adapt_candidate c[] = {plain, bf16, int8};
+    struct hdt_adapt_input in = input_of(c, 3);
+    struct hdt_adapt_table t;
+
+    c[2].is_barred = true;
+    in.current = 2;
+    in.measured_us = 0; /* stale figures do not keep what is barred */
+    hdt_adapt_choose(&in, &t);
+    cr_expect_eq(t.chosen, 1);
+    cr_expect_eq(t.rows[2].why, HDT_ADAPT_BARRED);
+    c[0].is_barred = c[1].is_barred = true; /* none is left: the most exact */
+    hdt_adapt_choose(&in, &t);
+    cr_expect_eq(t.chosen, 0);
+}
+
+/* A change must gain more than 5 %: bf16 against a codec that is 4 % and 6 % slower. */
+Test(adapt, a_small_gain_changes_nothing)
+{
+    struct hdt_adapt_candidate c[] = {bf16, bf16};
+    struct hdt_adapt_input in = input_of(c, 2);
+    struct hdt_adapt_table t;
+
+    in.n_frames = 1e6; /* pace alone: the share of link bytes */
+    in.current = 0;
+    c[1].frame_bytes = 0.96 * c[0].frame_bytes;
+    hdt_adapt_choose(&in, &t);
+    cr_expect_eq(t.chosen, 0);
+    cr_expect_eq(t.rows[1].why, HDT_ADAPT_HELD);
+    c[1].frame_bytes = 0.94 * c[0].frame_bytes;
+    hdt_adapt_choose(&in, &t);
+    cr_expect_eq(t.chosen, 1);
+    in.current = -1; /* the first choice needs no such gain, but more than 2 % */
+    c[1].frame_bytes = 0.96 * c[0].frame_bytes;
+    hdt_adapt_choose(&in, &t);
+    cr_expect_eq(t.chosen, 1);
+    c[1].frame_bytes = 0.99 * c[0].frame_bytes;
+    hdt_adapt_choose(&in, &t);
+    cr_expect_eq(t.chosen, 0);
+}
+
+/* Back to the more exact one when that costs 1 %, not when it costs 3 %. */
+Test(adapt, precision_comes_back_when_it_costs_nothing)
+{
+    struct hdt_adapt_candidate c[] = {bf16, bf16};
+    struct hdt_adapt_input in = input_of(c, 2);
+    struct hdt_adapt_table t;
+
+    in.n_frames = 1e6;
+    in.current = 1;
+    c[0].frame_bytes = 1.03 * c[1].frame_bytes;
+    hdt_adapt_choose(&in, &t);
+    cr_expect_eq(t.chosen, 1);
+    cr_expect_eq(t.rows[0].why, HDT_ADAPT_SLOWER);
+    c[0].frame_bytes = 1.01 * c[1].frame_bytes;
+    hdt_adapt_choose(&in, &t);
+    cr_expect_eq(t.chosen, 0);
+    cr_expect_eq(t.rows[1].why, HDT_ADAPT_HELD);
+}
+
+Test(adapt, old_figures_change_nothing)
+{
+    const struct hdt_adapt_candidate c[] = {plain, bf16, int8};
+    struct hdt_adapt_input in = input_of(c, 3);
+    struct hdt_adapt_table t;
+
+    in.current = 0;
+    in.measured_us = 79; /* 21 us ago, 20 are fresh */
+    hdt_adapt_choose(&in, &t);
+    cr_expect_eq(t.chosen, 0);
+    cr_expect_eq(t.rows[2].why, HDT_ADAPT_STALE);
+    in.measured_us = 80;
+    hdt_adapt_choose(&in, &t);
+    cr_expect_eq(t.chosen, 2);
+    in.changed_us = 80; /* measured before the last change had its effect */
+    hdt_adapt_choose(&in, &t);
+    cr_expect_eq(t.chosen, 0);
+    in.changed_us = 10;
+    in.goodput_bytes_per_s = 0;
+    hdt_adapt_choose(&in, &t);
+    cr_expect_eq(t.chosen, 0);
+}
+
+/* Of equal ones the first, which is the more exact. */
+Test(adapt, ties_go_to_the_exact)
+{
+    struct hdt_adapt_candidate c[] = {bf16, bf16, bf16};
+    struct hdt_adapt_input in = input_of(c, 3);
+    struct hdt_adapt_table t;
+
+    hdt_adapt_choose(&in, &t);
+    cr_expect_eq(t.chosen, 0);
+}
+
+/*
+ * 1 Gbit/s, 20 Mbit/s and back, with 20 ms of arithmetic beside each of 64 frames of 1 MB. At 125
+ * MB/s none takes 8 ms on the link, hidden behind arithmetic: 63 x 20.125 + 28.25 = 1296.125 ms,
+ * bf16 1300.125, int8 1314.25. At 2.5 MB/s int8 takes a quarter of none's 400 ms a frame. What was
+ * measured before the change is not believed after it.
+ */
+Test(adapt, follows_a_link_down_and_up)
+{
+    struct hdt_adapt_candidate c[] = {plain, bf16, int8};
+    struct hdt_adapt_input in = input_of(c, 3);
+    struct hdt_adapt_table t;
+    size_t i;
+
+    for (i = 0; i < 3; i++) {
+        c[i].frame_bytes /= 4;
+    }
+    in.tensor_bytes = 1 * MB;
+    in.n_frames = 64;
+    in.src_busy_s = in.dst_busy_s = 0.02;
+    in.goodput_bytes_per_s = 125 * MB;
+    hdt_adapt_choose(&in, &t);
+    cr_expect_eq(t.chosen, 0);
+    expect_near(t.rows[0].step_s, 1.296125, "none at 125 MB/s");
+    expect_near(t.rows[2].step_s, 1.31425, "int8 at 125 MB/s");
+    in.current = t.chosen;
+    in.goodput_bytes_per_s = 2.5 * MB;
+    hdt_adapt_choose(&in, &t);
+    cr_expect_eq(t.chosen, 2);
+    in.current = t.chosen;
+    in.changed_us = 100;
+    in.goodput_bytes_per_s = 125 * MB;
+    in.measured_us = in.now_us = 100;
+    hdt_adapt_choose(&in, &t);
+    cr_expect_eq(t.chosen, 2);
+    in.measured_us = in.now_us = 101;
+    hdt_adapt_choose(&in, &t);
+    cr_expect_eq(t.chosen, 0);
+}
+
+Test(adapt, says_why)
+{
+    const struct hdt_adapt_candidate c[] = {plain, bf16, int8};
+    struct hdt_adapt_input in = input_of(c, 3);
+    struct hdt_adapt_table t;
+    char text[HDT_ADAPT_TEXT];
+
+    in.error_budget = 0.005;
+    hdt_adapt_choose(&in, &t);
+    hdt_adapt_why_text(&in, &t, 0, text);
+    cr_expect_str_eq(text, "1.88 times the time: the link sets the pace"); /* 341 / 181.5 */
+    hdt_adapt_why_text(&in, &t, 1, text);
+    cr_expect_str_eq(text, "chosen: the link sets the pace");
+    hdt_adapt_why_text(&in, &t, 2, text);
+    cr_expect_str_eq(text, "relative error 0.007 is above the budget of 0.005");
+}

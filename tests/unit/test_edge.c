@@ -1,0 +1,216 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Both ends of an edge: marks, the guard at work on real frames, the choice by figures. */
+#include "config.h"
+
+#include "runtime/edge.h"
+#include "src/base/clock.h"
+#include "tests/support/values.h"
+
+#include <criterion/criterion.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define N      ((size_t)8192)
+#define TENSOR (4 * N)
+
+static struct hdt_codec_ctx *ctx;
+static float values[N], back[N];
+static uint8_t frame[TENSOR + 64];
+static struct values_rng rng;
+
+static void setup(void)
+{
+    cr_assert_eq(hdt_codec_ctx_new(0, &ctx, NULL), HDT_OK);
+    hdt_values_rng_init(&rng, "edge");
+    hdt_values_fill(&rng, VALUES_NORMAL, values, N);
+}
+
+static void teardown(void)
+{
+    hdt_codec_ctx_free(ctx);
+}
+
+TestSuite(edge, .init = setup, .fini = teardown);
+
+static void edge_make(struct hdt_edge *edge, const char *planned, bool is_live)
+{
+    struct hdt_edge_conf conf = {.is_src = true,
+                                 .is_live = is_live,
+                                 .error_budget = 0.02,
+                                 .tensor_bytes = TENSOR,
+                                 .frame_cap = TENSOR,
+                                 .n_frames = 64,
+                                 .dst_busy_s = 0.02,
+                                 .name = "job 1, flow 0"};
+
+    cr_assert_eq(hdt_codec_spec_parse(planned, &conf.planned, NULL), HDT_OK);
+    hdt_edge_init(edge, &conf);
+}
+
+static enum hdt_status frame_make(struct hdt_edge *edge, int64_t step, size_t *len, uint8_t *mark)
+{
+    struct hdt_codec_guard guard;
+    struct hdt_codec_io io = {.src = values,
+                              .src_len = TENSOR,
+                              .dst = frame,
+                              .dst_len = TENSOR,
+                              .dtype = HDT_DTYPE_F32,
+                              .guard = &guard};
+
+    return hdt_edge_encode(edge, ctx, &io, step, len, mark, NULL);
+}
+
+static enum hdt_status frame_read(const struct hdt_edge *edge, size_t len, uint8_t mark,
+                                  struct hdt_error *err)
+{
+    struct hdt_codec_io io = {
+        .src = frame, .src_len = len, .dst = back, .dst_len = TENSOR, .dtype = HDT_DTYPE_F32};
+
+    return hdt_edge_decode(edge, ctx, &io, mark, err);
+}
+
+static double error_of(void)
+{
+    double err = 0, ref = 0;
+
+    for (size_t i = 0; i < N; i++) {
+        err += ((double)back[i] - (double)values[i]) * ((double)back[i] - (double)values[i]);
+        ref += (double)values[i] * (double)values[i];
+    }
+    return sqrt(err / ref);
+}
+
+/* A mark is 0 for the planned codec, else one more than the rung. */
+Test(edge, the_other_end_follows_the_mark)
+{
+    struct hdt_edge src, dst;
+    struct hdt_error err = {0};
+    uint8_t mark;
+    size_t len;
+
+    edge_make(&src, "int8", false);
+    edge_make(&dst, "int8", false);
+    cr_assert_eq(frame_make(&src, 1, &len, &mark), HDT_OK);
+    cr_expect_eq(mark, 0);
+    cr_expect_eq(len, N + 4 * N / 256);
+    cr_assert_eq(frame_read(&dst, len, mark, &err), HDT_OK, "%s", err.msg);
+    cr_expect(error_of() < 0.01);
+    src.rung = 1;
+    cr_assert_eq(frame_make(&src, 1, &len, &mark), HDT_OK);
+    cr_expect_eq(mark, 2);
+    cr_expect_eq(len, 2 * N);
+    cr_assert_eq(frame_read(&dst, len, mark, &err), HDT_OK, "%s", err.msg);
+    cr_expect(error_of() < 0.0025);
+    cr_expect_eq(frame_read(&dst, len, 0, &err), HDT_EPROTO);
+    cr_expect_eq(frame_read(&dst, len, 4, &err), HDT_EPROTO);
+    cr_expect(strstr(err.msg, "codec 4") && strstr(err.msg, "none, bf16, int8"), "%s", err.msg);
+}
+
+/* In each block of 256 one value of 127 and 255 of 0.49, which int8 takes for 0: err^2 is 255 x
+ * 0.2401, ref^2 127^2 + 61.2, so the relative error 0.0615. That is more than four times a budget
+ * of 0.01: the frame goes out as bf16, and those after it. */
+Test(edge, a_frame_that_loses_too_much_is_coded_again)
+{
+    struct hdt_edge src, dst;
+    struct hdt_error err = {0};
+    uint8_t mark;
+    size_t len;
+
+    edge_make(&src, "int8", false);
+    edge_make(&dst, "int8", false);
+    src.ladder.error_budget = 0.01;
+    cr_assert_eq(frame_make(&src, 7, &len, &mark), HDT_OK);
+    cr_expect_eq(mark, 0, "normal values pass");
+    for (size_t i = 0; i < N; i++) {
+        values[i] = i % 256 == 0 ? 127.0f : 0.49f;
+    }
+    cr_assert_eq(frame_make(&src, 8, &len, &mark), HDT_OK);
+    cr_expect_eq(mark, 2);
+    cr_expect_eq(len, 2 * N);
+    cr_assert_eq(frame_read(&dst, len, mark, &err), HDT_OK, "%s", err.msg);
+    cr_expect(error_of() < 0.0025);
+    cr_expect_eq(src.guard.n_up, 1);
+    cr_expect(src.worst_error < 0.01, "what was refused was not sent");
+    cr_assert_eq(frame_make(&src, 9, &len, &mark), HDT_OK);
+    cr_expect_eq(mark, 2, "it stays there");
+    cr_expect_eq(src.guard.n_up, 1);
+}
+
+/* 3.4e38 becomes infinite in bf16 and not in int8's sums, so bf16 goes to none. NaN goes up to none
+ * and is told by the guard, for the caller to end the job. */
+Test(edge, what_a_codec_cannot_carry)
+{
+    struct hdt_edge src;
+    struct hdt_codec_guard guard;
+    struct hdt_codec_io io = {.src = values,
+                              .src_len = TENSOR,
+                              .dst = frame,
+                              .dst_len = TENSOR,
+                              .dtype = HDT_DTYPE_F32,
+                              .guard = &guard};
+    uint8_t mark;
+    size_t len;
+
+    edge_make(&src, "bf16", false);
+    values[5] = 3.4e38f;
+    cr_assert_eq(hdt_edge_encode(&src, ctx, &io, 1, &len, &mark, NULL), HDT_OK);
+    cr_expect_eq(mark, 1);
+    cr_expect_eq(len, TENSOR);
+    cr_expect_eq(guard.n_nonfinite, 0);
+    edge_make(&src, "int8", false);
+    values[5] = NAN;
+    cr_assert_eq(hdt_edge_encode(&src, ctx, &io, 1, &len, &mark, NULL), HDT_OK);
+    cr_expect_eq(mark, 1);
+    cr_expect_eq(guard.n_nonfinite, 1);
+}
+
+static void step_run(struct hdt_edge *edge, int64_t step, double link, uint8_t *mark)
+{
+    struct hdt_edge_figures figures = {.goodput_bytes_per_s = link, .rtt_s = 0.04};
+    size_t len;
+
+    figures.measured_us = hdt_clock_now_us() + 1; /* after all that was before */
+    hdt_edge_set_figures(edge, &figures, step);
+    cr_assert_eq(frame_make(edge, step, &len, mark), HDT_OK);
+    hdt_edge_set_busy(edge, 0.02);
+}
+
+/* 64 frames of 32 kB a step beside 20 ms of arithmetic each: a link of 125 MB/s hides all of them,
+ * one of 0.1 MB/s none, and the smallest frames win. After the tour, a step or two follow a change.
+ */
+Test(edge, the_choice_follows_the_link)
+{
+    struct hdt_edge edge;
+    uint8_t mark;
+    int64_t step = 1;
+
+    edge_make(&edge, "none", true);
+    while (step < 12) {
+        step_run(&edge, step++, 125e6, &mark);
+    }
+    cr_expect_eq(mark, 0, "none on a fast link, not mark %u", mark);
+    step_run(&edge, step++, 0.1e6, &mark);
+    step_run(&edge, step++, 0.1e6, &mark);
+    cr_expect_eq(mark, 3, "int8 on a slow link, not mark %u", mark);
+    step_run(&edge, step++, 125e6, &mark);
+    step_run(&edge, step++, 125e6, &mark);
+    cr_expect_eq(mark, 0, "none on a fast link, not mark %u", mark);
+    cr_expect_eq(edge.n_changes, 3); /* the first one: back from the end of the tour */
+}
+
+Test(edge, only_what_may_change_is_told)
+{
+    struct hdt_edge edge;
+    json_t *json;
+
+    edge_make(&edge, "lossless", false);
+    cr_expect(!hdt_edge_is_of_note(&edge));
+    edge_make(&edge, "bf16", false);
+    cr_expect(hdt_edge_is_of_note(&edge));
+    json = hdt_edge_json(&edge);
+    cr_assert(json);
+    cr_expect_str_eq(json_string_value(json_object_get(json, "codec")), "bf16");
+    cr_expect_null(json_object_get(json, "table"));
+    json_decref(json);
+}

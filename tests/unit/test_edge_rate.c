@@ -1,0 +1,115 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What frames say of a link: played by hand with a link whose rate is known. */
+#include "config.h"
+
+#include "gateway/edge_rate.h"
+
+#include <criterion/criterion.h>
+#include <math.h>
+
+#define MS  1000
+#define RTT (40 * MS)
+
+/* A link of `bytes_per_s`: a frame begins to arrive half a round trip after it was cut or when the
+ * one before has come, and its HAVE needs another half. */
+struct link {
+    double bytes_per_s;
+    double free_us;
+    struct hdt_edge_rate rate;
+};
+
+static void frame_send(struct link *link, double cut_us, double bytes)
+{
+    double first = cut_us + RTT / 2.0;
+
+    first = first > link->free_us ? first : link->free_us;
+    link->free_us = first + bytes * 1e6 / link->bytes_per_s;
+    hdt_edge_rate_have(&link->rate, (int64_t)cut_us, bytes, RTT,
+                       (int64_t)(link->free_us + RTT / 2.0));
+}
+
+/* Steps of a second from `at_us` on, with eight frames each, `apart_us` from one to the next. */
+static double steps_play(struct link *link, double at_us, int n, double bytes, double apart_us)
+{
+    for (int step = 0; step < n; step++) {
+        for (int i = 0; i < 8; i++) {
+            frame_send(link, at_us + 1e6 * step + apart_us * i, bytes);
+        }
+    }
+    return link->rate.bytes_per_s;
+}
+
+Test(edge_rate, a_full_link)
+{
+    struct link link = {.bytes_per_s = 2.5e6};
+    double got = steps_play(&link, 1e6, 4, 1e6, 0);
+
+    cr_expect(fabs(got / 2.5e6 - 1) < 0.01, "%g bytes a second", got);
+}
+
+/* 250 kB take 2 ms of 125 MB/s, so that the link is idle most of the time. */
+Test(edge_rate, a_link_that_is_hardly_used)
+{
+    struct link link = {.bytes_per_s = 125e6};
+    double got = steps_play(&link, 1e6, 4, 250e3, 100 * MS);
+
+    cr_expect(fabs(got / 125e6 - 1) < 0.01, "%g bytes a second", got);
+}
+
+/* Two seconds of steps after a change, the figure is that of the new rate. */
+Test(edge_rate, follows_down_and_up)
+{
+    struct link link = {.bytes_per_s = 125e6};
+
+    steps_play(&link, 1e6, 3, 250e3, 20 * MS);
+    link.bytes_per_s = 2.5e6;
+    cr_expect(fabs(steps_play(&link, 4e6, 3, 250e3, 20 * MS) / 2.5e6 - 1) < 0.01);
+    link.bytes_per_s = 125e6;
+    cr_expect(fabs(steps_play(&link, 8e6, 3, 250e3, 20 * MS) / 125e6 - 1) < 0.01);
+}
+
+/* Frames that come faster than the round trip is known do not make the rate infinite, and records
+ * of some bytes say nothing. */
+Test(edge_rate, what_says_nothing)
+{
+    struct hdt_edge_rate rate = {0};
+    int i;
+
+    for (i = 0; i < 10; i++) {
+        hdt_edge_rate_have(&rate, 1000000 * (i + 1), 64, RTT, 1000000 * (i + 1) + RTT + 5 * MS);
+    }
+    cr_expect_eq(rate.bytes_per_s, 0);
+    for (i = 10; i < 20; i++) {
+        hdt_edge_rate_have(&rate, 1000000 * (i + 1), 1e6, RTT, 1000000 * (i + 1) + RTT / 2);
+    }
+    cr_expect(rate.bytes_per_s > 0 && rate.bytes_per_s <= 1e6 / 100e-6, "%g", rate.bytes_per_s);
+}
+
+/* ---- does the codec pay? ---- */
+
+/* 1000 frames of 1 MB; with the codec they take `on_us`, without `off_us`. Returns how many of the
+ * last 160 were coded. */
+static int trial_play(struct hdt_codec_trial *trial, int64_t on_us, int64_t off_us)
+{
+    int n = 0;
+
+    for (int i = 0; i < 1000; i++) {
+        const bool coded = hdt_codec_trial_next(trial);
+
+        hdt_codec_trial_saw(trial, coded, 1e6, coded ? on_us : off_us);
+        n += i >= 840 && coded;
+    }
+    return n;
+}
+
+/* The faster way takes 15 of 16 frames; a difference of 3 % changes nothing. */
+Test(edge_rate, the_faster_way_is_taken)
+{
+    struct hdt_codec_trial trial = {0};
+
+    cr_expect_eq(trial_play(&trial, 10000, 12000), 150);
+    cr_expect_eq(trial_play(&trial, 10000, 9700), 150);
+    cr_expect_eq(trial_play(&trial, 10000, 9000), 10);
+    cr_expect_eq(trial_play(&trial, 10000, 10300), 10);
+    cr_expect_eq(trial_play(&trial, 10000, 12000), 150);
+}
