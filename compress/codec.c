@@ -17,10 +17,11 @@
 HDT_STATIC_ASSERT(sizeof(size_t) == 8, "HDT_CODEC_PLAIN_MAX needs 64-bit sizes");
 
 static const struct hdt_codec_ops *const codecs[HDT_CODEC_COUNT] = {
-    [HDT_CODEC_NONE] = &hdt_codec_none,       [HDT_CODEC_BF16] = &hdt_codec_bf16,
-    [HDT_CODEC_INT8] = &hdt_codec_int8,       [HDT_CODEC_LOSSLESS] = &hdt_codec_lossless,
-    [HDT_CODEC_TOPK] = &hdt_codec_topk,       [HDT_CODEC_RANDK] = &hdt_codec_randk,
-    [HDT_CODEC_LOWRANK] = &hdt_codec_lowrank,
+    [HDT_CODEC_NONE] = &hdt_codec_none,   [HDT_CODEC_BF16] = &hdt_codec_bf16,
+    [HDT_CODEC_INT8] = &hdt_codec_int8,   [HDT_CODEC_LOSSLESS] = &hdt_codec_lossless,
+    [HDT_CODEC_FP16] = &hdt_codec_fp16,   [HDT_CODEC_FP8] = &hdt_codec_fp8,
+    [HDT_CODEC_INT4] = &hdt_codec_int4,   [HDT_CODEC_TOPK] = &hdt_codec_topk,
+    [HDT_CODEC_RANDK] = &hdt_codec_randk, [HDT_CODEC_LOWRANK] = &hdt_codec_lowrank,
 };
 
 const struct hdt_codec_ops *hdt_codec_by_id(unsigned id)

@@ -49,9 +49,6 @@ enum hdt_codec_caps {
 /* Largest chunk that a context may be made for. */
 #define HDT_CODEC_CHUNK_MAX ((size_t)256 << 20)
 
-/* Values of one tensor per scale of the int8 codec. */
-#define HDT_CODEC_INT8_BLOCK 256
-
 /* What a worker codec found out about a tensor while it encoded it; `none` loses nothing and only
  * looks at fp32 values: its sums stay zero. */
 struct hdt_codec_guard {
@@ -120,6 +117,9 @@ extern const struct hdt_codec_ops hdt_codec_none;
 extern const struct hdt_codec_ops hdt_codec_bf16;
 extern const struct hdt_codec_ops hdt_codec_int8;
 extern const struct hdt_codec_ops hdt_codec_lossless;
+extern const struct hdt_codec_ops hdt_codec_fp16;
+extern const struct hdt_codec_ops hdt_codec_fp8;
+extern const struct hdt_codec_ops hdt_codec_int4;
 extern const struct hdt_codec_ops hdt_codec_topk;
 extern const struct hdt_codec_ops hdt_codec_randk;
 extern const struct hdt_codec_ops hdt_codec_lowrank;

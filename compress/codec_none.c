@@ -49,9 +49,10 @@ static enum hdt_status none_encode(struct hdt_codec_ctx *ctx, const struct hdt_c
 static enum hdt_status none_decode(struct hdt_codec_ctx *ctx, const struct hdt_codec_io *io,
                                    struct hdt_error *err)
 {
-    (void)ctx;
     (void)err;
-    if (io->dst_len > 0) {
+    if (io->add) {
+        ctx->kernels->add(io->dst, io->src, io->dst_len / 4, io->dst);
+    } else if (io->dst_len > 0) {
         memcpy(io->dst, io->src, io->dst_len);
     }
     return HDT_OK;
@@ -61,7 +62,7 @@ const struct hdt_codec_ops hdt_codec_none = {
     .id = HDT_CODEC_NONE,
     .name = "none",
     .help = "Bytes as they are.",
-    .caps = HDT_CODEC_AT_WORKER | HDT_CODEC_AT_GATEWAY | HDT_CODEC_EXACT,
+    .caps = HDT_CODEC_AT_WORKER | HDT_CODEC_AT_GATEWAY | HDT_CODEC_EXACT | HDT_CODEC_ADDS,
     .dtypes = (1u << HDT_DTYPE_COUNT) - 1,
     .coded_dtype = HDT_DTYPE_NONE,
     .bound = none_bound,

@@ -10,6 +10,8 @@
 
 #include "compress/kernels.h"
 #include "compress/kernels_avx2.h"
+#include "compress/kernels_avx512.h"
+#include "compress/kernels_quant.h"
 
 #ifdef HDT_KERNELS_AVX2
 # include <cpuid.h>
@@ -33,55 +35,13 @@ static inline float load_f32(const uint8_t *src, size_t i)
     return f;
 }
 
-static inline uint16_t bf16_round(uint32_t u)
-{
-    if ((u & 0x7fffffffu) > 0x7f800000u) {
-        return (uint16_t)(u >> 16 | 0x40);
-    }
-    return (uint16_t)((u + 0x7fff + (u >> 16 & 1)) >> 16);
-}
-
 static void scalar_bf16_encode(const uint8_t *src, size_t n, uint8_t *dst)
 {
     for (size_t i = 0; i < n; i++) {
-        uint16_t h = bf16_round(load_u32(src, i));
+        uint16_t h = hdt_bf16_round(load_u32(src, i));
 
         memcpy(dst + 2 * i, &h, 2);
     }
-}
-
-static void scalar_bf16_encode_guard(const uint8_t *src, size_t n, uint8_t *dst,
-                                     struct hdt_codec_guard *guard)
-{
-    double err[HDT_KERNEL_LANES] = {0}, ref[HDT_KERNEL_LANES] = {0};
-    uint32_t max = 0;
-
-    for (size_t i = 0; i < n; i++) {
-        uint32_t u = load_u32(src, i), back;
-        uint16_t h = bf16_round(u);
-        float x = load_f32(src, i), y;
-        double e;
-
-        memcpy(dst + 2 * i, &h, 2);
-        if ((u & 0x7fffffffu) < 0x7f800000u && (u & 0x7fffffffu) > max) {
-            max = u & 0x7fffffffu;
-        }
-        if ((h & 0x7f80u) == 0x7f80u) {
-            guard->n_nonfinite++;
-            continue;
-        }
-        back = (uint32_t)h << 16;
-        memcpy(&y, &back, 4);
-        e = (double)(x - y);
-        err[i % HDT_KERNEL_LANES] += e * e;
-        ref[i % HDT_KERNEL_LANES] += (double)x * (double)x;
-    }
-    guard->n += n;
-    guard->err_sq += hdt_kernels_sum_lanes_f64(err);
-    guard->ref_sq += hdt_kernels_sum_lanes_f64(ref);
-    float max_abs;
-    memcpy(&max_abs, &max, 4);
-    guard->max_abs = guard->max_abs < max_abs ? max_abs : guard->max_abs;
 }
 
 static void scalar_bf16_decode(const uint8_t *src, size_t n, uint8_t *dst)
@@ -112,143 +72,10 @@ static uint32_t scalar_abs_max(const uint8_t *src, size_t n, uint64_t *n_nonfini
     return max;
 }
 
-static void scalar_int8_encode(const uint8_t *src, size_t n, float inv, uint8_t *dst, float sums[2])
-{
-    /* Adding and taking away 1.5 * 2^23 rounds a small float to the nearest even integer. */
-    const float magic = 12582912.0f;
-    float err[HDT_KERNEL_LANES] = {0}, ref[HDT_KERNEL_LANES] = {0};
-
-    for (size_t i = 0; i < n; i++) {
-        float t = load_f32(src, i) * inv;
-        float q = (t + magic) - magic;
-        float e = t - q;
-
-        dst[i] = (uint8_t)(int8_t)q;
-        err[i % HDT_KERNEL_LANES] += e * e;
-        ref[i % HDT_KERNEL_LANES] += t * t;
-    }
-    sums[0] = hdt_kernels_sum_lanes(err);
-    sums[1] = hdt_kernels_sum_lanes(ref);
-}
-
-static void scalar_int8_decode(const uint8_t *src, size_t n, float scale, uint8_t *dst)
-{
-    for (size_t i = 0; i < n; i++) {
-        float x = (float)(int8_t)src[i] * scale;
-
-        memcpy(dst + 4 * i, &x, 4);
-    }
-}
-
-static void scalar_split2(const uint8_t *src, size_t n, bool rotate, uint8_t *const planes[])
-{
-    for (size_t i = 0; i < n; i++) {
-        uint16_t u;
-
-        memcpy(&u, src + 2 * i, 2);
-        if (rotate) {
-            u = (uint16_t)(u << 1 | u >> 15);
-        }
-        planes[0][i] = (uint8_t)u;
-        planes[1][i] = (uint8_t)(u >> 8);
-    }
-}
-
-static void scalar_split4(const uint8_t *src, size_t n, bool rotate, uint8_t *const planes[])
-{
-    for (size_t i = 0; i < n; i++) {
-        uint32_t u = load_u32(src, i);
-
-        if (rotate) {
-            u = u << 1 | u >> 31;
-        }
-        planes[0][i] = (uint8_t)u;
-        planes[1][i] = (uint8_t)(u >> 8);
-        planes[2][i] = (uint8_t)(u >> 16);
-        planes[3][i] = (uint8_t)(u >> 24);
-    }
-}
-
-static void scalar_join2(const uint8_t *const planes[], size_t n, bool rotate, uint8_t *dst)
-{
-    for (size_t i = 0; i < n; i++) {
-        uint16_t u = (uint16_t)(planes[0][i] | planes[1][i] << 8);
-
-        if (rotate) {
-            u = (uint16_t)(u >> 1 | u << 15);
-        }
-        memcpy(dst + 2 * i, &u, 2);
-    }
-}
-
-static void scalar_join4(const uint8_t *const planes[], size_t n, bool rotate, uint8_t *dst)
-{
-    for (size_t i = 0; i < n; i++) {
-        uint32_t u = (uint32_t)planes[0][i] | (uint32_t)planes[1][i] << 8 |
-                     (uint32_t)planes[2][i] << 16 | (uint32_t)planes[3][i] << 24;
-
-        if (rotate) {
-            u = u >> 1 | u << 31;
-        }
-        memcpy(dst + 4 * i, &u, 4);
-    }
-}
-
-/* By bits, as F16C does it: what is too small for fp16's normals is shifted into its subnormals. */
-static inline uint16_t f16_round(uint32_t u)
-{
-    const uint16_t sign = (uint16_t)(u >> 16 & 0x8000);
-    const uint32_t abs = u & 0x7fffffffu;
-    uint32_t mantissa, shift, half, rest;
-
-    if (abs > 0x7f800000u) {
-        return (uint16_t)(sign | 0x7e00 | (abs >> 13 & 0x3ff));
-    }
-    if (abs >= 0x477ff000u) { /* 65520 and above, infinity among it */
-        return (uint16_t)(sign | 0x7c00);
-    }
-    if (abs >= 0x38800000u) { /* 2^-14: a normal number; a carry goes into the exponent */
-        const uint32_t rebased = abs - 0x38000000u;
-
-        return (uint16_t)(sign | (rebased + 0xfff + (rebased >> 13 & 1)) >> 13);
-    }
-    if (abs < 0x33000000u) { /* below 2^-25, half of the smallest one */
-        return sign;
-    }
-    shift = 126 - (abs >> 23);
-    mantissa = (abs & 0x7fffffu) | 0x800000u;
-    half = mantissa >> shift;
-    rest = mantissa & ((1u << shift) - 1);
-    half += rest > 1u << (shift - 1) || (rest == 1u << (shift - 1) && (half & 1));
-    return (uint16_t)(sign | half);
-}
-
-static inline uint32_t f16_widen(uint16_t h)
-{
-    const uint32_t sign = (uint32_t)(h & 0x8000) << 16;
-    uint32_t exponent = h >> 10 & 0x1f, mantissa = h & 0x3ff;
-
-    if (exponent == 0x1f) {
-        return sign | 0x7f800000u | mantissa << 13 | (mantissa ? 0x400000u : 0);
-    }
-    if (exponent == 0) {
-        if (mantissa == 0) {
-            return sign;
-        }
-        exponent = 1;
-        while (!(mantissa & 0x400)) {
-            mantissa <<= 1;
-            exponent--;
-        }
-        mantissa &= 0x3ff;
-    }
-    return sign | (exponent + 112) << 23 | mantissa << 13;
-}
-
 static void scalar_f16_encode(const uint8_t *src, size_t n, uint8_t *dst)
 {
     for (size_t i = 0; i < n; i++) {
-        uint16_t h = f16_round(load_u32(src, i));
+        uint16_t h = hdt_f16_round(load_u32(src, i));
 
         memcpy(dst + 2 * i, &h, 2);
     }
@@ -261,7 +88,7 @@ static void scalar_f16_decode(const uint8_t *src, size_t n, uint8_t *dst)
         uint32_t u;
 
         memcpy(&h, src + 2 * i, 2);
-        u = f16_widen(h);
+        u = hdt_f16_widen(h);
         memcpy(dst + 4 * i, &u, 4);
     }
 }
@@ -287,15 +114,13 @@ static void scalar_divide(uint8_t *x, size_t n, float by)
 const struct hdt_kernels hdt_kernels_scalar = {
     .name = "scalar",
     .bf16_encode = scalar_bf16_encode,
-    .bf16_encode_guard = scalar_bf16_encode_guard,
     .bf16_decode = scalar_bf16_decode,
     .abs_max = scalar_abs_max,
-    .int8_encode = scalar_int8_encode,
-    .int8_decode = scalar_int8_decode,
-    .split2 = scalar_split2,
-    .split4 = scalar_split4,
-    .join2 = scalar_join2,
-    .join4 = scalar_join4,
+    .cast_encode = hdt_scalar_cast_encode,
+    .cast_decode = hdt_scalar_cast_decode,
+    .quant_encode = hdt_scalar_quant_encode,
+    .quant_decode = hdt_scalar_quant_decode,
+    .hadamard = hdt_scalar_hadamard,
     .f16_encode = scalar_f16_encode,
     .f16_decode = scalar_f16_decode,
     .add = scalar_add,
@@ -307,6 +132,7 @@ static const struct hdt_kernels *const tables[] = {
     &hdt_kernels_scalar,
 #ifdef HDT_KERNELS_AVX2
     &hdt_kernels_avx2,
+    &hdt_kernels_avx512,
 #endif
 };
 
@@ -326,6 +152,10 @@ const struct hdt_kernels *const *hdt_kernels_all(size_t *n)
 #ifdef HDT_KERNELS_AVX2
     if (__builtin_cpu_supports("avx2") && cpu_has_f16c()) {
         *n = 2;
+        if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+            __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq")) {
+            *n = 3;
+        }
     }
 #endif
     return tables;
@@ -337,14 +167,4 @@ const struct hdt_kernels *hdt_kernels_best(void)
     const struct hdt_kernels *const *all = hdt_kernels_all(&n);
 
     return all[n - 1];
-}
-
-float hdt_kernels_sum_lanes(const float l[HDT_KERNEL_LANES])
-{
-    return ((l[0] + l[4]) + (l[2] + l[6])) + ((l[1] + l[5]) + (l[3] + l[7]));
-}
-
-double hdt_kernels_sum_lanes_f64(const double l[HDT_KERNEL_LANES])
-{
-    return ((l[0] + l[4]) + (l[2] + l[6])) + ((l[1] + l[5]) + (l[3] + l[7]));
 }

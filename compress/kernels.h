@@ -15,38 +15,84 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Float sums over a block run in this many lanes, value i in lane i mod 8, so that eight-wide code
- * adds in the same order as scalar code. */
+/* Sums of the guard run in this many lanes, value i of a block in lane i mod 16, so that code of
+ * any width adds in the same order: squares in float within a block, blocks in double. */
+#define HDT_GUARD_LANES 16
+
+/* Lanes of other sums that code of any width adds in the same order. */
 #define HDT_KERNEL_LANES 8
+
+/* Stochastic rounding: the random bits of a value follow from a seed and the value's number alone,
+ * so that neither the width of the code nor the order of calls matters. */
+struct hdt_random {
+    uint32_t add, mix;
+};
+
+/* Forms of a block quantizer (doc/codecs.md). MINMAX: with a zero point, else symmetric. */
+enum hdt_quant_kind {
+    HDT_QUANT_I8,
+    HDT_QUANT_I8_MINMAX,
+    HDT_QUANT_I4,
+    HDT_QUANT_I4_MINMAX,
+    HDT_QUANT_E4M3,
+    HDT_QUANT_E5M2,
+    HDT_QUANT_COUNT
+};
+
+enum hdt_cast_kind { HDT_CAST_BF16, HDT_CAST_F16, HDT_CAST_COUNT };
+
+/* What a decoder does with a value. */
+enum hdt_emit {
+    HDT_EMIT_F32,  /* dst[i] = value, fp32 */
+    HDT_EMIT_ADD,  /* dst[i] += value, fp32 */
+    HDT_EMIT_BF16, /* dst[i] = value rounded to bf16 */
+    HDT_EMIT_COUNT
+};
+
+struct hdt_cast_in {
+    const uint8_t *src; /* n floats */
+    size_t n;
+    const struct hdt_random *random; /* NULL: round to nearest even */
+    uint32_t first;                  /* number of the first value, for random bits */
+};
+
+struct hdt_quant_in {
+    const uint8_t *src; /* n floats, a whole number of blocks but for the tensor's last one */
+    size_t n;
+    size_t block;                    /* values per block: 32 .. 1024, a power of two */
+    const struct hdt_random *random; /* NULL: round to nearest even */
+    uint32_t first;                  /* number of the first value, for random bits */
+};
 
 struct hdt_kernels {
     const char *name;
 
     /* fp32 -> bf16, round to nearest even; NaN stays NaN (made quiet). */
     void (*bf16_encode)(const uint8_t *src, size_t n, uint8_t *dst);
-
-    /* The same; adds the guard's figures of n values to *guard. */
-    void (*bf16_encode_guard)(const uint8_t *src, size_t n, uint8_t *dst,
-                              struct hdt_codec_guard *guard);
-
     void (*bf16_decode)(const uint8_t *src, size_t n, uint8_t *dst);
 
     /* Largest finite magnitude of n floats, as bits; adds to *n_nonfinite. */
     uint32_t (*abs_max)(const uint8_t *src, size_t n, uint64_t *n_nonfinite);
 
-    /* n <= 256 finite values, |x| inv <= 127 + rounding: dst[i] = round(x inv), nearest even; sets
-     * sums[0] to the sum of (x inv - dst)^2, sums[1] to that of (x inv)^2, in float lanes. */
-    void (*int8_encode)(const uint8_t *src, size_t n, float inv, uint8_t *dst, float sums[2]);
+    /* fp32 -> 2-byte floats; adds the guard's figures of n values to *guard. */
+    void (*cast_encode)(enum hdt_cast_kind kind, const struct hdt_cast_in *in, uint8_t *dst,
+                        struct hdt_codec_guard *guard);
+    void (*cast_decode)(enum hdt_cast_kind kind, enum hdt_emit emit, const uint8_t *src, size_t n,
+                        uint8_t *dst);
 
-    /* dst[i] = code[i] * scale */
-    void (*int8_decode)(const uint8_t *src, size_t n, float scale, uint8_t *dst);
+    /* Blocks of fp32 -> parameters and codes; adds the guard's figures to *guard. A block that
+     * holds values without a coded form is counted in n_nonfinite and not written. */
+    void (*quant_encode)(enum hdt_quant_kind kind, const struct hdt_quant_in *in, uint8_t *params,
+                         uint8_t *codes, struct hdt_codec_guard *guard);
 
-    /* Byte p of element i goes to planes[p][i]; each element is first rotated left by one bit when
-     * `rotate` is set. Elements of 2 and of 4 bytes; join is the inverse. */
-    void (*split2)(const uint8_t *src, size_t n, bool rotate, uint8_t *const planes[]);
-    void (*split4)(const uint8_t *src, size_t n, bool rotate, uint8_t *const planes[]);
-    void (*join2)(const uint8_t *const planes[], size_t n, bool rotate, uint8_t *dst);
-    void (*join4)(const uint8_t *const planes[], size_t n, bool rotate, uint8_t *dst);
+    /* The inverse. Any bytes are fit for it. */
+    void (*quant_decode)(enum hdt_quant_kind kind, enum hdt_emit emit, const uint8_t *params,
+                         const uint8_t *codes, size_t n, size_t block, uint8_t *dst);
+
+    /* Rotate each block of n floats in place: random signs, then the orthonormal Walsh-Hadamard
+     * transform; `back` is the inverse. The last block may be short: it is rotated in pieces, the
+     * powers of two that its length is a sum of, largest first. */
+    void (*hadamard)(uint8_t *x, size_t n, size_t block, bool back);
 
     /* fp32 <-> fp16 (IEEE binary16), round to nearest even; NaN stays NaN (made quiet). */
     void (*f16_encode)(const uint8_t *src, size_t n, uint8_t *dst);
@@ -67,7 +113,12 @@ const struct hdt_kernels *const *hdt_kernels_all(size_t *n);
 const struct hdt_kernels *hdt_kernels_best(void);
 
 /* Sum of the lanes in the one order that all tables use. */
+double hdt_kernels_sum_guard(const double lanes[HDT_GUARD_LANES]);
 float hdt_kernels_sum_lanes(const float lanes[HDT_KERNEL_LANES]);
 double hdt_kernels_sum_lanes_f64(const double lanes[HDT_KERNEL_LANES]);
+
+/* The random bits that belong to a seed: the two halves of the first number of splitmix64 (Steele,
+ * Lea, Flood 2014). */
+void hdt_random_seed(struct hdt_random *random, uint64_t seed);
 
 #endif /* HDT_COMPRESS_KERNELS_H */

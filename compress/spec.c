@@ -16,13 +16,28 @@
 /* Options that several codecs take, or that are too long for a line. */
 #define OPT_SPARSE  (HDT_CODEC_OPT_KEEP | HDT_CODEC_OPT_BITS)
 #define OPT_LOWRANK (HDT_CODEC_OPT_RANK | HDT_CODEC_OPT_BLOCK)
+#define OPT_FP8     (HDT_CODEC_OPT_BLOCK | HDT_CODEC_E5M2 | HDT_CODEC_STOCHASTIC | HDT_CODEC_DELTA)
+#define OPT_INT                                                                                    \
+ (HDT_CODEC_OPT_BLOCK | HDT_CODEC_MINMAX | HDT_CODEC_ROTATE | HDT_CODEC_STOCHASTIC |               \
+  HDT_CODEC_DELTA)
 
 /* By number. */
 static const struct hdt_codec_word words[] = {
     {HDT_CODEC_NONE, "none", 0, {0}, "none"},
-    {HDT_CODEC_BF16, "bf16", 0, {0}, "bf16"},
-    {HDT_CODEC_INT8, "int8", HDT_CODEC_DELTA, {.block = 256}, "int8"},
+    {HDT_CODEC_BF16, "bf16", HDT_CODEC_STOCHASTIC, {0}, "bf16 bf16:stochastic"},
+    {HDT_CODEC_INT8,
+     "int8",
+     OPT_INT,
+     {.block = 256},
+     "int8 int8:minmax int8:block=64 int8:stochastic"},
     {HDT_CODEC_LOSSLESS, "lossless", 0, {0}, "lossless"},
+    {HDT_CODEC_FP16, "fp16", HDT_CODEC_STOCHASTIC, {0}, "fp16 fp16:stochastic"},
+    {HDT_CODEC_FP8, "fp8", OPT_FP8, {.block = 128}, "fp8 fp8:e5m2 fp8:stochastic"},
+    {HDT_CODEC_INT4,
+     "int4",
+     OPT_INT,
+     {.block = 64},
+     "int4 int4:minmax int4:rotate int4:stochastic"},
     {HDT_CODEC_TOPK, "topk", OPT_SPARSE, {.bits = 2, .keep = 64}, "topk:64 topk:8,bits=8"},
     {HDT_CODEC_RANDK, "randk", OPT_SPARSE, {.bits = 2, .keep = 64}, "randk:64"},
     {HDT_CODEC_LOWRANK, "lowrank", OPT_LOWRANK, {.rank = 4}, "lowrank:4"},

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Codecs over foreign bytes. Input: codec, dtype, offset (a byte each), plain length (3 bytes,
- * little-endian), then the coded bytes. They are decoded; what an exact codec decodes must survive
- * another trip. The same bytes are also taken as values, encoded and decoded again.
+ * Codecs over foreign bytes. Input: codec, dtype, offset of a chunk or options of a worker codec (a
+ * byte each), plain length (3 bytes, little-endian), then the coded bytes. They are decoded; what
+ * an exact codec decodes must survive another trip. The same bytes are also taken as values,
+ * encoded and decoded again.
  */
 #include "config.h"
 
@@ -17,33 +18,51 @@
 
 static struct hdt_codec_ctx *ctx;
 
+/* Options out of a byte: block, then flags; none when the codec does not take them. */
+static struct hdt_codec_spec spec_of(const struct hdt_codec_ops *codec, uint8_t byte)
+{
+    const struct hdt_codec_word *word = hdt_codec_word(codec->id);
+    const struct hdt_codec_spec plain = hdt_codec_spec_default(codec->id);
+    const unsigned flags =
+        HDT_CODEC_E5M2 | HDT_CODEC_MINMAX | HDT_CODEC_ROTATE | HDT_CODEC_STOCHASTIC;
+    struct hdt_codec_spec spec = plain;
+
+    spec.block = (uint16_t)(byte & 7 ? 16u << (byte & 7) : 0);
+    spec.block = spec.block == word->defaults.block ? 0 : spec.block;
+    spec.flags = (uint16_t)((unsigned)byte >> 3 & flags & word->options);
+    return hdt_codec_spec_check(&spec, NULL) == HDT_OK ? spec : plain;
+}
+
 /* Encode, decode and, for exact codecs, compare. */
-static void trip(const struct hdt_codec_ops *codec, enum hdt_dtype dtype, uint64_t offset,
+static void trip(const struct hdt_codec_ops *codec, enum hdt_dtype dtype, uint8_t option,
                  const uint8_t *plain, size_t len)
 {
+    const struct hdt_codec_spec spec = spec_of(codec, option);
     size_t bound, coded_len;
     struct hdt_codec_guard guard;
     uint8_t *coded, *back;
 
-    if (hdt_codec_bound(codec, NULL, dtype, len, &bound, NULL) != HDT_OK) {
+    if (hdt_codec_bound(codec, &spec, dtype, len, &bound, NULL) != HDT_OK) {
         return;
     }
     coded = hdt_malloc(bound);
     back = hdt_malloc(len);
-    struct hdt_codec_io to = {.src = plain,
+    struct hdt_codec_io to = {.spec = &spec,
+                              .src = plain,
                               .src_len = len,
                               .dst = coded,
                               .dst_len = bound,
                               .dtype = dtype,
-                              .offset = offset,
+                              .offset = option,
                               .guard = &guard};
     if (hdt_codec_encode(codec, ctx, &to, &coded_len, NULL) == HDT_OK) {
-        struct hdt_codec_io from = {.src = coded,
+        struct hdt_codec_io from = {.spec = &spec,
+                                    .src = coded,
                                     .src_len = coded_len,
                                     .dst = back,
                                     .dst_len = len,
                                     .dtype = dtype,
-                                    .offset = offset};
+                                    .offset = option};
 
         HDT_ASSERT(coded_len <= bound);
         HDT_ASSERT(hdt_codec_decode(codec, ctx, &from, NULL) == HDT_OK);
@@ -73,7 +92,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     dtype = (enum hdt_dtype)(data[1] % HDT_DTYPE_COUNT);
     plain_len = (data[3] | (size_t)data[4] << 8 | (size_t)data[5] << 16) % (CHUNK_CAP + 2);
     plain = hdt_malloc(plain_len);
-    struct hdt_codec_io io = {.src = data + 6,
+    const struct hdt_codec_spec spec = spec_of(codec, data[2]);
+    struct hdt_codec_io io = {.spec = &spec,
+                              .src = data + 6,
                               .src_len = size - 6,
                               .dst = plain,
                               .dst_len = plain_len,
