@@ -5,12 +5,14 @@
 /* The inside of a codec context, for the codecs of this folder and their tests. */
 #include "compress/codec.h"
 #include "compress/kernels.h"
+#include "compress/planes.h"
 
 struct ZSTD_CCtx_s;
 struct ZSTD_DCtx_s;
 
 struct hdt_codec_ctx {
     const struct hdt_kernels *kernels;
+    const struct hdt_planes_kernels *planes_kernels;
     size_t chunk_cap;
     uint8_t *planes; /* chunk_cap bytes: planes on their way to and from the entropy coder */
 

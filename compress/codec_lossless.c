@@ -65,15 +65,9 @@ struct choice {
     unsigned matches; /* bit p: with a match search */
 };
 
-static bool dtype_is_float(enum hdt_dtype dtype)
-{
-    return dtype == HDT_DTYPE_F32 || dtype == HDT_DTYPE_BF16 || dtype == HDT_DTYPE_F16 ||
-           dtype == HDT_DTYPE_F64;
-}
-
 static struct layout layout_of(enum hdt_dtype dtype, uint64_t offset, size_t len)
 {
-    struct layout l = {.size = hdt_dtype_size(dtype), .rotate = dtype_is_float(dtype)};
+    struct layout l = {.size = hdt_dtype_size(dtype), .rotate = hdt_planes_rotates(dtype)};
 
     l.head = (size_t)((l.size - offset % l.size) % l.size);
     l.head = l.head < len ? l.head : len;
@@ -119,8 +113,10 @@ static void *aligned_memory(size_t size)
 
 enum hdt_status hdt_lossless_ctx_init(struct hdt_codec_ctx *ctx, struct hdt_error *err)
 {
-    size_t e_size = encoder_size(), d_size = ZSTD_estimateDCtxSize();
+    size_t e_size = encoder_size(), d_size = ZSTD_estimateDCtxSize(), n_tables;
+    const struct hdt_planes_kernels *const *tables = hdt_planes_all(&n_tables);
 
+    ctx->planes_kernels = tables[n_tables - 1];
     ctx->planes = aligned_memory(ctx->chunk_cap);
     ctx->encoder_mem = aligned_memory(e_size);
     ctx->decoder_mem = aligned_memory(d_size);
@@ -154,77 +150,12 @@ void hdt_lossless_ctx_release(struct hdt_codec_ctx *ctx)
     ctx->decoder = NULL;
 }
 
-/* ---- planes ---- */
+/* ---- which planes pay ---- */
 
 static inline uint64_t element_rotl(uint64_t u, size_t size)
 {
     return u << 1 | u >> (8 * size - 1);
 }
-
-/* Elements of 8 bytes are rare (f64, i64): scalar only. */
-static void split8(const uint8_t *src, size_t n, bool rotate, uint8_t *const planes[])
-{
-    for (size_t i = 0; i < n; i++) {
-        uint64_t u;
-
-        memcpy(&u, src + 8 * i, 8);
-        u = rotate ? element_rotl(u, 8) : u;
-        for (int p = 0; p < 8; p++) {
-            planes[p][i] = (uint8_t)(u >> (8 * p));
-        }
-    }
-}
-
-static void join8(const uint8_t *const planes[], size_t n, bool rotate, uint8_t *dst)
-{
-    for (size_t i = 0; i < n; i++) {
-        uint64_t u = 0;
-
-        for (int p = 0; p < 8; p++) {
-            u |= (uint64_t)planes[p][i] << (8 * p);
-        }
-        u = rotate ? u >> 1 | u << 63 : u;
-        memcpy(dst + 8 * i, &u, 8);
-    }
-}
-
-static void split(const struct hdt_kernels *k, const struct layout *l, const uint8_t *src,
-                  uint8_t *const planes[])
-{
-    switch (l->size) {
-    case 1:
-        memcpy(planes[0], src, l->n);
-        break;
-    case 2:
-        k->split2(src, l->n, l->rotate, planes);
-        break;
-    case 4:
-        k->split4(src, l->n, l->rotate, planes);
-        break;
-    default:
-        split8(src, l->n, l->rotate, planes);
-    }
-}
-
-static void join(const struct hdt_kernels *k, const struct layout *l, const uint8_t *const planes[],
-                 uint8_t *dst)
-{
-    switch (l->size) {
-    case 1:
-        memcpy(dst, planes[0], l->n);
-        break;
-    case 2:
-        k->join2(planes, l->n, l->rotate, dst);
-        break;
-    case 4:
-        k->join4(planes, l->n, l->rotate, dst);
-        break;
-    default:
-        join8(planes, l->n, l->rotate, dst);
-    }
-}
-
-/* ---- which planes pay ---- */
 
 static float entropy_bits(const uint32_t counts[256], uint32_t total)
 {
@@ -341,7 +272,7 @@ static size_t planes_encode(struct hdt_codec_ctx *ctx, const struct layout *l, s
         planes[p] = *next;
         *next += l->n;
     }
-    split(ctx->kernels, l, src + l->head, planes);
+    hdt_planes_split(ctx->planes_kernels, l->size, l->rotate, src + l->head, l->n, planes);
     *failed = 0;
     for (size_t p = 0; p < l->size; p++) {
         size_t len;
@@ -460,7 +391,7 @@ static enum hdt_status planes_decode(struct hdt_codec_ctx *ctx, const struct hdt
         scratch += l.n;
         in += len;
     }
-    join(ctx->kernels, &l, planes, dst + l.head);
+    hdt_planes_join(ctx->planes_kernels, l.size, l.rotate, planes, l.n, dst + l.head);
     return HDT_OK;
 }
 

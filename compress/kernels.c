@@ -140,60 +140,6 @@ static void scalar_int8_decode(const uint8_t *src, size_t n, float scale, uint8_
     }
 }
 
-static void scalar_split2(const uint8_t *src, size_t n, bool rotate, uint8_t *const planes[])
-{
-    for (size_t i = 0; i < n; i++) {
-        uint16_t u;
-
-        memcpy(&u, src + 2 * i, 2);
-        if (rotate) {
-            u = (uint16_t)(u << 1 | u >> 15);
-        }
-        planes[0][i] = (uint8_t)u;
-        planes[1][i] = (uint8_t)(u >> 8);
-    }
-}
-
-static void scalar_split4(const uint8_t *src, size_t n, bool rotate, uint8_t *const planes[])
-{
-    for (size_t i = 0; i < n; i++) {
-        uint32_t u = load_u32(src, i);
-
-        if (rotate) {
-            u = u << 1 | u >> 31;
-        }
-        planes[0][i] = (uint8_t)u;
-        planes[1][i] = (uint8_t)(u >> 8);
-        planes[2][i] = (uint8_t)(u >> 16);
-        planes[3][i] = (uint8_t)(u >> 24);
-    }
-}
-
-static void scalar_join2(const uint8_t *const planes[], size_t n, bool rotate, uint8_t *dst)
-{
-    for (size_t i = 0; i < n; i++) {
-        uint16_t u = (uint16_t)(planes[0][i] | planes[1][i] << 8);
-
-        if (rotate) {
-            u = (uint16_t)(u >> 1 | u << 15);
-        }
-        memcpy(dst + 2 * i, &u, 2);
-    }
-}
-
-static void scalar_join4(const uint8_t *const planes[], size_t n, bool rotate, uint8_t *dst)
-{
-    for (size_t i = 0; i < n; i++) {
-        uint32_t u = (uint32_t)planes[0][i] | (uint32_t)planes[1][i] << 8 |
-                     (uint32_t)planes[2][i] << 16 | (uint32_t)planes[3][i] << 24;
-
-        if (rotate) {
-            u = u >> 1 | u << 31;
-        }
-        memcpy(dst + 4 * i, &u, 4);
-    }
-}
-
 /* By bits, as F16C does it: what is too small for fp16's normals is shifted into its subnormals. */
 static inline uint16_t f16_round(uint32_t u)
 {
@@ -292,10 +238,6 @@ const struct hdt_kernels hdt_kernels_scalar = {
     .abs_max = scalar_abs_max,
     .int8_encode = scalar_int8_encode,
     .int8_decode = scalar_int8_decode,
-    .split2 = scalar_split2,
-    .split4 = scalar_split4,
-    .join2 = scalar_join2,
-    .join4 = scalar_join4,
     .f16_encode = scalar_f16_encode,
     .f16_decode = scalar_f16_decode,
     .add = scalar_add,

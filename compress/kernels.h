@@ -41,13 +41,6 @@ struct hdt_kernels {
     /* dst[i] = code[i] * scale */
     void (*int8_decode)(const uint8_t *src, size_t n, float scale, uint8_t *dst);
 
-    /* Byte p of element i goes to planes[p][i]; each element is first rotated left by one bit when
-     * `rotate` is set. Elements of 2 and of 4 bytes; join is the inverse. */
-    void (*split2)(const uint8_t *src, size_t n, bool rotate, uint8_t *const planes[]);
-    void (*split4)(const uint8_t *src, size_t n, bool rotate, uint8_t *const planes[]);
-    void (*join2)(const uint8_t *const planes[], size_t n, bool rotate, uint8_t *dst);
-    void (*join4)(const uint8_t *const planes[], size_t n, bool rotate, uint8_t *dst);
-
     /* fp32 <-> fp16 (IEEE binary16), round to nearest even; NaN stays NaN (made quiet). */
     void (*f16_encode)(const uint8_t *src, size_t n, uint8_t *dst);
     void (*f16_decode)(const uint8_t *src, size_t n, uint8_t *dst);

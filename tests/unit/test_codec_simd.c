@@ -60,39 +60,6 @@ static void check_int8(struct world *w, const struct hdt_kernels *k, const uint8
     check_same(w, "int8_decode", n);
 }
 
-/* Planes lie one behind the other, so that n sets their alignment. */
-static void planes_of(uint8_t *base, size_t n, size_t n_planes, uint8_t *planes[4])
-{
-    for (size_t p = 0; p < n_planes; p++) {
-        planes[p] = base + p * n;
-    }
-}
-
-static void check_planes(struct world *w, const struct hdt_kernels *k, const uint8_t *src, size_t n)
-{
-    uint8_t *want[4], *got[4];
-
-    for (int rotate = 0; rotate < 2; rotate++) {
-        planes_of(w->want, n, 2, want);
-        planes_of(w->got, n, 2, got);
-        hdt_kernels_scalar.split2(src, n, rotate, want);
-        k->split2(src, n, rotate, got);
-        check_same(w, "split2", n);
-        planes_of(w->want, n, 4, want);
-        planes_of(w->got, n, 4, got);
-        hdt_kernels_scalar.split4(src, n, rotate, want);
-        k->split4(src, n, rotate, got);
-        check_same(w, "split4", n);
-        planes_of((uint8_t *)(uintptr_t)src, n, 4, want);
-        hdt_kernels_scalar.join2((const uint8_t *const *)want, n, rotate, w->want);
-        k->join2((const uint8_t *const *)want, n, rotate, w->got);
-        check_same(w, "join2", n);
-        hdt_kernels_scalar.join4((const uint8_t *const *)want, n, rotate, w->want);
-        k->join4((const uint8_t *const *)want, n, rotate, w->got);
-        check_same(w, "join4", n);
-    }
-}
-
 /* Sums of two NaNs are left open: one of each such pair is zero here. */
 static void check_sums(struct world *w, const struct hdt_kernels *k, const uint8_t *src, size_t n)
 {
@@ -180,7 +147,6 @@ Test(codec_simd, all_kernels_give_the_scalar_bits)
                 memcpy(w.src + shift, x, sizeof(x));
                 check_bf16(&w, tables[t], w.src + shift, n);
                 check_int8(&w, tables[t], w.src + shift, n);
-                check_planes(&w, tables[t], w.src + shift, n);
                 check_f16(&w, tables[t], w.src + shift, n);
                 check_sums(&w, tables[t], w.src + shift, n);
             }
