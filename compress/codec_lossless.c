@@ -52,6 +52,10 @@ enum form { FORM_RAW = 0, FORM_PLANES = 1 };
 /* Below this entropy (bits a byte) a match search finds what Huffman cannot. */
 #define MATCH_BITS_MAX 1.5f
 
+/* So it does where more than one of so many bytes is zero: values have hardly an exponent of zero,
+ * but gradients of rows that a batch did not use have nothing else. */
+#define ZERO_PART 4
+
 /* zstd levels: the most negative one jumps over all input at once, hence literals only. */
 #define LEVEL_LITERALS (-131072)
 #define LEVEL_MATCH    1
@@ -233,7 +237,7 @@ static struct choice choose(const struct hdt_codec_ctx *ctx, const struct layout
         float bits = entropy_bits(ctx->log2_of, counts[p], total);
 
         c.coded |= (bits < PAY_BITS_MAX ? 1u : 0u) << p;
-        c.matches |= (bits < MATCH_BITS_MAX ? 1u : 0u) << p;
+        c.matches |= (bits < MATCH_BITS_MAX || counts[p][0] > total / ZERO_PART ? 1u : 0u) << p;
     }
     return c;
 }
