@@ -8,6 +8,7 @@
 
 #include "compress/codec.h"
 #include "compress/codec_ctx.h"
+#include "compress/delta.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -16,10 +17,10 @@
 HDT_STATIC_ASSERT(sizeof(size_t) == 8, "HDT_CODEC_PLAIN_MAX needs 64-bit sizes");
 
 static const struct hdt_codec_ops *const codecs[HDT_CODEC_COUNT] = {
-    [HDT_CODEC_NONE] = &hdt_codec_none,
-    [HDT_CODEC_BF16] = &hdt_codec_bf16,
-    [HDT_CODEC_INT8] = &hdt_codec_int8,
-    [HDT_CODEC_LOSSLESS] = &hdt_codec_lossless,
+    [HDT_CODEC_NONE] = &hdt_codec_none,       [HDT_CODEC_BF16] = &hdt_codec_bf16,
+    [HDT_CODEC_INT8] = &hdt_codec_int8,       [HDT_CODEC_LOSSLESS] = &hdt_codec_lossless,
+    [HDT_CODEC_TOPK] = &hdt_codec_topk,       [HDT_CODEC_RANDK] = &hdt_codec_randk,
+    [HDT_CODEC_LOWRANK] = &hdt_codec_lowrank,
 };
 
 const struct hdt_codec_ops *hdt_codec_by_id(unsigned id)
@@ -115,13 +116,14 @@ enum hdt_status hdt_codec_bound(const struct hdt_codec_ops *codec,
         spec = &plain;
     }
     *bound = codec->bound(spec, dtype, plain_len);
+    *bound += spec->flags & HDT_CODEC_DELTA ? HDT_DELTA_HEAD : 0;
     return HDT_OK;
 }
 
 static enum hdt_status check_state(const struct hdt_codec_ops *codec, const struct hdt_codec_io *io,
                                    struct hdt_error *err)
 {
-    if (codec->has_state && !io->state) {
+    if (!io->state && (codec->has_state || (io->spec && io->spec->flags & HDT_CODEC_DELTA))) {
         return hdt_error_set(err, HDT_EINVAL, "codec %s needs the feedback of its flow",
                              codec->name);
     }
@@ -164,6 +166,9 @@ enum hdt_status hdt_codec_encode(const struct hdt_codec_ops *codec, struct hdt_c
     }
     HDT_TRY(check_state(codec, io, err));
     whole = without_null(codec, io, &nothing, &plain);
+    if (whole.spec->flags & HDT_CODEC_DELTA) {
+        return hdt_delta_encode(codec, ctx, &whole, coded_len, err);
+    }
     return codec->encode(ctx, &whole, coded_len, err);
 }
 
@@ -180,6 +185,10 @@ enum hdt_status hdt_codec_decode(const struct hdt_codec_ops *codec, struct hdt_c
         return hdt_error_set(err, HDT_EPROTO,
                              "codec %s: %zu coded bytes do not fit %zu plain bytes of %s",
                              codec->name, io->src_len, io->dst_len, hdt_dtype_name(io->dtype));
+    }
+    if (io->spec && io->spec->flags & HDT_CODEC_DELTA) {
+        whole = without_null(codec, io, &nothing, &plain);
+        return hdt_delta_decode(codec, ctx, &whole, err);
     }
     if (io->add && (io->dtype != HDT_DTYPE_F32 || !(codec->caps & HDT_CODEC_ADDS))) {
         return hdt_error_set(err, HDT_EINVAL, "codec %s cannot add to values of %s", codec->name,

@@ -120,6 +120,9 @@ extern const struct hdt_codec_ops hdt_codec_none;
 extern const struct hdt_codec_ops hdt_codec_bf16;
 extern const struct hdt_codec_ops hdt_codec_int8;
 extern const struct hdt_codec_ops hdt_codec_lossless;
+extern const struct hdt_codec_ops hdt_codec_topk;
+extern const struct hdt_codec_ops hdt_codec_randk;
+extern const struct hdt_codec_ops hdt_codec_lowrank;
 
 /* The codec with a wire number; NULL when there is none. */
 const struct hdt_codec_ops *hdt_codec_by_id(unsigned id);

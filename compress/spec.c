@@ -17,8 +17,23 @@
 static const struct hdt_codec_word words[] = {
     {HDT_CODEC_NONE, "none", 0, {0}, "none"},
     {HDT_CODEC_BF16, "bf16", 0, {0}, "bf16"},
-    {HDT_CODEC_INT8, "int8", 0, {.block = 256}, "int8"},
+    {HDT_CODEC_INT8, "int8", HDT_CODEC_DELTA, {.block = 256}, "int8"},
     {HDT_CODEC_LOSSLESS, "lossless", 0, {0}, "lossless"},
+    {HDT_CODEC_TOPK,
+     "topk",
+     HDT_CODEC_OPT_KEEP | HDT_CODEC_OPT_BITS,
+     {.bits = 2, .keep = 64},
+     "topk topk:8,bits=8"},
+    {HDT_CODEC_RANDK,
+     "randk",
+     HDT_CODEC_OPT_KEEP | HDT_CODEC_OPT_BITS,
+     {.bits = 2, .keep = 64},
+     "randk"},
+    {HDT_CODEC_LOWRANK,
+     "lowrank",
+     HDT_CODEC_OPT_RANK | HDT_CODEC_OPT_BLOCK,
+     {.rank = 4},
+     "lowrank"},
 };
 #define N_WORDS (sizeof(words) / sizeof(words[0]))
 
@@ -332,7 +347,7 @@ enum hdt_status hdt_codec_spec_parse(const char *text, struct hdt_codec_spec *sp
 
 /* ---- writing ---- */
 
-void hdt_codec_spec_format(const struct hdt_codec_spec *s, char text[HDT_CODEC_SPEC_TEXT])
+const char *hdt_codec_spec_format(const struct hdt_codec_spec *s, char text[HDT_CODEC_SPEC_TEXT])
 {
     const struct hdt_codec_word *word = hdt_codec_word(s->worker);
     const char *sep = ":";
@@ -340,11 +355,11 @@ void hdt_codec_spec_format(const struct hdt_codec_spec *s, char text[HDT_CODEC_S
 
     if (hdt_codec_spec_check(s, NULL) != HDT_OK) {
         snprintf(text, HDT_CODEC_SPEC_TEXT, "?");
-        return;
+        return text;
     }
     if (s->worker == HDT_CODEC_NONE && s->gateway == HDT_CODEC_LOSSLESS) {
         snprintf(text, HDT_CODEC_SPEC_TEXT, "lossless");
-        return;
+        return text;
     }
     /* All options together are shorter than the room: 7 + 8 + 6 + 11 + 8 + 5 + 7 + 7 + 11 + 9. */
     at = (size_t)snprintf(text, HDT_CODEC_SPEC_TEXT, "%s%s",
@@ -371,4 +386,5 @@ void hdt_codec_spec_format(const struct hdt_codec_spec *s, char text[HDT_CODEC_S
     }
     snprintf(text + at, HDT_CODEC_SPEC_TEXT - at, "%s",
              s->gateway == HDT_CODEC_LOSSLESS ? "+lossless" : "");
+    return text;
 }

@@ -8,6 +8,7 @@
 
 #include "compress/trial.h"
 #include "compress/codec_ctx.h"
+#include "compress/codec_state.h"
 #include "src/base/clock.h"
 
 #include <math.h>
@@ -28,6 +29,7 @@ struct way {
     uint8_t *wire, *frame_back, *back;
     size_t *lens; /* of the coded chunks; the first is the frame's when there is no gateway codec */
     size_t n_chunks, wire_len, wire_cap;
+    struct hdt_codec_state *state; /* of the sender; NULL: the codec remembers nothing */
 };
 
 /* ---- floor ---- */
@@ -80,6 +82,7 @@ static enum hdt_status worker_pass(struct way *w, bool decode, struct hdt_error 
     struct hdt_codec_io io = {
         .spec = w->spec, .dtype = w->dtype, .seed = 1, .guard = decode ? NULL : &guard};
 
+    io.state = decode ? NULL : w->state;
     io.src = decode ? (w->frame_back ? w->frame_back : w->frame) : w->data;
     io.src_len = decode ? w->frame_len : w->len;
     io.dst = decode ? w->back : w->frame;
@@ -205,10 +208,13 @@ static enum hdt_status way_open(struct way *w, struct hdt_error *err)
 {
     const bool through_gateway = w->gateway->id != HDT_CODEC_NONE;
 
-    if (w->worker->has_state) {
-        return hdt_error_set(err, HDT_EINVAL, "codec %s needs feedback", w->worker->name);
+    if (w->spec->flags & HDT_CODEC_DELTA) {
+        return hdt_error_set(err, HDT_EINVAL, "the change of a sample needs two visits of it");
     }
     HDT_TRY(hdt_codec_bound(w->worker, w->spec, w->dtype, w->len, &w->frame_cap, err));
+    if (w->worker->has_state) {
+        HDT_TRY(hdt_codec_state_new(w->spec, w->len / hdt_dtype_size(w->dtype), 0, &w->state, err));
+    }
     w->frame_dtype = hdt_codec_coded_dtype(w->worker, w->dtype);
     w->frame_len = w->frame_cap;
     w->n_chunks = w->frame_cap / HDT_CODEC_TRIAL_CHUNK + 1;
@@ -232,6 +238,7 @@ static enum hdt_status way_open(struct way *w, struct hdt_error *err)
 
 static void way_close(struct way *w)
 {
+    hdt_codec_state_free(w->state);
     free(w->lens);
     free(w->frame);
     free(w->wire);
@@ -246,6 +253,10 @@ static enum hdt_status way_run(struct way *w, int budget_ms, struct hdt_codec_tr
     double encode_s, decode_s;
 
     HDT_TRY(pass_time(w, false, budget_ms, &encode_s, err));
+    if (w->state) { /* what the passes left is not the first frame */
+        hdt_codec_state_reset(w->state);
+        HDT_TRY(pass(w, false, err));
+    }
     HDT_TRY(pass_time(w, true, budget_ms, &decode_s, err));
     HDT_TRY(way_judge(w, &sum, err));
     sum.n_tensors++;

@@ -53,14 +53,11 @@ static void record_init(struct port_record *rec, enum port_record_kind kind, voi
  */
 static void flow_init_codec(struct port_flow *flow)
 {
-    struct hdt_codec_spec spec;
-    enum hdt_status status =
-        hdt_codec_spec_parse(hdt_edge_codec_names[flow->plan->codec], &spec, NULL);
+    const struct hdt_codec_spec *spec = &flow->plan->codec;
 
-    HDT_ASSERT(status == HDT_OK); /* the plan was checked */
-    flow->gateway_codec = spec.gateway;
+    flow->gateway_codec = spec->gateway;
     flow->plain_dtype =
-        (uint8_t)hdt_codec_coded_dtype(hdt_codec_spec_worker(&spec), flow->plan->dtype);
+        (uint8_t)hdt_codec_coded_dtype(hdt_codec_spec_worker(spec), flow->plan->dtype);
 }
 
 static void flow_init(struct hdt_port_job *job, struct port_flow *flow, uint32_t idx,

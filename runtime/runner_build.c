@@ -40,6 +40,7 @@ static enum hdt_status parse_job(struct hdt_runner *r, const json_t *conf, const
     HDT_TRY(hdt_model_from_json(model, where, &r->model, err));
     HDT_TRY(hdt_job_check(&r->job, &r->model, NULL, err));
     HDT_TRY(hdt_plan_from_json(plan, &r->model, &r->plan, err));
+    HDT_TRY(hdt_plan_check_codecs(&r->plan, &r->job, err));
     if (r->rank < 0 || (size_t)r->rank >= r->plan.n_ranks) {
         return hdt_error_set(err, HDT_EPROTO, "cannot take rank %d of job %lld: its plan has %zu",
                              r->rank, r->number, r->plan.n_ranks);
@@ -248,11 +249,8 @@ static enum hdt_status build_flows(struct hdt_runner *r, struct hdt_error *err)
 
     r->flows = hdt_calloc(r->plan.n_flows + 1, sizeof(*r->flows));
     for (i = 0; i < r->plan.n_flows; i++) {
-        struct runner_flow *flow = &r->flows[i];
-
-        HDT_TRY(
-            hdt_codec_spec_parse(hdt_edge_codec_names[r->plan.flows[i].codec], &flow->spec, err));
-        flow->codec = hdt_codec_spec_worker(&flow->spec);
+        r->flows[i].spec = r->plan.flows[i].codec;
+        r->flows[i].codec = hdt_codec_spec_worker(&r->flows[i].spec);
     }
     HDT_TRY(hdt_codec_ctx_new(0, &r->codec_ctx, err));
     HDT_TRY(hdt_port_job_open(r->conf.port, &conf, &port, err));

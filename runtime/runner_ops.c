@@ -145,13 +145,24 @@ static enum hdt_status guard_check(const struct hdt_runner *r, const struct hdt_
     return HDT_EJOB;
 }
 
+/* Frames of an edge are counted from the begin of the job. */
+static uint64_t frame_seed(const struct hdt_runner *r, const struct hdt_op *op)
+{
+    bool eval = r->phase == HDT_PHASE_EVAL;
+    int64_t n = eval ? r->job.eval.n_micro_batches : r->plan.n_micro_batches;
+
+    return hdt_plan_frame_seed(&r->plan, &r->plan.flows[op->flow], (uint64_t)r->job.seed, eval,
+                               (uint64_t)(r->step * n + op->mb));
+}
+
 static enum hdt_status op_send_tensor(struct hdt_runner *r, const struct hdt_op *op,
                                       struct hdt_error *err)
 {
     struct hdt_stage *stage = r->stages[op->stage];
     struct runner_flow *flow = &r->flows[op->flow];
     struct hdt_codec_guard guard = {0};
-    struct hdt_codec_io io = {.spec = &flow->spec, .dtype = HDT_DTYPE_F32, .guard = &guard};
+    struct hdt_codec_io io = {
+        .spec = &flow->spec, .dtype = HDT_DTYPE_F32, .guard = &guard, .seed = frame_seed(r, op)};
     const float *src = op->kind == HDT_OP_SEND_FORWARD
                            ? hdt_stage_output(stage, op_slot(r, op))
                            : hdt_stage_input_grad(stage, op_slot(r, op));

@@ -68,6 +68,8 @@ struct hdt_conf_row {
     const struct hdt_conf_row *rows; /* SECTION, LIST */
     size_t item_size;                /* LIST */
     const char *help;                /* one or two sentences */
+    /* STRING, optional: is the text one that this setting may have? HDT_EINVAL with a hint. */
+    enum hdt_status (*check)(const char *text, struct hdt_error *err);
 };
 
 struct hdt_conf_schema {
@@ -80,6 +82,11 @@ struct hdt_conf_schema {
 #define HDT_CONF_STRING(s, f, def_, help_)                                                         \
  {                                                                                                 \
   .name = #f, .type = HDT_CONF_T_STRING, .offset = offsetof(s, f), .def = def_, .help = help_      \
+ }
+#define HDT_CONF_CHECKED(s, f, def_, check_, help_)                                                \
+ {                                                                                                 \
+  .name = #f, .type = HDT_CONF_T_STRING, .offset = offsetof(s, f), .def = def_, .check = check_,   \
+  .help = help_                                                                                    \
  }
 #define HDT_CONF_PATH(s, f, def_, help_)                                                           \
  {                                                                                                 \

@@ -326,11 +326,15 @@ static enum hdt_status quantity_parse(const struct hdt_conf_row *row,
     return bounds_check(row, (double)*value, scalar->text, err);
 }
 
-static enum hdt_status text_set(const struct hdt_conf_scalar *scalar, char **field,
+static enum hdt_status text_set(const struct hdt_conf_row *row,
+                                const struct hdt_conf_scalar *scalar, char **field,
                                 struct hdt_error *err)
 {
     if (scalar->json && scalar->plain) {
         return form_refuse(err, scalar->text, "text", "put it in quotes");
+    }
+    if (row->check) {
+        HDT_TRY(row->check(scalar->text, err));
     }
     *field = hdt_strdup(scalar->text);
     return HDT_OK;
@@ -347,7 +351,7 @@ enum hdt_status hdt_conf_value_set(const struct hdt_conf_row *row,
     switch (row->type) {
     case HDT_CONF_T_STRING:
     case HDT_CONF_T_PATH:
-        return text_set(scalar, field, err);
+        return text_set(row, scalar, field, err);
     case HDT_CONF_T_BOOL:
         return bool_parse(scalar, field, err);
     case HDT_CONF_T_ENUM:

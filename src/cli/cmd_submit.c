@@ -118,13 +118,14 @@ static json_t *wan_json(const struct hdt_planned *p)
 static json_t *codec_json(const struct hdt_planned *p)
 {
     const struct hdt_plan *plan = &p->result.plan;
+    char codec[HDT_CODEC_SPEC_TEXT];
 
     for (size_t i = 0; i < plan->n_flows; i++) {
         const struct hdt_plan_flow *f = &plan->flows[i];
 
         if (f->kind == HDT_FLOW_ACTIVATION &&
             strcmp(plan->ranks[f->src_rank].site, plan->ranks[f->dst_rank].site) != 0) {
-            return json_string(hdt_edge_codec_names[f->codec]);
+            return json_string(hdt_codec_spec_format(&f->codec, codec));
         }
     }
     return json_string("none");

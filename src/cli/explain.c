@@ -180,7 +180,7 @@ static void explain_workers(const struct hdt_planned *p, json_t *lines)
 /* ---- edges ---- */
 
 static bool transfer_of(const struct hdt_planned *p, const struct hdt_cluster *cluster,
-                        const char *from, const char *to, enum hdt_edge_codec codec,
+                        const char *from, const char *to, const struct hdt_codec_spec *codec,
                         struct hdt_cost_transfer *t)
 {
     struct hdt_cost_inputs in = {&p->job, &p->model, cluster};
@@ -191,7 +191,7 @@ static bool transfer_of(const struct hdt_planned *p, const struct hdt_cluster *c
 
 /* The rate at which two codecs take as long; 0: one is better at all of them. */
 static double break_even(const struct hdt_planned *p, const char *from, const char *to,
-                         enum hdt_edge_codec a, enum hdt_edge_codec b)
+                         const struct hdt_codec_spec *a, const struct hdt_codec_spec *b)
 {
     struct hdt_cluster cluster = p->cluster; /* shares all but the links */
     double low = RATE_MIN, high = RATE_MAX, rate = 0;
@@ -223,48 +223,40 @@ static double break_even(const struct hdt_planned *p, const char *from, const ch
     return a_low != a_high ? rate : 0;
 }
 
-/* The codec that works at the worker only: what a gateway's lossless stage is compared with. */
-static enum hdt_edge_codec codec_other(enum hdt_edge_codec codec)
+/* The same worker codec with the gateway's, or without: what the lossless stage is compared with.
+ */
+static struct hdt_codec_spec codec_other(const struct hdt_codec_spec *codec)
 {
-    switch (codec) {
-    case HDT_EDGE_LOSSLESS:
-        return HDT_EDGE_NONE;
-    case HDT_EDGE_BF16_LOSSLESS:
-        return HDT_EDGE_BF16;
-    case HDT_EDGE_INT8_LOSSLESS:
-        return HDT_EDGE_INT8;
-    case HDT_EDGE_BF16:
-        return HDT_EDGE_BF16_LOSSLESS;
-    case HDT_EDGE_INT8:
-        return HDT_EDGE_INT8_LOSSLESS;
-    default:
-        return HDT_EDGE_LOSSLESS;
-    }
+    struct hdt_codec_spec other = *codec;
+
+    other.gateway = codec->gateway == HDT_CODEC_NONE ? HDT_CODEC_LOSSLESS : HDT_CODEC_NONE;
+    return other;
 }
 
 static void explain_codec(const struct hdt_planned *p, const struct hdt_plan_flow *f,
                           const char *from, const char *to, json_t *lines)
 {
     const struct hdt_cluster_link *link = hdt_cluster_find_link(&p->cluster, from, to);
-    enum hdt_edge_codec other = codec_other(f->codec);
-    int wanted =
-        f->kind == HDT_FLOW_ACTIVATION ? p->job.codec.activations : p->job.codec.activation_grads;
-    double even = break_even(p, from, to, f->codec, other);
+    struct hdt_codec_spec named, other = codec_other(&f->codec);
+    bool is_named = hdt_job_codec(&p->job, f->kind == HDT_FLOW_ACTIVATION_GRAD, &named);
+    double even = break_even(p, from, to, &f->codec, &other);
     char rate[HDT_HUMAN_CAP], at[HDT_HUMAN_CAP], edge[64] = "at no rate";
+    char own_text[HDT_CODEC_SPEC_TEXT], other_text[HDT_CODEC_SPEC_TEXT];
     struct hdt_cost_transfer t, o;
 
-    if (!link || !transfer_of(p, &p->cluster, from, to, f->codec, &t) ||
-        !transfer_of(p, &p->cluster, from, to, other, &o)) {
+    if (!link || !transfer_of(p, &p->cluster, from, to, &f->codec, &t) ||
+        !transfer_of(p, &p->cluster, from, to, &other, &o)) {
         return;
     }
     if (even > 0) {
         snprintf(edge, sizeof(edge), "break-even at %s", hdt_human_rate(even, at));
     }
     say(lines, "link %s -> %s carries %s: %s (%.2fx of fp32) takes %.2f ms a frame, %s %.2f; %s%s",
-        from, to, hdt_human_rate(link->rate_bytes_per_s, rate), hdt_edge_codec_names[f->codec],
+        from, to, hdt_human_rate(link->rate_bytes_per_s, rate),
+        hdt_codec_spec_format(&f->codec, own_text),
         t.wire_bytes > 0 ? o.frame_bytes / t.wire_bytes * (t.frame_bytes / o.frame_bytes) : 0,
-        1e3 * t.service_s, hdt_edge_codec_names[other], 1e3 * o.service_s, edge,
-        wanted != HDT_EDGE_AUTO     ? "; the job names it"
+        1e3 * t.service_s, hdt_codec_spec_format(&other, other_text), 1e3 * o.service_s, edge,
+        is_named                    ? "; the job names it"
         : t.service_s > o.service_s ? "; the step is faster for the processor time that it saves"
                                     : "");
 }
@@ -277,7 +269,7 @@ static void explain_edge(const struct hdt_planned *p, const struct hdt_plan_flow
     struct hdt_cost_transfer t;
 
     if ((f->kind != HDT_FLOW_ACTIVATION && f->kind != HDT_FLOW_ACTIVATION_GRAD) ||
-        strcmp(from, to) == 0 || !transfer_of(p, &p->cluster, from, to, f->codec, &t)) {
+        strcmp(from, to) == 0 || !transfer_of(p, &p->cluster, from, to, &f->codec, &t)) {
         return;
     }
     say(lines,

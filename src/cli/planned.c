@@ -29,16 +29,15 @@ static enum hdt_status override_steps(struct hdt_job *job, const char *text, str
 
 static enum hdt_status override_codec(struct hdt_job *job, const char *name, struct hdt_error *err)
 {
-    for (int i = 0; hdt_edge_codec_names[i]; i++) {
-        if (strcmp(hdt_edge_codec_names[i], name) == 0) {
-            job->codec.activations = i;
-            job->codec.activation_grads = i;
-            return HDT_OK;
-        }
+    if (hdt_job_codec_check(name, err) != HDT_OK) {
+        hdt_error_prefix(err, "--codec");
+        return HDT_EINVAL;
     }
-    hdt_error_set(err, HDT_EINVAL, "--codec '%s' is unknown", name);
-    hdt_error_hint(err, "one of auto, none, bf16, int8, lossless, bf16+lossless, int8+lossless");
-    return HDT_EINVAL;
+    free(job->codec.activations);
+    free(job->codec.activation_grads);
+    job->codec.activations = hdt_strdup(name);
+    job->codec.activation_grads = hdt_strdup(name);
+    return HDT_OK;
 }
 
 static enum hdt_status job_override(struct hdt_job *job, const struct hdt_planned_overrides *o,
@@ -54,8 +53,10 @@ enum hdt_status hdt_planned_overrides_check(const struct hdt_planned_overrides *
                                             struct hdt_error *err)
 {
     struct hdt_job job = {0};
+    enum hdt_status status = job_override(&job, overrides, err);
 
-    return job_override(&job, overrides, err);
+    hdt_conf_release(&hdt_job_schema, &job);
+    return status;
 }
 
 enum hdt_status hdt_planned_load(struct hdt_planned *p, const char *path,
@@ -63,6 +64,7 @@ enum hdt_status hdt_planned_load(struct hdt_planned *p, const char *path,
                                  struct hdt_error *err)
 {
     enum hdt_status status;
+    char warning[256];
 
     memset(p, 0, sizeof(*p));
     HDT_TRY(hdt_conf_load(&hdt_job_schema, path, &p->job, &p->doc, err));
@@ -72,6 +74,9 @@ enum hdt_status hdt_planned_load(struct hdt_planned *p, const char *path,
     }
     if (status == HDT_OK) {
         status = hdt_job_check(&p->job, &p->model, p->doc, err);
+    }
+    if (status == HDT_OK && hdt_job_codec_warning(&p->job, warning, sizeof(warning))) {
+        fprintf(stderr, "hdt: warning: %s\n", warning);
     }
     if (status != HDT_OK) {
         hdt_planned_release(p);

@@ -81,7 +81,7 @@ static bool edge_transfer(const struct hdt_planned *p, const struct hdt_plan_flo
     double n = (double)plan->micro_batch * (double)plan->seq_len * (double)p->model.C;
 
     return hdt_cost_transfer(&in, plan->ranks[f->src_rank].site, plan->ranks[f->dst_rank].site,
-                             f->codec, n, t, NULL) == HDT_OK;
+                             &f->codec, n, t, NULL) == HDT_OK;
 }
 
 static const struct hdt_cluster_link *edge_link(const struct hdt_planned *p,
@@ -100,7 +100,7 @@ static void edge_print(const struct hdt_planned *p, const struct hdt_plan_flow *
     const struct hdt_cluster_link *link = edge_link(p, f);
     double n = (double)plan->n_micro_batches;
     char names[2 * HDT_NAME_CAP + 8], route[32], bytes[HDT_HUMAN_CAP];
-    char rate[HDT_HUMAN_CAP] = "LAN", rtt[HDT_HUMAN_CAP] = "-";
+    char rate[HDT_HUMAN_CAP] = "LAN", rtt[HDT_HUMAN_CAP] = "-", codec[HDT_CODEC_SPEC_TEXT];
 
     snprintf(names, sizeof(names), "%s -> %s", plan->ranks[f->src_rank].site,
              plan->ranks[f->dst_rank].site);
@@ -111,8 +111,8 @@ static void edge_print(const struct hdt_planned *p, const struct hdt_plan_flow *
     fprintf(out, "%2d -> %-3d %-24s %-11s %-13s %9s %11s %8s %4.0f%%\n", f->src_stage, f->dst_stage,
             hdt_human_cut(names, 24, route, sizeof(route)),
             f->kind == HDT_FLOW_ACTIVATION ? "activations" : "gradients",
-            hdt_edge_codec_names[f->codec], hdt_human_bytes(n * t->wire_bytes, bytes), rate, rtt,
-            100 * t->busy_s * n / plan->step_s);
+            hdt_codec_spec_format(&f->codec, codec), hdt_human_bytes(n * t->wire_bytes, bytes),
+            rate, rtt, 100 * t->busy_s * n / plan->step_s);
 }
 
 static void edges_print(const struct hdt_planned *p, FILE *out)
@@ -188,17 +188,18 @@ static json_t *edges_json(const struct hdt_planned *p)
         const struct hdt_plan_flow *f = &plan->flows[i];
         const struct hdt_cluster_link *link = edge_link(p, f);
         struct hdt_cost_transfer t;
+        char codec[HDT_CODEC_SPEC_TEXT];
 
         if (flow_is_edge(f) && edge_transfer(p, f, &t)) {
             json_array_append_new(
-                edges,
-                json_pack("{s:i, s:s, s:s, s:s, s:s, s:f, s:f, s:f, s:f}", "flow", (int)i, "kind",
-                          hdt_flow_kind_name(f->kind), "from", plan->ranks[f->src_rank].site, "to",
-                          plan->ranks[f->dst_rank].site, "codec", hdt_edge_codec_names[f->codec],
-                          "bytes_per_step", t.wire_bytes * (double)plan->n_micro_batches,
-                          "rate_bits_per_s", link ? 8 * link->rate_bytes_per_s : 0.0, "rtt_ms",
-                          link ? 1e3 * link->rtt_s : 0.0, "share",
-                          t.busy_s * (double)plan->n_micro_batches / plan->step_s));
+                edges, json_pack("{s:i, s:s, s:s, s:s, s:s, s:f, s:f, s:f, s:f}", "flow", (int)i,
+                                 "kind", hdt_flow_kind_name(f->kind), "from",
+                                 plan->ranks[f->src_rank].site, "to", plan->ranks[f->dst_rank].site,
+                                 "codec", hdt_codec_spec_format(&f->codec, codec), "bytes_per_step",
+                                 t.wire_bytes * (double)plan->n_micro_batches, "rate_bits_per_s",
+                                 link ? 8 * link->rate_bytes_per_s : 0.0, "rtt_ms",
+                                 link ? 1e3 * link->rtt_s : 0.0, "share",
+                                 t.busy_s * (double)plan->n_micro_batches / plan->step_s));
         }
     }
     return edges;

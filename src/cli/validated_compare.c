@@ -317,7 +317,7 @@ static void edge_fill(struct hdt_validated *v, size_t flow)
     double n_values = (double)plan->micro_batch * (double)plan->seq_len * (double)p->model.C;
 
     if (hdt_cost_transfer(&in, plan->ranks[f->src_rank].site, plan->ranks[f->dst_rank].site,
-                          f->codec, n_values, &t, NULL) != HDT_OK) {
+                          &f->codec, n_values, &t, NULL) != HDT_OK) {
         return;
     }
     v->edges = hdt_realloc(v->edges, (v->n_edges + 1) * sizeof(*v->edges));

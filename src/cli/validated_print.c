@@ -53,7 +53,7 @@ static void edge_print(const struct hdt_validated *v, const struct hdt_validated
     const struct hdt_plan_flow *f = &plan_of(v)->flows[e->flow];
     char route[2 * HDT_NAME_CAP + 8], cut[32];
     char bytes[HDT_HUMAN_CAP], predicted[HDT_HUMAN_CAP], measured[HDT_HUMAN_CAP] = "-";
-    char rate[HDT_HUMAN_CAP] = "-";
+    char rate[HDT_HUMAN_CAP] = "-", codec[HDT_CODEC_SPEC_TEXT];
 
     snprintf(route, sizeof(route), "%s -> %s", plan_of(v)->ranks[f->src_rank].site,
              plan_of(v)->ranks[f->dst_rank].site);
@@ -65,7 +65,7 @@ static void edge_print(const struct hdt_validated *v, const struct hdt_validated
     }
     fprintf(out, "%-24s %-11s %-13s %9s %9s %9s %11s\n", hdt_human_cut(route, 24, cut, sizeof(cut)),
             f->kind == HDT_FLOW_ACTIVATION ? "activations" : "gradients",
-            hdt_edge_codec_names[f->codec], hdt_human_bytes(e->bytes, bytes),
+            hdt_codec_spec_format(&f->codec, codec), hdt_human_bytes(e->bytes, bytes),
             hdt_human_time(e->predicted_s, predicted), measured, rate);
 }
 
@@ -124,12 +124,13 @@ static json_t *number_or_null(double value)
 static json_t *edge_json(const struct hdt_validated *v, const struct hdt_validated_edge *e)
 {
     const struct hdt_plan_flow *f = &plan_of(v)->flows[e->flow];
+    char codec[HDT_CODEC_SPEC_TEXT];
 
     return json_pack("{s:i, s:s, s:s, s:s, s:s, s:f, s:I, s:f, s:o, s:o}", "flow", e->flow, "kind",
                      hdt_flow_kind_name(f->kind), "from", plan_of(v)->ranks[f->src_rank].site, "to",
-                     plan_of(v)->ranks[f->dst_rank].site, "codec", hdt_edge_codec_names[f->codec],
-                     "bytes_per_step", e->bytes, "frames", (json_int_t)e->n_frames, "predicted_s",
-                     e->predicted_s, "measured_s",
+                     plan_of(v)->ranks[f->dst_rank].site, "codec",
+                     hdt_codec_spec_format(&f->codec, codec), "bytes_per_step", e->bytes, "frames",
+                     (json_int_t)e->n_frames, "predicted_s", e->predicted_s, "measured_s",
                      e->n_frames > 0 ? json_real(e->measured_s) : json_null(),
                      "goodput_bytes_per_s", number_or_null(e->goodput_bytes_per_s));
 }

@@ -9,6 +9,8 @@
  *     DIR/step-00000300/model.safetensors      fp32 weights by Hugging Face names
  *                       config.json            so that transformers loads the folder
  *                       optimizer.safetensors  "NAME.exp_avg" and "NAME.exp_avg_sq", fp32
+ *                       feedback-NAME.bin      what a codec with feedback owes, one an edge; if
+ *                                              any: such a codec starts with nothing without it
  *                       hdt.json               manifest: step, data cursor, job, digests
  *
  * A checkpoint is independent of the plan: of the number of stages, of vendors, of who wrote it. It
@@ -101,6 +103,15 @@ enum hdt_status hdt_ckpt_writer_append(struct hdt_ckpt_writer *writer, int64_t t
 enum hdt_status hdt_ckpt_writer_seal(struct hdt_ckpt_writer *writer, int64_t tensor,
                                      enum hdt_ckpt_part part, uint64_t xxh3, struct hdt_error *err);
 
+/* The next bytes of the feedback that an end of an edge keeps (hdt_plan_edge_name: the file's name
+ * is made of it), and its end with the XXH3-64 that its owner took. HDT_EPROTO: they do not follow
+ * on what came; HDT_ECRC, HDT_EIO. */
+enum hdt_status hdt_ckpt_writer_feedback(struct hdt_ckpt_writer *writer, const char *name,
+                                         uint64_t offset, const void *data, size_t len,
+                                         struct hdt_error *err);
+enum hdt_status hdt_ckpt_writer_seal_feedback(struct hdt_ckpt_writer *writer, const char *name,
+                                              uint64_t xxh3, struct hdt_error *err);
+
 /* Check that all is there, sync, read it back from the disk and compare with the owners' digests,
  * write the manifest, rename, move `latest`, remove the oldest of this job beyond `keep`, where a
  * failure is only logged. Frees the writer in any case; after a failure nothing is left of it.
@@ -179,6 +190,15 @@ enum hdt_status hdt_ckpt_reader_read(const struct hdt_ckpt_reader *reader, int64
 /* XXH3-64 of a part as its owner had it: to be compared by who has loaded it. */
 uint64_t hdt_ckpt_reader_digest(const struct hdt_ckpt_reader *reader, int64_t tensor,
                                 enum hdt_ckpt_part part);
+
+/* Bytes and XXH3-64 of an edge's feedback; false: the checkpoint has none of that name. */
+bool hdt_ckpt_reader_find_feedback(const struct hdt_ckpt_reader *reader, const char *name,
+                                   uint64_t *bytes, uint64_t *xxh3);
+
+/* Bytes [pos, pos + len) of it. HDT_EIO. */
+enum hdt_status hdt_ckpt_reader_feedback(const struct hdt_ckpt_reader *reader, const char *name,
+                                         uint64_t pos, size_t len, void *dst,
+                                         struct hdt_error *err);
 
 /* Copy the checkpoint `path` (as for reader_open) to `to`: a folder that is not there yet, or is a
  * "step-N" of a folder of checkpoints. It is verified while it is copied and appears when it is

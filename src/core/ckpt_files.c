@@ -274,6 +274,28 @@ enum hdt_status hdt_ckpt_write_json(const char *path, const json_t *json, struct
 static const char *const names[] = {HDT_CKPT_MANIFEST, HDT_CKPT_MODEL, HDT_CKPT_OPTIMIZER,
                                     HDT_CKPT_CONFIG};
 
+#define FEEDBACK_HEAD "feedback-"
+#define FEEDBACK_TAIL ".bin"
+
+void hdt_ckpt_feedback_file(const char *name, char file[HDT_CKPT_FEEDBACK_CAP])
+{
+    snprintf(file, HDT_CKPT_FEEDBACK_CAP, FEEDBACK_HEAD "%s" FEEDBACK_TAIL, name);
+    HDT_ASSERT(hdt_ckpt_is_feedback(file));
+}
+
+bool hdt_ckpt_is_feedback(const char *file)
+{
+    const size_t head = sizeof(FEEDBACK_HEAD) - 1, tail = sizeof(FEEDBACK_TAIL) - 1;
+    size_t len = strlen(file);
+
+    if (len <= head + tail || len >= HDT_CKPT_FEEDBACK_CAP ||
+        memcmp(file, FEEDBACK_HEAD, head) != 0 ||
+        memcmp(file + len - tail, FEEDBACK_TAIL, tail) != 0) {
+        return false;
+    }
+    return strspn(file + head, "abcdefghijklmnopqrstuvwxyz0123456789_-") == len - head - tail;
+}
+
 static bool name_is_ours(const char *name)
 {
     size_t i;
@@ -283,7 +305,7 @@ static bool name_is_ours(const char *name)
             return true;
         }
     }
-    return strcmp(name, ".") == 0 || strcmp(name, "..") == 0;
+    return hdt_ckpt_is_feedback(name) || strcmp(name, ".") == 0 || strcmp(name, "..") == 0;
 }
 
 bool hdt_ckpt_has_other(const char *path, char name[256])
@@ -303,17 +325,42 @@ bool hdt_ckpt_has_other(const char *path, char name[256])
     return name[0] != '\0';
 }
 
-enum hdt_status hdt_ckpt_remove(const char *path, struct hdt_error *err)
+static enum hdt_status file_remove(const char *path, const char *name, struct hdt_error *err)
 {
     char file[HDT_CKPT_PATH_CAP];
+
+    HDT_TRY(hdt_ckpt_path(path, name, file, err));
+    if (unlink(file) != 0 && errno != ENOENT && errno != ENOTDIR) {
+        return hdt_error_set_errno(err, HDT_EIO, errno, "cannot remove '%s'", file);
+    }
+    return HDT_OK;
+}
+
+static enum hdt_status feedback_remove(const char *path, struct hdt_error *err)
+{
+    DIR *d = opendir(path);
+    enum hdt_status status = HDT_OK;
+    struct dirent *entry;
+
+    while (d && status == HDT_OK && (entry = readdir(d))) {
+        if (hdt_ckpt_is_feedback(entry->d_name)) {
+            status = file_remove(path, entry->d_name, err);
+        }
+    }
+    if (d) {
+        closedir(d);
+    }
+    return status;
+}
+
+enum hdt_status hdt_ckpt_remove(const char *path, struct hdt_error *err)
+{
     size_t i;
 
     for (i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
-        HDT_TRY(hdt_ckpt_path(path, names[i], file, err));
-        if (unlink(file) != 0 && errno != ENOENT && errno != ENOTDIR) {
-            return hdt_error_set_errno(err, HDT_EIO, errno, "cannot remove '%s'", file);
-        }
+        HDT_TRY(file_remove(path, names[i], err));
     }
+    HDT_TRY(feedback_remove(path, err));
     if (rmdir(path) != 0 && errno != ENOENT) {
         return hdt_error_set_errno(err, HDT_EIO, errno, "cannot remove the folder '%s'", path);
     }

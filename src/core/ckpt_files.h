@@ -20,6 +20,14 @@ extern "C" {
 #define HDT_CKPT_MANIFEST  "hdt.json"
 #define HDT_CKPT_PATH_CAP  4096
 
+/* "feedback-NAME.bin" */
+#define HDT_CKPT_FEEDBACK_CAP 80
+void hdt_ckpt_feedback_file(const char *name, char file[HDT_CKPT_FEEDBACK_CAP]);
+
+/* Is it such a name: of small letters, digits, '_' and '-', and of no folder? For names that a
+ * manifest or a folder holds. */
+bool hdt_ckpt_is_feedback(const char *file);
+
 /* Join into a buffer of HDT_CKPT_PATH_CAP bytes. HDT_EINVAL: too long. */
 enum hdt_status hdt_ckpt_path(const char *dir, const char *name, char *path, struct hdt_error *err);
 

@@ -131,31 +131,46 @@ static const json_t *manifest_file(const struct hdt_ckpt_manifest *manifest, con
     return json_object_get(json_object_get(manifest->root, "files"), name);
 }
 
-static enum hdt_status manifest_check_sizes(struct hdt_ckpt_manifest *manifest,
-                                            struct hdt_error *err)
+static enum hdt_status manifest_check_size(struct hdt_ckpt_manifest *manifest, const char *name,
+                                           struct hdt_error *err)
 {
     char path[HDT_CKPT_PATH_CAP], why[160];
     json_int_t want;
     struct stat st;
-    size_t i;
 
-    for (i = 0; i < N_FILES; i++) {
+    HDT_TRY(hdt_ckpt_path(manifest->path, name, path, err));
+    want = json_integer_value(json_object_get(manifest_file(manifest, name), "bytes"));
+    if (stat(path, &st) != 0) {
+        return manifest_refuse(manifest, name, "is missing", err);
+    }
+    if ((json_int_t)st.st_size != want) {
+        snprintf(why, sizeof(why),
+                 "is truncated or longer: it has %lld bytes, the manifest "
+                 "says %lld",
+                 (long long)st.st_size, (long long)want);
+        return manifest_refuse(manifest, name, why, err);
+    }
+    manifest->bytes += (uint64_t)want;
+    return HDT_OK;
+}
+
+static enum hdt_status manifest_check_sizes(struct hdt_ckpt_manifest *manifest,
+                                            struct hdt_error *err)
+{
+    json_t *files = json_object_get(manifest->root, "files"), *value;
+    const char *name;
+
+    for (size_t i = 0; i < N_FILES; i++) {
         if (!manifest_file(manifest, file_names[i])) {
             return manifest_refuse(manifest, file_names[i], "is not in the manifest", err);
         }
-        HDT_TRY(hdt_ckpt_path(manifest->path, file_names[i], path, err));
-        want = json_integer_value(json_object_get(manifest_file(manifest, file_names[i]), "bytes"));
-        if (stat(path, &st) != 0) {
-            return manifest_refuse(manifest, file_names[i], "is missing", err);
+        HDT_TRY(manifest_check_size(manifest, file_names[i], err));
+    }
+    json_object_foreach(files, name, value)
+    {
+        if (hdt_ckpt_is_feedback(name)) {
+            HDT_TRY(manifest_check_size(manifest, name, err));
         }
-        if ((json_int_t)st.st_size != want) {
-            snprintf(why, sizeof(why),
-                     "is truncated or longer: it has %lld bytes, the manifest "
-                     "says %lld",
-                     (long long)st.st_size, (long long)want);
-            return manifest_refuse(manifest, file_names[i], why, err);
-        }
-        manifest->bytes += (uint64_t)want;
     }
     return HDT_OK;
 }
@@ -305,11 +320,18 @@ static enum hdt_status file_verify(const struct hdt_ckpt_manifest *manifest, con
 enum hdt_status hdt_ckpt_manifest_verify(const struct hdt_ckpt_manifest *manifest,
                                          const struct hdt_ckpt_verify *how, struct hdt_error *err)
 {
-    size_t i;
+    json_t *files = json_object_get(manifest->root, "files"), *value;
+    const char *name;
 
-    for (i = 0; i < N_FILES; i++) {
+    for (size_t i = 0; i < N_FILES; i++) {
         if (!how->weights_only || strcmp(file_names[i], HDT_CKPT_OPTIMIZER) != 0) {
             HDT_TRY(file_verify(manifest, file_names[i], how, err));
+        }
+    }
+    json_object_foreach(files, name, value)
+    {
+        if (!how->weights_only && hdt_ckpt_is_feedback(name)) {
+            HDT_TRY(file_verify(manifest, name, how, err));
         }
     }
     return HDT_OK;

@@ -13,6 +13,7 @@
  *                                               "range": [BEGIN, END], "xxh3": HEX}, ...}, ...},
  *      "digest": HEX}
  *
+ * Files "feedback-NAME.bin" have one tensor, "state", of U8; a checkpoint may have none of them.
  * `range` is of bytes in the file; `digest` is the XXH3-64 of all the rest, sorted and without
  * spaces, so that a bit that flips in it is found as one in the weights is.
  */
@@ -49,7 +50,7 @@ void hdt_ckpt_manifest_release(struct hdt_ckpt_manifest *manifest);
 struct hdt_ckpt_verify {
     const char *copy_to;         /* NULL: only verify */
     bool from_disk;              /* see struct hdt_ckpt_scan */
-    bool weights_only;           /* leave the optimizer's file out */
+    bool weights_only;           /* leave the optimizer's file and the feedback out */
     void (*progress)(void *arg); /* may be NULL */
     void *arg;
 };

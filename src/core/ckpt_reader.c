@@ -6,12 +6,16 @@
 #include "src/core/ckpt_folder.h"
 #include "src/core/ckpt_manifest.h"
 #include "src/base/buf.h"
+#include "src/core/file_at.h"
 #include "src/core/msg.h"
 #include "src/core/safetensors.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 struct hdt_ckpt_reader {
     char path[HDT_CKPT_PATH_CAP];
@@ -193,4 +197,40 @@ uint64_t hdt_ckpt_reader_digest(const struct hdt_ckpt_reader *reader, int64_t te
 
     hdt_ckpt_tensor_name(&reader->model, tensor_in_file(reader, tensor), part, name, sizeof(name));
     return hdt_msg_hex_u64(json_object_get(json_object_get(tensors, name), "xxh3"));
+}
+
+bool hdt_ckpt_reader_find_feedback(const struct hdt_ckpt_reader *reader, const char *name,
+                                   uint64_t *bytes, uint64_t *xxh3)
+{
+    const json_t *root = reader->manifest.root;
+    char file[HDT_CKPT_FEEDBACK_CAP];
+    const json_t *entry, *tensor;
+
+    hdt_ckpt_feedback_file(name, file);
+    entry = json_object_get(json_object_get(root, "files"), file);
+    tensor = json_object_get(json_object_get(json_object_get(root, "tensors"), file), "state");
+    if (!entry || !tensor) {
+        return false;
+    }
+    *bytes = (uint64_t)json_integer_value(json_object_get(entry, "bytes")); /* as the file has */
+    *xxh3 = hdt_msg_hex_u64(json_object_get(tensor, "xxh3"));
+    return true;
+}
+
+enum hdt_status hdt_ckpt_reader_feedback(const struct hdt_ckpt_reader *reader, const char *name,
+                                         uint64_t pos, size_t len, void *dst, struct hdt_error *err)
+{
+    char file[HDT_CKPT_FEEDBACK_CAP], path[HDT_CKPT_PATH_CAP];
+    enum hdt_status status;
+    int fd;
+
+    hdt_ckpt_feedback_file(name, file);
+    HDT_TRY(hdt_ckpt_path(reader->path, file, path, err));
+    fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) {
+        return hdt_error_set_errno(err, HDT_EIO, errno, "cannot open '%s'", path);
+    }
+    status = hdt_file_read_at(fd, path, pos, dst, len, err);
+    close(fd);
+    return status;
 }

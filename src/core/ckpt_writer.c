@@ -3,6 +3,7 @@
 
 #include "src/core/ckpt.h"
 
+#include "src/core/ckpt_feedback.h"
 #include "src/core/ckpt_folder.h"
 #include "src/core/ckpt_manifest.h"
 #include "src/base/buf.h"
@@ -75,6 +76,7 @@ struct hdt_ckpt_writer {
     struct hdt_safetensors_writer *files[2]; /* model, optimizer */
     struct part *parts;                      /* by file and index in it */
     int64_t n_tensors;
+    struct hdt_ckpt_feedbacks feedback;
 };
 
 static const char *const file_names[2] = {HDT_CKPT_MODEL, HDT_CKPT_OPTIMIZER};
@@ -100,6 +102,7 @@ static void writer_free(struct hdt_ckpt_writer *writer)
     for (i = 0; i < HDT_CKPT_PART_COUNT * writer->n_tensors; i++) {
         XXH3_freeState(writer->parts[i].state);
     }
+    hdt_ckpt_feedbacks_release(&writer->feedback);
     hdt_safetensors_writer_abort(writer->files[0]);
     hdt_safetensors_writer_abort(writer->files[1]);
     if (writer->lock >= 0) {
@@ -272,6 +275,19 @@ enum hdt_status hdt_ckpt_writer_seal(struct hdt_ckpt_writer *writer, int64_t ten
     return HDT_OK;
 }
 
+enum hdt_status hdt_ckpt_writer_feedback(struct hdt_ckpt_writer *writer, const char *name,
+                                         uint64_t offset, const void *data, size_t len,
+                                         struct hdt_error *err)
+{
+    return hdt_ckpt_feedbacks_append(&writer->feedback, writer->tmp, name, offset, data, len, err);
+}
+
+enum hdt_status hdt_ckpt_writer_seal_feedback(struct hdt_ckpt_writer *writer, const char *name,
+                                              uint64_t xxh3, struct hdt_error *err)
+{
+    return hdt_ckpt_feedbacks_seal(&writer->feedback, name, xxh3, err);
+}
+
 static enum hdt_status writer_check_sealed(const struct hdt_ckpt_writer *writer,
                                            struct hdt_error *err)
 {
@@ -346,6 +362,19 @@ static json_t *tensors_json(const struct hdt_ckpt_writer *writer, int f)
     return tensors;
 }
 
+/* A feedback file is one tensor of bytes. */
+static void feedback_json(const struct hdt_ckpt_writer *writer, json_t *tensors)
+{
+    for (size_t i = 0; i < writer->feedback.n; i++) {
+        const struct hdt_ckpt_feedback *item = &writer->feedback.items[i];
+        struct hdt_safetensors_entry entry = {.dtype = HDT_DTYPE_U8, .n_dims = 1, .len = item->len};
+
+        entry.shape[0] = item->len;
+        json_object_set_new(tensors, item->file,
+                            json_pack("{s:o}", "state", entry_json(&entry, item->xxh3)));
+    }
+}
+
 static json_t *manifest_new(const struct hdt_ckpt_writer *writer)
 {
     const struct hdt_ckpt_meta *meta = &writer->conf.meta;
@@ -364,6 +393,7 @@ static json_t *manifest_new(const struct hdt_ckpt_writer *writer)
         hdt_msg_u64_hex(writer_weights_digest(writer)), "files", "tensors", HDT_CKPT_MODEL,
         tensors_json(writer, 0), HDT_CKPT_OPTIMIZER, tensors_json(writer, 1));
     HDT_ASSERT(manifest);
+    feedback_json(writer, json_object_get(manifest, "tensors"));
     json_object_set_new(manifest, "job", writer->job ? json_incref(writer->job) : json_null());
     return manifest;
 }
@@ -435,6 +465,7 @@ static enum hdt_status writer_close_files(struct hdt_ckpt_writer *writer, struct
             writer->conf.progress(writer->conf.arg);
         }
     }
+    HDT_TRY(hdt_ckpt_feedbacks_sync(&writer->feedback, err));
     HDT_TRY(hdt_ckpt_path(writer->tmp, HDT_CKPT_CONFIG, path, err));
     config = hdt_model_to_json(&writer->model);
     status = hdt_ckpt_write_json(path, config, err);
@@ -464,16 +495,19 @@ static enum hdt_status writer_complete(struct hdt_ckpt_writer *writer, json_t *m
                                        struct hdt_ckpt_result *result, struct hdt_error *err)
 {
     static const char *const names[] = {HDT_CKPT_CONFIG, HDT_CKPT_MODEL, HDT_CKPT_OPTIMIZER};
+    const size_t n_names = sizeof(names) / sizeof(names[0]);
     const json_t *files = json_object_get(manifest, "files");
     char name[64];
     size_t i;
 
     HDT_TRY(writer_close_files(writer, err));
     result->bytes = 0;
-    for (i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
-        HDT_TRY(writer_read_back(writer, names[i], manifest, err));
-        result->bytes += (uint64_t)json_integer_value(
-            json_object_get(json_object_get(files, names[i]), "bytes"));
+    for (i = 0; i < n_names + writer->feedback.n; i++) {
+        const char *file = i < n_names ? names[i] : writer->feedback.items[i - n_names].file;
+
+        HDT_TRY(writer_read_back(writer, file, manifest, err));
+        result->bytes +=
+            (uint64_t)json_integer_value(json_object_get(json_object_get(files, file), "bytes"));
     }
     HDT_TRY(hdt_ckpt_manifest_write(manifest, writer->tmp, err));
     snprintf(name, sizeof(name), "step-%08" PRId64, writer->conf.meta.step);

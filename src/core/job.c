@@ -11,13 +11,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-const char *const hdt_edge_codec_names[] = {"auto",     "none",          "bf16",          "int8",
-                                            "lossless", "bf16+lossless", "int8+lossless", NULL};
-
-HDT_STATIC_ASSERT(sizeof(hdt_edge_codec_names) / sizeof(hdt_edge_codec_names[0]) ==
-                      HDT_EDGE_CODEC_COUNT + 1,
-                  "a name for each edge codec");
-
 static const struct hdt_conf_row data_rows[] = {
     HDT_CONF_STRING(struct hdt_job_data, train, NULL,
                     "Token shard (.bin) to train on, made by `hdt tokenize`: a path on the "
@@ -57,11 +50,14 @@ static const struct hdt_conf_row optimizer_rows[] = {
     HDT_CONF_END};
 
 static const struct hdt_conf_row codec_rows[] = {
-    HDT_CONF_ENUM(struct hdt_job_codec, activations, "auto", hdt_edge_codec_names,
-                  "How activations travel between sites. bf16 and int8 change numbers, none and "
-                  "lossless do not."),
-    HDT_CONF_ENUM(struct hdt_job_codec, activation_grads, "auto", hdt_edge_codec_names,
-                  "How gradients of activations travel between sites."),
+    HDT_CONF_CHECKED(struct hdt_job_codec, activations, "auto", hdt_job_codec_check,
+                     "How activations travel between sites: auto, or a codec with its options, as "
+                     "none, bf16 or int8+lossless. None and lossless change no number, the others "
+                     "do."),
+    HDT_CONF_CHECKED(struct hdt_job_codec, activation_grads, "auto", hdt_job_codec_check,
+                     "How gradients of activations travel between sites. One that loses bits and "
+                     "makes up for none of it later is taken only when it stands here, or with "
+                     "codec.lossy."),
     HDT_CONF_BOOL(struct hdt_job_codec, lossy, "false", "Lets \"auto\" choose bf16."),
     HDT_CONF_END};
 
@@ -162,6 +158,34 @@ const struct hdt_conf_schema hdt_job_schema = {
     .rows = job_rows,
     .size = sizeof(struct hdt_job),
 };
+
+enum hdt_status hdt_job_codec_check(const char *text, struct hdt_error *err)
+{
+    struct hdt_codec_spec spec;
+    char known[HDT_ERROR_HINT_CAP / 2];
+
+    if (strcmp(text, "auto") == 0 || hdt_codec_spec_parse(text, &spec, err) == HDT_OK) {
+        return HDT_OK;
+    }
+    if (err && strstr(err->msg, "is no codec")) {
+        hdt_codec_spec_known(known, sizeof(known));
+        hdt_error_hint(err, "known are auto, %s; +lossless may follow", known);
+    }
+    return HDT_EINVAL;
+}
+
+bool hdt_job_codec(const struct hdt_job *job, bool is_grad, struct hdt_codec_spec *spec)
+{
+    const char *text = is_grad ? job->codec.activation_grads : job->codec.activations;
+    enum hdt_status status;
+
+    if (!text || strcmp(text, "auto") == 0) {
+        return false;
+    }
+    status = hdt_codec_spec_parse(text, spec, NULL);
+    HDT_ASSERT(status == HDT_OK); /* the table checked it */
+    return true;
+}
 
 static enum hdt_status job_check_name(const struct hdt_job *job, const struct hdt_conf_doc *doc,
                                       struct hdt_error *err)

@@ -6,27 +6,12 @@
  * A training job as its user writes it (job.yaml). What decides the bits of a run stands here, not
  * in the plan: micro-batch size and count, seed, sampler, optimizer. Defaults in brackets.
  */
+#include "compress/spec.h"
 #include "src/base/conf.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
-
-/* Codecs of an edge, in this order, NULL-terminated: "auto", "none", "bf16", "int8", "lossless",
- * "bf16+lossless", "int8+lossless". The first word of a pair works at the worker, "lossless" at the
- * gateway; compress/codec.h has the same names without "auto". */
-extern const char *const hdt_edge_codec_names[];
-enum hdt_edge_codec {
-    HDT_EDGE_AUTO, /* the planner chooses among the lossless ones, and bf16 where lossy is allowed
-                    */
-    HDT_EDGE_NONE,
-    HDT_EDGE_BF16,
-    HDT_EDGE_INT8,
-    HDT_EDGE_LOSSLESS,
-    HDT_EDGE_BF16_LOSSLESS,
-    HDT_EDGE_INT8_LOSSLESS,
-    HDT_EDGE_CODEC_COUNT
-};
 
 struct hdt_job_data {
     char *train; /* STRING, required: token shard (.bin) on the machines of `site`; a relative path
@@ -52,9 +37,9 @@ struct hdt_job_optimizer { /* AdamW (Loshchilov and Hutter, arXiv 1711.05101, al
 };
 
 struct hdt_job_codec {
-    int activations;      /* enum hdt_edge_codec [auto] */
-    int activation_grads; /* enum hdt_edge_codec [auto] */
-    bool lossy;           /* [false] "auto" may choose bf16 */
+    char *activations;      /* STRING [auto]: a codec's text, or "auto": the planner chooses */
+    char *activation_grads; /* STRING [auto] */
+    bool lossy;             /* [false] "auto" may choose bf16 */
 };
 
 struct hdt_job_checkpoint {
@@ -126,6 +111,13 @@ enum hdt_status hdt_job_check(const struct hdt_job *job, const struct hdt_model_
  * of `site`? A rank must not give up before a session is dialled anew. */
 enum hdt_status hdt_job_check_timeout(const struct hdt_job *job, int64_t knob_ms, const char *site,
                                       const struct hdt_conf_doc *doc, struct hdt_error *err);
+
+/* The codec that the job names for activations or, `is_grad`, for their gradients. false: "auto",
+ * and *spec is not set. */
+bool hdt_job_codec(const struct hdt_job *job, bool is_grad, struct hdt_codec_spec *spec);
+
+/* Is a text what codec.activations may be? HDT_EINVAL with a hint of what exists. */
+enum hdt_status hdt_job_codec_check(const char *text, struct hdt_error *err);
 
 /* Learning rate of a step (0-based): linear warm-up, then cosine from lr to min_lr. */
 double hdt_job_lr(const struct hdt_job *job, int64_t step);

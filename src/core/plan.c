@@ -19,6 +19,7 @@
  * and never more than a step has micro-batches. This needs warm-ups that do not grow along the
  * pipeline. schedule.c builds its lists on it; tests/unit/test_schedule.c plays them.
  */
+#include "compress/codec.h"
 #include "src/base/buf.h"
 #include "src/core/plan.h"
 #include "src/core/plan_internal.h"
@@ -63,20 +64,16 @@ void hdt_plan_release(struct hdt_plan *plan)
     memset(plan, 0, sizeof(*plan));
 }
 
-uint32_t hdt_plan_frame_bytes(enum hdt_edge_codec codec, uint64_t n_values)
+uint32_t hdt_plan_frame_bytes(const struct hdt_codec_spec *codec, uint64_t n_values)
 {
+    enum hdt_status status;
+    size_t bytes;
+
     HDT_ASSERT(n_values <= HDT_FRAME_MAX_LEN / 4);
-    switch (codec) {
-    case HDT_EDGE_BF16:
-    case HDT_EDGE_BF16_LOSSLESS:
-        return (uint32_t)(2 * n_values);
-    case HDT_EDGE_INT8:
-    case HDT_EDGE_INT8_LOSSLESS:
-        /* A code a value, and 16 bytes of scales for each group of 1024 values. */
-        return (uint32_t)(n_values + (n_values + 1023) / 1024 * 16);
-    default:
-        return (uint32_t)(4 * n_values);
-    }
+    status = hdt_codec_bound(hdt_codec_spec_worker(codec), codec, HDT_DTYPE_F32,
+                             4 * (size_t)n_values, &bytes, NULL);
+    HDT_ASSERT(status == HDT_OK && bytes <= UINT32_MAX); /* worker codecs take fp32 */
+    return (uint32_t)bytes;
 }
 
 int hdt_plan_find_flow(const struct hdt_plan *plan, enum hdt_flow_kind kind, int src_rank,
@@ -228,40 +225,45 @@ static struct hdt_plan_flow *flow_add(struct completer *c, enum hdt_flow_kind ki
         .dst_rank = dst_rank,
         .src_stage = -1,
         .dst_stage = -1,
-        .codec = HDT_EDGE_NONE,
         .dtype = HDT_DTYPE_F32,
     };
     return flow;
 }
 
+static const struct hdt_codec_spec codec_none;
+static const struct hdt_codec_spec codec_lossless = {.gateway = HDT_CODEC_LOSSLESS};
+
 /* Codec of an edge: chosen by the planner, else the job's, else lossless. Inside a site bytes are
  * cheap and every codec only costs time. */
-static enum hdt_edge_codec edge_codec(const struct completer *c, const struct hdt_plan_flow *flow)
+static struct hdt_codec_spec edge_codec(const struct completer *c, const struct hdt_plan_flow *flow)
 {
-    int fixed = flow->kind == HDT_FLOW_ACTIVATION ? c->job->codec.activations
-                                                  : c->job->codec.activation_grads;
+    struct hdt_codec_spec named;
 
     for (size_t i = 0; i < c->n_old; i++) {
         const struct hdt_plan_flow *old = &c->old[i];
 
         if (old->kind == flow->kind && old->src_stage == flow->src_stage &&
-            old->dst_stage == flow->dst_stage && old->codec != HDT_EDGE_AUTO) {
+            old->dst_stage == flow->dst_stage) {
             return old->codec;
         }
     }
     if (plan_same_site(c->plan, flow->src_rank, flow->dst_rank)) {
-        return HDT_EDGE_NONE;
+        return codec_none;
     }
-    return fixed == HDT_EDGE_AUTO ? HDT_EDGE_LOSSLESS : (enum hdt_edge_codec)fixed;
+    return hdt_job_codec(c->job, flow->kind == HDT_FLOW_ACTIVATION_GRAD, &named) ? named
+                                                                                 : codec_lossless;
 }
 
 /* Codec of large exact tensors that are no activations. */
-static enum hdt_edge_codec exact_codec(const struct completer *c, int src_rank, int dst_rank)
+static struct hdt_codec_spec exact_codec(const struct completer *c, int src_rank, int dst_rank)
 {
-    if (plan_same_site(c->plan, src_rank, dst_rank) || c->job->codec.activations == HDT_EDGE_NONE) {
-        return HDT_EDGE_NONE;
+    struct hdt_codec_spec named;
+
+    if (plan_same_site(c->plan, src_rank, dst_rank) ||
+        (hdt_job_codec(c->job, false, &named) && hdt_codec_spec_equal(&named, &codec_none))) {
+        return codec_none;
     }
-    return HDT_EDGE_LOSSLESS;
+    return codec_lossless;
 }
 
 static uint32_t depth_of(const struct hdt_plan *plan, int64_t frames)
@@ -282,7 +284,7 @@ static void flows_add_edge(struct completer *c, int stage, enum hdt_flow_kind ki
     flow->src_stage = src;
     flow->dst_stage = dst;
     flow->codec = edge_codec(c, flow);
-    flow->frame_cap = hdt_plan_frame_bytes(flow->codec, n_values);
+    flow->frame_cap = hdt_plan_frame_bytes(&flow->codec, n_values);
     flow->depth = depth_of(plan, plan->stages[stage].warmup + 2);
 }
 
@@ -489,5 +491,6 @@ enum hdt_status hdt_plan_complete(struct hdt_plan *plan, const struct hdt_job *j
     plan_fit_warmups(plan);
     HDT_TRY(hdt_plan_check_stages(plan, model, err));
     HDT_TRY(plan_set_roles(plan, job, err));
-    return hdt_plan_derive_flows(plan, job, model, err);
+    HDT_TRY(hdt_plan_derive_flows(plan, job, model, err));
+    return hdt_plan_check_codecs(plan, job, err);
 }

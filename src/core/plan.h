@@ -60,11 +60,11 @@ struct hdt_plan_flow {
     int replica;
     int src_rank, dst_rank;
     int src_slice, dst_slice;
-    int src_stage, dst_stage;  /* -1 where the kind has none */
-    enum hdt_edge_codec codec; /* never AUTO; NONE or LOSSLESS unless activation or its gradient */
-    enum hdt_dtype dtype;      /* of the tensor before the codec */
-    uint32_t frame_cap;        /* largest plaintext frame in bytes, after the worker's codec */
-    uint32_t depth;            /* frames in flight: slots at both ends */
+    int src_stage, dst_stage;    /* -1 where the kind has none */
+    struct hdt_codec_spec codec; /* worker codec none unless activation or its gradient */
+    enum hdt_dtype dtype;        /* of the tensor before the codec */
+    uint32_t frame_cap;          /* largest plaintext frame in bytes, after the worker's codec */
+    uint32_t depth;              /* frames in flight: slots at both ends */
 };
 
 struct hdt_plan {
@@ -108,8 +108,31 @@ enum hdt_status hdt_plan_from_json(const json_t *json, const struct hdt_model_co
 enum hdt_status hdt_plan_complete(struct hdt_plan *plan, const struct hdt_job *job,
                                   const struct hdt_model_config *model, struct hdt_error *err);
 
-/* Largest plaintext frame of an edge codec for n fp32 values: 4 n, 2 n, or int8 codes + scales. */
-uint32_t hdt_plan_frame_bytes(enum hdt_edge_codec codec, uint64_t n_values);
+/* Plaintext frame of n fp32 values (at most HDT_FRAME_MAX_LEN / 4) after the worker's codec. */
+uint32_t hdt_plan_frame_bytes(const struct hdt_codec_spec *codec, uint64_t n_values);
+
+/* An edge (activations or their gradients) is known by the unit that follows the cut. */
+int64_t hdt_plan_edge_unit(const struct hdt_plan *plan, const struct hdt_plan_flow *flow);
+
+/* Name of an edge's end, the same in all plans that cut there: "activation_grad-5" at the sender,
+ * "activation_grad-5-in" at the receiver. */
+#define HDT_PLAN_EDGE_NAME 48
+void hdt_plan_edge_name(const struct hdt_plan *plan, const struct hdt_plan_flow *flow, bool is_src,
+                        char name[HDT_PLAN_EDGE_NAME]);
+
+/* Seed of stochastic rounding in one frame of an edge, from what a run that is repeated or resumed
+ * has again: the job's seed, the edge, whether it is an evaluation, and the number of the frame
+ * since the begin of the job (step times micro-batches, plus micro-batch). */
+uint64_t hdt_plan_frame_seed(const struct hdt_plan *plan, const struct hdt_plan_flow *flow,
+                             uint64_t job_seed, bool eval, uint64_t frame);
+
+/* Gradients go by a codec that loses bits without feedback only when the job names it or allows
+ * loss. HDT_EINVAL with flow, codec and remedy. */
+enum hdt_status hdt_plan_check_codecs(const struct hdt_plan *plan, const struct hdt_job *job,
+                                      struct hdt_error *err);
+
+/* Is there something to be said of the codecs that the job names? One line in `text`. */
+bool hdt_job_codec_warning(const struct hdt_job *job, char *text, size_t cap);
 
 /* Flow of `kind` that starts (ends) at the stage or rank; -1: none. */
 int hdt_plan_find_flow(const struct hdt_plan *plan, enum hdt_flow_kind kind, int src_rank,

@@ -31,11 +31,13 @@ static json_t *stage_to_json(const struct hdt_plan_stage *s)
 
 static json_t *flow_to_json(const struct hdt_plan_flow *f)
 {
+    char codec[HDT_CODEC_SPEC_TEXT];
+
     return json_pack("{s:s, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:s, s:s, s:I, s:I}", "kind",
                      hdt_flow_kind_name(f->kind), "prio", (int)f->prio, "replica", f->replica,
                      "src_rank", f->src_rank, "dst_rank", f->dst_rank, "src_slice", f->src_slice,
                      "dst_slice", f->dst_slice, "src_stage", f->src_stage, "dst_stage",
-                     f->dst_stage, "codec", hdt_edge_codec_names[f->codec], "dtype",
+                     f->dst_stage, "codec", hdt_codec_spec_format(&f->codec, codec), "dtype",
                      hdt_dtype_name(f->dtype), "frame_cap", (json_int_t)f->frame_cap, "depth",
                      (json_int_t)f->depth);
 }
@@ -134,6 +136,17 @@ static int read_name(struct reader *r, const char *key, const char *const *names
     return 0;
 }
 
+static void read_codec(struct reader *r, const char *key, struct hdt_codec_spec *codec)
+{
+    const char *text = json_string_value(json_object_get(r->json, key));
+
+    if (r->status != HDT_OK) {
+        return;
+    }
+    r->status = text ? hdt_codec_spec_parse(text, codec, r->err)
+                     : hdt_error_set(r->err, HDT_EINVAL, "%s is missing", key);
+}
+
 static void rank_from_json(struct reader *r, struct hdt_plan *plan, size_t i)
 {
     struct hdt_plan_rank *rank = &plan->ranks[i];
@@ -175,7 +188,7 @@ static void flow_from_json(struct reader *r, struct hdt_plan *plan, size_t i)
     f->dst_slice = (int)read_int(r, "dst_slice", 0, 0);
     f->src_stage = (int)read_int(r, "src_stage", -1, max_stage);
     f->dst_stage = (int)read_int(r, "dst_stage", -1, max_stage);
-    f->codec = (enum hdt_edge_codec)read_name(r, "codec", hdt_edge_codec_names);
+    read_codec(r, "codec", &f->codec);
     f->frame_cap = (uint32_t)read_int(r, "frame_cap", 1, HDT_FRAME_MAX_LEN);
     f->depth = (uint32_t)read_int(r, "depth", 1, 65536);
     if (r->status == HDT_OK && dtype && strcmp(dtype, hdt_dtype_name(HDT_DTYPE_NONE)) == 0) {
@@ -243,20 +256,20 @@ static enum hdt_status flow_check(const struct hdt_plan *plan, size_t i,
     const struct hdt_plan_flow *f = &plan->flows[i];
     bool edge = f->kind == HDT_FLOW_ACTIVATION || f->kind == HDT_FLOW_ACTIVATION_GRAD;
     uint64_t n_values = (uint64_t)plan->micro_batch * (uint64_t)plan->seq_len * (uint64_t)model->C;
+    char codec[HDT_CODEC_SPEC_TEXT];
 
     if (f->src_rank == f->dst_rank) {
         return hdt_error_set(err, HDT_EINVAL, "flow %zu begins and ends at rank %d", i,
                              f->src_rank);
     }
-    if (f->codec == HDT_EDGE_AUTO ||
-        (!edge && f->codec != HDT_EDGE_NONE && f->codec != HDT_EDGE_LOSSLESS)) {
+    if (!edge && f->codec.worker != HDT_CODEC_NONE) {
         return hdt_error_set(err, HDT_EINVAL, "flow %zu (%s) cannot use codec %s", i,
-                             hdt_flow_kind_name(f->kind), hdt_edge_codec_names[f->codec]);
+                             hdt_flow_kind_name(f->kind), hdt_codec_spec_format(&f->codec, codec));
     }
-    if (edge && f->frame_cap != hdt_plan_frame_bytes(f->codec, n_values)) {
+    if (edge && f->frame_cap != hdt_plan_frame_bytes(&f->codec, n_values)) {
         return hdt_error_set(err, HDT_EINVAL, "flow %zu (%s) has frames of %u bytes, needed are %u",
                              i, hdt_flow_kind_name(f->kind), f->frame_cap,
-                             hdt_plan_frame_bytes(f->codec, n_values));
+                             hdt_plan_frame_bytes(&f->codec, n_values));
     }
     if ((f->src_stage >= 0 && plan->stages[f->src_stage].rank != f->src_rank) ||
         (f->dst_stage >= 0 && plan->stages[f->dst_stage].rank != f->dst_rank)) {

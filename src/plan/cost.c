@@ -2,6 +2,7 @@
 #include "config.h"
 
 #include "src/plan/cost.h"
+#include "compress/codec.h"
 
 #include <float.h>
 #include <math.h>
@@ -15,10 +16,12 @@
 #define CHUNK_BYTES (2.0 * 1024 * 1024)
 
 /* Lossless coding before a link has been seen at work: byte planes + zstd on one core, ratios on
- * activations of trained models. fp32 keeps three noisy bytes of four, bf16 one of two. */
+ * activations of trained models. fp32 keeps three noisy bytes of four, bf16 one of two; fp16 has
+ * five bits of exponent in sixteen. */
 #define LOSSLESS_BYTES_PER_S 400e6
 #define LOSSLESS_RATIO_F32   1.15
 #define LOSSLESS_RATIO_BF16  1.30
+#define LOSSLESS_RATIO_F16   1.15
 #define LOSSLESS_RATIO_INT8  1.10
 
 /* Logits that a head's stage holds at a time; as the worker's stage does it. */
@@ -119,21 +122,21 @@ uint64_t hdt_cost_stage_memory(const struct hdt_cost_inputs *in, int64_t begin, 
     return (uint64_t)(4.0 * (floats + work + (double)n_slots * slot));
 }
 
-static bool codec_is_lossless(enum hdt_edge_codec codec)
+static double lossless_ratio(const struct hdt_cluster_link *link,
+                             const struct hdt_codec_spec *codec)
 {
-    return codec == HDT_EDGE_LOSSLESS || codec == HDT_EDGE_BF16_LOSSLESS ||
-           codec == HDT_EDGE_INT8_LOSSLESS;
-}
-
-static double lossless_ratio(const struct hdt_cluster_link *link, enum hdt_edge_codec codec)
-{
-    switch (codec) {
-    case HDT_EDGE_BF16_LOSSLESS:
-        return LOSSLESS_RATIO_BF16;
-    case HDT_EDGE_INT8_LOSSLESS:
-        return LOSSLESS_RATIO_INT8;
-    case HDT_EDGE_LOSSLESS:
+    if (codec->gateway != HDT_CODEC_LOSSLESS) {
+        return 1.0;
+    }
+    switch (hdt_codec_coded_dtype(hdt_codec_spec_worker(codec), HDT_DTYPE_F32)) {
+    case HDT_DTYPE_F32:
         return link->lossless_ratio > 0 ? link->lossless_ratio : LOSSLESS_RATIO_F32;
+    case HDT_DTYPE_BF16:
+        return LOSSLESS_RATIO_BF16;
+    case HDT_DTYPE_F16:
+        return LOSSLESS_RATIO_F16;
+    case HDT_DTYPE_I8:
+        return LOSSLESS_RATIO_INT8;
     default:
         return 1.0;
     }
@@ -189,8 +192,9 @@ static void transfer_codec(const struct hdt_cost_inputs *in, const char *from, c
 }
 
 enum hdt_status hdt_cost_transfer(const struct hdt_cost_inputs *in, const char *from,
-                                  const char *to, enum hdt_edge_codec codec, double n_values,
-                                  struct hdt_cost_transfer *t, struct hdt_error *err)
+                                  const char *to, const struct hdt_codec_spec *codec,
+                                  double n_values, struct hdt_cost_transfer *t,
+                                  struct hdt_error *err)
 {
     const struct hdt_cluster_link *link =
         strcmp(from, to) == 0 ? &lan_link : hdt_cluster_find_link(in->cluster, from, to);
@@ -202,32 +206,39 @@ enum hdt_status hdt_cost_transfer(const struct hdt_cost_inputs *in, const char *
     t->wire_bytes = t->frame_bytes / lossless_ratio(link, codec);
     t->busy_s = t->wire_bytes / link->rate_bytes_per_s;
     t->latency_s = link->rtt_s / 2;
-    transfer_codec(in, from, to, link, codec_is_lossless(codec), t);
+    transfer_codec(in, from, to, link, codec->gateway == HDT_CODEC_LOSSLESS, t);
     return HDT_OK;
 }
 
-enum hdt_edge_codec hdt_cost_edge_codec(const struct hdt_cost_inputs *in, const char *from,
-                                        const char *to, bool is_grad)
+const struct hdt_codec_spec *hdt_cost_codecs(const struct hdt_job *job, size_t *n)
 {
-    static const enum hdt_edge_codec choices[] = {HDT_EDGE_NONE, HDT_EDGE_LOSSLESS, HDT_EDGE_BF16,
-                                                  HDT_EDGE_BF16_LOSSLESS};
-    int fixed = is_grad ? in->job->codec.activation_grads : in->job->codec.activations;
-    size_t n_choices = in->job->codec.lossy ? 4 : 2;
+    static const struct hdt_codec_spec choices[] = {
+        {.worker = HDT_CODEC_NONE},
+        {.worker = HDT_CODEC_NONE, .gateway = HDT_CODEC_LOSSLESS},
+        {.worker = HDT_CODEC_BF16},
+        {.worker = HDT_CODEC_BF16, .gateway = HDT_CODEC_LOSSLESS}};
+
+    *n = job->codec.lossy ? 4 : 2; /* the exact ones stand first */
+    return choices;
+}
+
+struct hdt_codec_spec hdt_cost_edge_codec(const struct hdt_cost_inputs *in, const char *from,
+                                          const char *to, bool is_grad)
+{
+    size_t n_choices;
+    const struct hdt_codec_spec *choices = hdt_cost_codecs(in->job, &n_choices);
     double n =
         (double)in->job->batch.micro_batch * (double)in->job->batch.seq_len * (double)in->model->C;
-    enum hdt_edge_codec best = HDT_EDGE_NONE;
+    struct hdt_codec_spec best = {0};
     double best_s = DBL_MAX;
 
-    if (strcmp(from, to) == 0) {
-        return HDT_EDGE_NONE;
-    }
-    if (fixed != HDT_EDGE_AUTO) {
-        return (enum hdt_edge_codec)fixed;
+    if (strcmp(from, to) == 0 || hdt_job_codec(in->job, is_grad, &best)) {
+        return best;
     }
     for (size_t i = 0; i < n_choices; i++) {
         struct hdt_cost_transfer t;
 
-        if (hdt_cost_transfer(in, from, to, choices[i], n, &t, NULL) == HDT_OK &&
+        if (hdt_cost_transfer(in, from, to, &choices[i], n, &t, NULL) == HDT_OK &&
             t.service_s < best_s) {
             best = choices[i];
             best_s = t.service_s;
@@ -236,9 +247,10 @@ enum hdt_edge_codec hdt_cost_edge_codec(const struct hdt_cost_inputs *in, const 
     return best;
 }
 
-double hdt_cost_cast(const struct hdt_profile *profile, enum hdt_edge_codec codec, double n_values)
+double hdt_cost_cast(const struct hdt_profile *profile, const struct hdt_codec_spec *codec,
+                     double n_values)
 {
-    bool casts = codec != HDT_EDGE_NONE && codec != HDT_EDGE_LOSSLESS;
+    bool casts = codec->worker != HDT_CODEC_NONE;
     double rate = casts ? profile->cast_bytes_per_s : profile->copy_bytes_per_s;
 
     return rate > 0 ? 4.0 * n_values / rate : 0.0;

@@ -46,16 +46,21 @@ struct hdt_cost_transfer {
 /* HDT_OK, or HDT_ENOENT when the sites have no link that is up and measured (with both names). The
  * same site is always reachable. */
 enum hdt_status hdt_cost_transfer(const struct hdt_cost_inputs *in, const char *from,
-                                  const char *to, enum hdt_edge_codec codec, double n_values,
-                                  struct hdt_cost_transfer *transfer, struct hdt_error *err);
+                                  const char *to, const struct hdt_codec_spec *codec,
+                                  double n_values, struct hdt_cost_transfer *transfer,
+                                  struct hdt_error *err);
 
-/* Codec of an edge: the job's when it names one; for "auto" the one with the shortest transfer, of
- * none and lossless, and of the bf16 ones when the job allows loss. None inside a site. */
-enum hdt_edge_codec hdt_cost_edge_codec(const struct hdt_cost_inputs *in, const char *from,
-                                        const char *to, bool is_grad);
+/* What "auto" chooses among: none and lossless, and the bf16 ones when the job allows loss. */
+const struct hdt_codec_spec *hdt_cost_codecs(const struct hdt_job *job, size_t *n);
+
+/* Codec of an edge: the job's when it names one; for "auto" the one with the shortest transfer.
+ * None inside a site. */
+struct hdt_codec_spec hdt_cost_edge_codec(const struct hdt_cost_inputs *in, const char *from,
+                                          const char *to, bool is_grad);
 
 /* Worker's seconds to code (or decode, or copy) one frame of n_values. */
-double hdt_cost_cast(const struct hdt_profile *profile, enum hdt_edge_codec codec, double n_values);
+double hdt_cost_cast(const struct hdt_profile *profile, const struct hdt_codec_spec *codec,
+                     double n_values);
 
 /* Seconds by which a second of CPU time of its site's gateway holds up this worker: 0 when they are
  * on different machines or there are processors that nobody computes on. `plan` says which workers

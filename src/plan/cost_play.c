@@ -80,7 +80,7 @@ static enum hdt_status flow_setup(struct play *p, size_t i, struct hdt_error *er
         n_values =
             (double)p->plan->micro_batch * (double)p->plan->seq_len * (double)p->in->model->C;
     }
-    HDT_TRY(hdt_cost_transfer(p->in, from, to, f->codec, n_values, &s->transfer, err));
+    HDT_TRY(hdt_cost_transfer(p->in, from, to, &f->codec, n_values, &s->transfer, err));
     s->late_s = p->given ? p->given->late_s[i] : 0;
     s->link = strcmp(from, to) == 0 ? -1 : link_index(p, from, to);
     s->cap = HDT_PLAY_STEPS * (p->plan->n_micro_batches + 1);
@@ -178,14 +178,14 @@ static void moves_push_op(struct play *p, int rank, const struct hdt_op *op)
     case HDT_OP_SEND_BACKWARD:
     case HDT_OP_SEND_TOKENS:
     case HDT_OP_SEND_LABELS:
-        busy_s += hdt_cost_cast(profile, p->plan->flows[op->flow].codec, n_values);
+        busy_s += hdt_cost_cast(profile, &p->plan->flows[op->flow].codec, n_values);
         move_push(r, (struct play_move){PLAY_SEND, op->flow, busy_s, *op});
         break;
     case HDT_OP_RECV_FORWARD:
     case HDT_OP_RECV_BACKWARD:
     case HDT_OP_RECV_TOKENS:
     case HDT_OP_RECV_LABELS:
-        busy_s += hdt_cost_cast(profile, p->plan->flows[op->flow].codec, n_values);
+        busy_s += hdt_cost_cast(profile, &p->plan->flows[op->flow].codec, n_values);
         move_push(r, (struct play_move){PLAY_RECV, op->flow, busy_s, *op});
         break;
     default:

@@ -112,12 +112,14 @@ static void edges_list(const struct hdt_plan *from, const struct hdt_plan *to, c
         int other =
             hdt_plan_find_flow(to, f->kind, f->src_rank, f->dst_rank, f->src_stage, f->dst_stage);
 
-        if (other >= 0 && to->flows[other].codec != f->codec) {
+        if (other >= 0 && !hdt_codec_spec_equal(&to->flows[other].codec, &f->codec)) {
+            char now[HDT_CODEC_SPEC_TEXT], was[HDT_CODEC_SPEC_TEXT];
+
             used += (size_t)snprintf(
                 out + used, cap - used, "%s%s %d -> %d: %s, was %s", used ? ", " : "",
                 f->kind == HDT_FLOW_ACTIVATION ? "activations" : "gradients", f->src_stage,
-                f->dst_stage, hdt_edge_codec_names[to->flows[other].codec],
-                hdt_edge_codec_names[f->codec]);
+                f->dst_stage, hdt_codec_spec_format(&to->flows[other].codec, now),
+                hdt_codec_spec_format(&f->codec, was));
         }
     }
     for (size_t i = 0; i < from->n_stages && used < cap; i++) {

@@ -162,21 +162,23 @@ static void edge_set(struct search *s, int i, int j)
 {
     const struct hdt_cluster_worker *a = s->workers[i], *b = s->workers[j];
     struct hdt_search_edge *e = &s->problem.edges[i][j];
-    enum hdt_edge_codec fwd_codec = hdt_cost_edge_codec(s->in, a->site, b->site, false);
-    enum hdt_edge_codec bwd_codec = hdt_cost_edge_codec(s->in, b->site, a->site, true);
+    struct hdt_codec_spec fwd_codec = hdt_cost_edge_codec(s->in, a->site, b->site, false);
+    struct hdt_codec_spec bwd_codec = hdt_cost_edge_codec(s->in, b->site, a->site, true);
     double n = hdt_search_values(s->in);
     struct hdt_cost_transfer fwd, bwd;
 
-    if (i == j || hdt_cost_transfer(s->in, a->site, b->site, fwd_codec, n, &fwd, &s->last_err) ||
-        hdt_cost_transfer(s->in, b->site, a->site, bwd_codec, n, &bwd, &s->last_err)) {
+    if (i == j || hdt_cost_transfer(s->in, a->site, b->site, &fwd_codec, n, &fwd, &s->last_err) ||
+        hdt_cost_transfer(s->in, b->site, a->site, &bwd_codec, n, &bwd, &s->last_err)) {
         return;
     }
     e->ok = true;
     e->service_s = fwd.pace_s > bwd.pace_s ? fwd.pace_s : bwd.pace_s;
     e->sum_s = fwd.service_s + bwd.service_s + fwd.latency_s + bwd.latency_s;
-    e->src_s = hdt_cost_cast(&a->profile, fwd_codec, n) + hdt_cost_cast(&a->profile, bwd_codec, n) +
+    e->src_s = hdt_cost_cast(&a->profile, &fwd_codec, n) +
+               hdt_cost_cast(&a->profile, &bwd_codec, n) +
                hdt_cost_gateway_share(s->in, NULL, a) * (fwd.src_cpu_s + bwd.dst_cpu_s);
-    e->dst_s = hdt_cost_cast(&b->profile, fwd_codec, n) + hdt_cost_cast(&b->profile, bwd_codec, n) +
+    e->dst_s = hdt_cost_cast(&b->profile, &fwd_codec, n) +
+               hdt_cost_cast(&b->profile, &bwd_codec, n) +
                hdt_cost_gateway_share(s->in, NULL, b) * (fwd.dst_cpu_s + bwd.src_cpu_s);
 }
 
@@ -363,14 +365,14 @@ static void search_refine(struct search *s, struct hdt_search_cut *cut,
 static void search_codecs(struct search *s, const struct hdt_search_cut *cut,
                           struct hdt_search_result *result)
 {
-    static const enum hdt_edge_codec choices[] = {HDT_EDGE_NONE, HDT_EDGE_LOSSLESS, HDT_EDGE_BF16,
-                                                  HDT_EDGE_BF16_LOSSLESS};
+    size_t n;
+    const struct hdt_codec_spec *choices = hdt_cost_codecs(s->in->job, &n);
 
-    for (size_t i = 0; i < (s->in->job->codec.lossy ? 4 : 2) && result->cost.n_links > 0; i++) {
-        s->codec = choices[i];
+    for (size_t i = 0; i < n && result->cost.n_links > 0; i++) {
+        s->codec = &choices[i];
         search_try(s, cut, result, CODEC_MARGIN);
     }
-    s->codec = HDT_EDGE_AUTO;
+    s->codec = NULL;
 }
 
 /* What kept every cut from fitting: search again without memory limits and look at the best. */

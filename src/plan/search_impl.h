@@ -11,9 +11,9 @@ struct search {
     const struct hdt_cost_inputs *in;
     const struct hdt_cluster_worker *workers[HDT_SEARCH_MAX_WORKERS];
     int n_workers;
-    enum hdt_edge_codec
-        codec;          /* of all edges between sites that the job leaves open; AUTO: chosen */
-    bool ignore_memory; /* to find out what is missing */
+    const struct hdt_codec_spec *codec; /* of all edges between sites that the job leaves open;
+                                           NULL: chosen for each */
+    bool ignore_memory;                 /* to find out what is missing */
     struct hdt_search_problem problem;
     struct hdt_error last_err; /* why the last candidate was dropped */
 };
@@ -31,7 +31,7 @@ void hdt_search_add_stage(struct search *s, struct hdt_plan *plan,
 enum hdt_status hdt_search_judge(struct search *s, struct hdt_plan *plan, struct hdt_cost *cost);
 
 /* Codec of an edge: the search's, or the one with the shortest transfer. */
-enum hdt_edge_codec hdt_search_codec(const struct search *s, const char *from, const char *to,
-                                     bool is_grad);
+struct hdt_codec_spec hdt_search_codec(const struct search *s, const char *from, const char *to,
+                                       bool is_grad);
 
 #endif /* HDT_PLAN_SEARCH_IMPL_H */

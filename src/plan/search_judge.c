@@ -77,22 +77,22 @@ static const struct hdt_cluster_worker *stage_worker(const struct search *s,
 }
 
 static void plan_add_codec(struct hdt_plan *plan, enum hdt_flow_kind kind, int src, int dst,
-                           enum hdt_edge_codec codec)
+                           struct hdt_codec_spec codec)
 {
     plan->flows = hdt_realloc(plan->flows, (plan->n_flows + 1) * sizeof(plan->flows[0]));
     plan->flows[plan->n_flows++] =
         (struct hdt_plan_flow){.kind = kind, .src_stage = src, .dst_stage = dst, .codec = codec};
 }
 
-enum hdt_edge_codec hdt_search_codec(const struct search *s, const char *from, const char *to,
-                                     bool is_grad)
+struct hdt_codec_spec hdt_search_codec(const struct search *s, const char *from, const char *to,
+                                       bool is_grad)
 {
-    int fixed = is_grad ? s->in->job->codec.activation_grads : s->in->job->codec.activations;
+    struct hdt_codec_spec named;
 
-    if (s->codec == HDT_EDGE_AUTO || fixed != HDT_EDGE_AUTO || strcmp(from, to) == 0) {
+    if (!s->codec || hdt_job_codec(s->in->job, is_grad, &named) || strcmp(from, to) == 0) {
         return hdt_cost_edge_codec(s->in, from, to, is_grad);
     }
-    return s->codec;
+    return *s->codec;
 }
 
 /* Round trip of the edge behind stage i, transfer included, for choosing warm-ups. */
@@ -100,13 +100,13 @@ static enum hdt_status plan_edge(struct search *s, struct hdt_plan *plan, size_t
                                  double *round_trip_s, double *service_s)
 {
     const char *a = stage_worker(s, plan, i)->site, *b = stage_worker(s, plan, i + 1)->site;
-    enum hdt_edge_codec fwd_codec = hdt_search_codec(s, a, b, false);
-    enum hdt_edge_codec bwd_codec = hdt_search_codec(s, b, a, true);
+    struct hdt_codec_spec fwd_codec = hdt_search_codec(s, a, b, false);
+    struct hdt_codec_spec bwd_codec = hdt_search_codec(s, b, a, true);
     double n = hdt_search_values(s->in);
     struct hdt_cost_transfer fwd, bwd;
 
-    HDT_TRY(hdt_cost_transfer(s->in, a, b, fwd_codec, n, &fwd, &s->last_err));
-    HDT_TRY(hdt_cost_transfer(s->in, b, a, bwd_codec, n, &bwd, &s->last_err));
+    HDT_TRY(hdt_cost_transfer(s->in, a, b, &fwd_codec, n, &fwd, &s->last_err));
+    HDT_TRY(hdt_cost_transfer(s->in, b, a, &bwd_codec, n, &bwd, &s->last_err));
     plan_add_codec(plan, HDT_FLOW_ACTIVATION, (int)i, (int)i + 1, fwd_codec);
     plan_add_codec(plan, HDT_FLOW_ACTIVATION_GRAD, (int)i + 1, (int)i, bwd_codec);
     *round_trip_s = fwd.latency_s + fwd.service_s + bwd.latency_s + bwd.service_s;

@@ -140,7 +140,7 @@ refused 1 "same file" hdt tokenize -o text text
 refused 1 "magic" hdt tokenize --tokenizer magic text
 refused 2 "a text file is needed" hdt tokenize
 refused 1 "it is empty" hdt tokenize -o x.bin /dev/null
-refused 2 "--codec 'zip' is unknown" hdt plan --codec zip job.yaml
+refused 2 "--codec: 'zip' is no codec" hdt plan --codec zip job.yaml
 refused 2 "--steps '0' is not a number" hdt submit --steps 0 job.yaml
 echo kept >there.tar.gz
 refused 1 "'there.tar.gz' exists already; nothing was changed" hdt logs --gateway unix:/nowhere --bundle there.tar.gz

@@ -10,7 +10,8 @@
 #include <string.h>
 #include <xxhash.h>
 
-#define VALUES_MAX 256
+#define VALUES_MAX   256
+#define FEEDBACK_LEN 1001
 
 const struct hdt_model_config hdt_ckpt_case_model = {.V = 11,
                                                      .C = 8,
@@ -70,6 +71,49 @@ static enum hdt_status part_save(struct hdt_ckpt_writer *writer, int64_t step, i
     return hdt_ckpt_writer_seal(writer, i, part, XXH3_64bits(values, n * sizeof(float)), err);
 }
 
+static void feedback_fill(int64_t step, uint8_t bytes[FEEDBACK_LEN])
+{
+    for (size_t i = 0; i < FEEDBACK_LEN; i++) {
+        bytes[i] = (uint8_t)(i * 7 + i / 256 + (size_t)step);
+    }
+}
+
+static enum hdt_status feedback_save(struct hdt_ckpt_writer *writer, int64_t step, int n_pieces,
+                                     struct hdt_error *err)
+{
+    uint8_t bytes[FEEDBACK_LEN];
+    size_t pos = 0, len;
+
+    feedback_fill(step, bytes);
+    for (int piece = 0; piece < n_pieces; piece++) {
+        len = piece + 1 < n_pieces ? FEEDBACK_LEN / (size_t)n_pieces : FEEDBACK_LEN - pos;
+        HDT_TRY(hdt_ckpt_writer_feedback(writer, HDT_CKPT_CASE_EDGE, pos, bytes + pos, len, err));
+        pos += len;
+    }
+    return hdt_ckpt_writer_seal_feedback(writer, HDT_CKPT_CASE_EDGE,
+                                         XXH3_64bits(bytes, FEEDBACK_LEN), err);
+}
+
+static void feedback_check(const struct hdt_ckpt_reader *reader, int64_t step)
+{
+    uint8_t want[FEEDBACK_LEN], got[FEEDBACK_LEN];
+    uint64_t len = 0, xxh3 = 0;
+    bool is_there = hdt_ckpt_reader_find_feedback(reader, HDT_CKPT_CASE_EDGE, &len, &xxh3);
+    const size_t half = FEEDBACK_LEN / 2;
+
+    feedback_fill(step, want);
+    if (step % 2 == 0
+            ? is_there
+            : !is_there || len != FEEDBACK_LEN || xxh3 != XXH3_64bits(want, FEEDBACK_LEN) ||
+                  hdt_ckpt_reader_feedback(reader, HDT_CKPT_CASE_EDGE, half, FEEDBACK_LEN - half,
+                                           got + half, NULL) ||
+                  hdt_ckpt_reader_feedback(reader, HDT_CKPT_CASE_EDGE, 0, half, got, NULL) ||
+                  memcmp(want, got, FEEDBACK_LEN) != 0) {
+        fprintf(stderr, "%s: feedback is not what was saved\n", hdt_ckpt_reader_path(reader));
+        abort();
+    }
+}
+
 enum hdt_status hdt_ckpt_case_save(const char *dir, const struct hdt_ckpt_meta *meta, int64_t keep,
                                    int n_pieces, struct hdt_error *err)
 {
@@ -86,6 +130,9 @@ enum hdt_status hdt_ckpt_case_save(const char *dir, const struct hdt_ckpt_meta *
         for (int part = 0; part < HDT_CKPT_PART_COUNT && status == HDT_OK; part++) {
             status = part_save(writer, meta->step, i, part, n_pieces, err);
         }
+    }
+    if (status == HDT_OK && meta->step % 2 == 1) {
+        status = feedback_save(writer, meta->step, n_pieces, err);
     }
     if (status != HDT_OK) {
         hdt_ckpt_writer_abort(writer);
@@ -123,6 +170,7 @@ int64_t hdt_ckpt_case_load(const char *path, struct hdt_error *err)
             part_check(reader, i, part);
         }
     }
+    feedback_check(reader, step);
     hdt_ckpt_reader_close(reader);
     return step;
 }

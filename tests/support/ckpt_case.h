@@ -10,6 +10,10 @@ extern const struct hdt_model_config hdt_ckpt_case_model;
 /* Of job 77, number 5, "mine", submitted at site-a. */
 struct hdt_ckpt_meta hdt_ckpt_case_meta(int64_t step);
 
+/* Checkpoints of odd steps have the feedback of this edge, too. */
+#define HDT_CKPT_CASE_EDGE     "activation_grad-2"
+#define HDT_CKPT_CASE_FEEDBACK "feedback-" HDT_CKPT_CASE_EDGE ".bin"
+
 /* Save all tensors, each in `n_pieces` pieces. */
 enum hdt_status hdt_ckpt_case_save(const char *dir, const struct hdt_ckpt_meta *meta, int64_t keep,
                                    int n_pieces, struct hdt_error *err);

@@ -181,7 +181,7 @@ static void model_fill(const struct rig_run *run, struct hdt_model_config *model
 
 static json_t *conf_json(const struct rig_run *run, uint32_t job)
 {
-    const char *codec = hdt_edge_codec_names[run->codec ? run->codec : HDT_EDGE_NONE];
+    const char *codec = run->codec ? run->codec : "none";
     char site[16], own[32];
 
     snprintf(site, sizeof(site), "s%d", run->data_rank);

@@ -26,7 +26,7 @@ struct rig_run {
     int threads[RIG_RANKS_MAX];     /* 0: one */
     int data_rank;                  /* 0: the first; its site is data.site */
     int64_t steps, checkpoint_every, eval_every;
-    int codec; /* enum hdt_edge_codec; 0: none */
+    const char *codec; /* of activations and their gradients; NULL: none */
     bool tied, recompute;
     double lr;             /* 0: 1e-2 */
     const char *resume;    /* folder, or NULL */

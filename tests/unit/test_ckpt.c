@@ -97,6 +97,39 @@ Test(ckpt, what_was_saved_loads)
     expect_loads(file_of(7, ""), 7);
 }
 
+/* Feedback that came in part, twice, out of order or damaged makes no checkpoint. */
+Test(ckpt, feedback_must_come_whole)
+{
+    struct hdt_ckpt_writer_conf conf = {
+        .dir = dir, .model = &hdt_ckpt_case_model, .meta = hdt_ckpt_case_meta(2)};
+    struct hdt_ckpt_writer *writer;
+    struct hdt_error err = {0};
+
+    cr_assert_eq(hdt_ckpt_writer_open(&conf, &writer, &err), HDT_OK, "%s", err.msg);
+    cr_expect_eq(hdt_ckpt_writer_seal_feedback(writer, "activation-1", 0, &err), HDT_EPROTO);
+    cr_assert_eq(hdt_ckpt_writer_feedback(writer, "activation-1", 0, "abc", 3, &err), HDT_OK);
+    cr_expect_eq(hdt_ckpt_writer_feedback(writer, "activation-1", 4, "e", 1, &err), HDT_EPROTO);
+    cr_expect(strstr(err.msg, "at 4 came where 3 were next"), "%s", err.msg);
+    cr_expect_eq(hdt_ckpt_writer_seal_feedback(writer, "activation-1", XXH3_64bits("abd", 3), &err),
+                 HDT_ECRC);
+    cr_expect_eq(hdt_ckpt_writer_feedback(writer, "activation-1", 3, "d", 1, &err), HDT_EPROTO);
+    hdt_ckpt_writer_abort(writer);
+    cr_expect_eq(hdt_ckpt_case_n_named(dir, "step-"), 0);
+}
+
+Test(ckpt, names_of_feedback_lead_nowhere_else)
+{
+    cr_expect(hdt_ckpt_is_feedback("feedback-activation_grad-12-in.bin"));
+    cr_expect_not(hdt_ckpt_is_feedback("feedback-.bin"));
+    cr_expect_not(hdt_ckpt_is_feedback("feedback-a/../b.bin"));
+    cr_expect_not(hdt_ckpt_is_feedback("feedback-A.bin"));
+    cr_expect_not(hdt_ckpt_is_feedback("feedback-a.bin.bin"));
+    cr_expect_not(hdt_ckpt_is_feedback("model.safetensors"));
+    cr_expect_not(hdt_ckpt_is_feedback("feedback-"
+                                       "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"
+                                       "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa.bin"));
+}
+
 /* A limit on file sizes fails writes as a full disk does, with another errno. */
 Test(ckpt, a_full_disk_is_told_and_leaves_the_last_one)
 {
@@ -219,7 +252,8 @@ static void expect_refused(const char *word)
 
 Test(ckpt, truncated_and_altered_files_are_refused)
 {
-    static const char *const names[] = {HDT_CKPT_MODEL, HDT_CKPT_OPTIMIZER, HDT_CKPT_CONFIG};
+    static const char *const names[] = {HDT_CKPT_MODEL, HDT_CKPT_OPTIMIZER, HDT_CKPT_CONFIG,
+                                        HDT_CKPT_CASE_FEEDBACK};
     const char *path;
     FILE *file;
 

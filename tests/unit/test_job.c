@@ -39,7 +39,7 @@ Test(job, a_short_file_takes_the_defaults)
     cr_assert_eq(job_read(MINIMAL, &job, &err), HDT_OK, "%s: %s", err.where, err.msg);
     cr_expect_str_eq(job.name, "job");
     cr_expect_eq(job.batch.micro_batch, 8);
-    cr_expect_eq(job.codec.activations, HDT_EDGE_AUTO);
+    cr_expect_str_eq(job.codec.activations, "auto");
     cr_expect_eq(job.optimizer.beta2, 0.95);
     cr_expect_eq(job.progress_timeout, 0);
     cr_expect_str_eq(job.checkpoint.dir, "checkpoints");
@@ -61,12 +61,29 @@ Test(job, travels_as_json)
                  err.msg);
     again = hdt_conf_to_json(&hdt_job_schema, &back);
     cr_expect(json_equal(json, again));
-    cr_expect_eq(back.codec.activations, HDT_EDGE_BF16);
+    cr_expect_str_eq(back.codec.activations, "bf16");
     cr_expect_str_eq(back.plan.cut.items[1], "b/w0=4");
     json_decref(json);
     json_decref(again);
     hdt_conf_release(&hdt_job_schema, &job);
     hdt_conf_release(&hdt_job_schema, &back);
+}
+
+Test(job, a_codec_is_any_that_exists_or_auto)
+{
+    struct hdt_job job;
+    struct hdt_codec_spec spec;
+    struct hdt_error err = {0};
+
+    cr_assert_eq(job_read(MINIMAL "codec:\n  activations: int8+lossless\n", &job, &err), HDT_OK,
+                 "%s", err.msg);
+    cr_assert(hdt_job_codec(&job, false, &spec));
+    cr_expect_eq(spec.worker, HDT_CODEC_INT8);
+    cr_expect_eq(spec.gateway, HDT_CODEC_LOSSLESS);
+    cr_expect_not(hdt_job_codec(&job, true, &spec));
+    hdt_conf_release(&hdt_job_schema, &job);
+    cr_expect_eq(job_read(MINIMAL "codec:\n  activations: zip\n", &job, &err), HDT_EINVAL);
+    cr_expect(strstr(err.hint, "auto, none, bf16"), "%s", err.hint);
 }
 
 Test(job, what_does_not_fit_is_refused_with_its_line)
@@ -85,6 +102,10 @@ Test(job, what_does_not_fit_is_refused_with_its_line)
         {MINIMAL "plan:\n  min_stages: 7\n", "job.yaml:6", "min_stages 7"},
         {"model: m.json\nsteps: 0\ndata:\n  train: t.bin\n", "job.yaml:2", "steps"},
         {"model: m.json\nsteps: 1\n", "job.yaml", "train"},
+        {MINIMAL "codec:\n  activations: int9\n", "job.yaml:6", "'int9' is no codec"},
+        {MINIMAL "codec:\n  lossy: true\n  activation_grads: bf16:block=64\n", "job.yaml:7",
+         "codec bf16 has no option 'block=64'"},
+        {MINIMAL "codec:\n  activations: ''\n", "job.yaml:6", "'' is no codec"},
     };
 
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {

@@ -11,6 +11,28 @@
 static const struct hdt_model_config model = {
     .V = 256, .C = 64, .F = 128, .L = 4, .NH = 4, .NKV = 4, .HS = 16, .T = 256};
 
+static struct hdt_codec_spec spec_of(const char *text)
+{
+    struct hdt_codec_spec spec;
+
+    cr_assert_eq(hdt_codec_spec_parse(text, &spec, NULL), HDT_OK, "%s", text);
+    return spec;
+}
+
+static uint32_t frame_bytes(const char *codec, uint64_t n_values)
+{
+    const struct hdt_codec_spec spec = spec_of(codec);
+
+    return hdt_plan_frame_bytes(&spec, n_values);
+}
+
+static void expect_codec(const struct hdt_plan_flow *flow, const char *want)
+{
+    char text[HDT_CODEC_SPEC_TEXT];
+
+    cr_expect_str_eq(hdt_codec_spec_format(&flow->codec, text), want);
+}
+
 static void plan_make(struct hdt_plan *plan, int n_stages)
 {
     memset(plan, 0, sizeof(*plan));
@@ -59,7 +81,7 @@ Test(plan, flows_follow_from_stages)
     cr_expect_eq(plan.n_flows, 14);
     f = flow_of(&plan, HDT_FLOW_ACTIVATION, 0, 1);
     cr_assert(f);
-    cr_expect_eq(f->codec, HDT_EDGE_LOSSLESS);
+    expect_codec(f, "lossless");
     cr_expect_eq(f->frame_cap, 2 * 16 * 64 * 4);
     cr_expect_eq(f->depth, 4);
     cr_expect_eq(f->src_stage, 0);
@@ -93,7 +115,7 @@ Test(plan, codecs_come_from_planner_then_job)
 {
     struct hdt_job job = {
         .batch = {2, 8, 16},
-        .codec = {.activations = HDT_EDGE_INT8, .activation_grads = HDT_EDGE_BF16}};
+        .codec = {.activations = (char *)"int8", .activation_grads = (char *)"bf16"}};
     struct hdt_plan plan;
 
     plan_make(&plan, 3);
@@ -103,23 +125,82 @@ Test(plan, codecs_come_from_planner_then_job)
     plan.flows[0] = (struct hdt_plan_flow){.kind = HDT_FLOW_ACTIVATION,
                                            .src_stage = 1,
                                            .dst_stage = 2,
-                                           .codec = HDT_EDGE_BF16_LOSSLESS};
+                                           .codec = spec_of("bf16+lossless")};
     snprintf(plan.ranks[1].worker, HDT_NAME_CAP, "w1");
     cr_assert_eq(hdt_plan_complete(&plan, &job, &model, NULL), HDT_OK);
-    cr_expect_eq(flow_of(&plan, HDT_FLOW_ACTIVATION, 1, 2)->codec, HDT_EDGE_BF16_LOSSLESS);
+    expect_codec(flow_of(&plan, HDT_FLOW_ACTIVATION, 1, 2), "bf16+lossless");
     cr_expect_eq(flow_of(&plan, HDT_FLOW_ACTIVATION, 1, 2)->frame_cap, 2 * 16 * 64 * 2);
-    cr_expect_eq(flow_of(&plan, HDT_FLOW_ACTIVATION_GRAD, 2, 1)->codec, HDT_EDGE_BF16);
+    expect_codec(flow_of(&plan, HDT_FLOW_ACTIVATION_GRAD, 2, 1), "bf16");
     /* Within a site nothing is coded. */
-    cr_expect_eq(flow_of(&plan, HDT_FLOW_ACTIVATION, 0, 1)->codec, HDT_EDGE_NONE);
+    expect_codec(flow_of(&plan, HDT_FLOW_ACTIVATION, 0, 1), "none");
     hdt_plan_release(&plan);
+}
+
+/* A planner may not choose to lose bits of gradients; who writes the job may. */
+Test(plan, gradients_lose_bits_only_when_the_job_says_so)
+{
+    struct hdt_job job = {.batch = {2, 8, 16}};
+    struct hdt_plan plan;
+    struct hdt_error err = {0};
+
+    plan_make(&plan, 2);
+    plan.flows = calloc(1, sizeof(plan.flows[0]));
+    plan.n_flows = 1;
+    plan.flows[0] = (struct hdt_plan_flow){.kind = HDT_FLOW_ACTIVATION_GRAD,
+                                           .src_stage = 1,
+                                           .dst_stage = 0,
+                                           .codec = spec_of("int8+lossless")};
+    cr_expect_eq(hdt_plan_complete(&plan, &job, &model, &err), HDT_EINVAL);
+    cr_expect(strstr(err.msg, "gradients by int8+lossless"), "%s", err.msg);
+    cr_expect(strstr(err.hint, "codec.activation_grads: int8+lossless"), "%s", err.hint);
+    job.codec.activation_grads = (char *)"bf16"; /* another one */
+    cr_expect_eq(hdt_plan_check_codecs(&plan, &job, NULL), HDT_EINVAL);
+    job.codec.activation_grads = (char *)"int8+lossless";
+    cr_expect_eq(hdt_plan_check_codecs(&plan, &job, NULL), HDT_OK);
+    job.codec = (struct hdt_job_codec){.lossy = true};
+    cr_expect_eq(hdt_plan_check_codecs(&plan, &job, NULL), HDT_OK);
+    hdt_plan_release(&plan);
+}
+
+/* Seeds differ wherever anything differs, but not with the plan's own numbers. */
+Test(plan, a_frame_has_its_own_seed_in_every_plan_that_cuts_there)
+{
+    struct hdt_job job = {.batch = {2, 8, 16}};
+    struct hdt_plan two, three;
+    const struct hdt_plan_flow *fwd, *bwd;
+    uint64_t seeds[4 * 256], n = 0;
+
+    plan_make(&two, 2);
+    plan_make(&three, 3);
+    two.stages[0].unit_end = two.stages[1].unit_begin = 2; /* as the second cut of the other */
+    cr_assert_eq(hdt_plan_complete(&two, &job, &model, NULL), HDT_OK);
+    cr_assert_eq(hdt_plan_complete(&three, &job, &model, NULL), HDT_OK);
+    fwd = flow_of(&two, HDT_FLOW_ACTIVATION, 0, 1);
+    bwd = flow_of(&two, HDT_FLOW_ACTIVATION_GRAD, 1, 0);
+    for (uint64_t frame = 0; frame < 256; frame++) {
+        cr_expect_eq(hdt_plan_frame_seed(&two, fwd, 7, false, frame),
+                     hdt_plan_frame_seed(&three, flow_of(&three, HDT_FLOW_ACTIVATION, 1, 2), 7,
+                                         false, frame));
+        seeds[n++] = hdt_plan_frame_seed(&two, fwd, 7, false, frame);
+        seeds[n++] = hdt_plan_frame_seed(&two, fwd, 7, true, frame);
+        seeds[n++] = hdt_plan_frame_seed(&two, bwd, 7, false, frame);
+        seeds[n++] = hdt_plan_frame_seed(&two, fwd, 8, false, frame);
+    }
+    for (uint64_t i = 0; i < n; i++) {
+        for (uint64_t j = 0; j < i; j++) {
+            cr_assert_neq(seeds[i], seeds[j], "%d and %d", (int)i, (int)j);
+        }
+    }
+    hdt_plan_release(&two);
+    hdt_plan_release(&three);
 }
 
 Test(plan, int8_frames_hold_codes_and_scales)
 {
-    cr_expect_eq(hdt_plan_frame_bytes(HDT_EDGE_INT8, 1024), 1024 + 16);
-    cr_expect_eq(hdt_plan_frame_bytes(HDT_EDGE_INT8_LOSSLESS, 1025), 1025 + 32);
-    cr_expect_eq(hdt_plan_frame_bytes(HDT_EDGE_BF16, 10), 20);
-    cr_expect_eq(hdt_plan_frame_bytes(HDT_EDGE_LOSSLESS, 10), 40);
+    cr_expect_eq(frame_bytes("int8", 1024), 1024 + 16);
+    cr_expect_eq(frame_bytes("int8+lossless", 1025), 1025 + 32);
+    cr_expect_eq(frame_bytes("bf16", 10), 20);
+    cr_expect_eq(frame_bytes("lossless", 10), 40);
 }
 
 Test(plan, warmups_do_not_grow_along_the_pipeline)
@@ -210,6 +291,10 @@ Test(plan, foreign_plans_are_checked)
     refused("ranks", 1, "site", json_string("site-a"));
     refused("ranks", 1, "site", json_string("../x"));
     refused("flows", 0, "kind", json_string("gossip"));
+    refused("flows", 0, "codec", json_string("int9"));
+    refused("flows", 0, "codec", json_string("auto"));
+    refused("flows", 0, "codec", json_null());
+    refused("flows", 0, "codec", json_string("bf16")); /* other frames than those that it says */
     refused("flows", 0, "codec", json_string("auto"));
     refused("flows", 0, "frame_cap", json_integer(1 << 20));
     refused("flows", 0, "frame_cap", json_integer(1ll << 31));

@@ -107,7 +107,7 @@ Test(play, the_gateways_work_is_added_to_the_step)
     /* 16 frames of 8 x 128 x 256 fp32 in, 16 out, at 4 and 2 ns a byte. */
     double work_s = 16 * 8 * 128 * 256 * 4 * (2e-9 + 4e-9);
 
-    job.codec.activations = job.codec.activation_grads = HDT_EDGE_NONE;
+    job.codec.activations = job.codec.activation_grads = (char *)"none";
     alone_s = played(&busy_alone_s, &held_s);
     cr_expect_eq(held_s, 0);
     for (int i = 0; i < 2; i++) {
@@ -137,13 +137,13 @@ Test(play, a_codec_that_costs_more_than_it_brings_is_left_out)
         cluster.sites[i].gateway.decode_bytes_per_s = 600e6;
     }
     cr_assert_eq(hdt_search_plan(&in, &result, &err), HDT_OK, "%s", err.msg);
-    cr_expect_eq(result.plan.flows[0].codec, HDT_EDGE_LOSSLESS,
+    cr_expect_eq(result.plan.flows[0].codec.gateway, HDT_CODEC_LOSSLESS,
                  "processors of its own: the shorter transfer");
     hdt_search_result_release(&result);
     machine_set(0, "0", "0");
     machine_set(1, "0", "0");
     cr_assert_eq(hdt_search_plan(&in, &result, &err), HDT_OK, "%s", err.msg);
-    cr_expect_eq(result.plan.flows[0].codec, HDT_EDGE_NONE, "%s", result.second);
+    cr_expect_eq(result.plan.flows[0].codec.gateway, HDT_CODEC_NONE, "%s", result.second);
     printf("%s\n", result.second);
     hdt_search_result_release(&result);
 }

@@ -246,13 +246,13 @@ Test(runner, lossy_codecs_train_nearly_as_well)
     struct rig_result a, b;
 
     run_well(&one, &a);
-    run.codec = HDT_EDGE_BF16;
+    run.codec = "bf16";
     run_well(&run, &b);
     cr_expect(fabs(b.val_loss - a.val_loss) < 0.01 * a.val_loss, "%g and %g", a.val_loss,
               b.val_loss);
     cr_expect_str_neq(a.digest, b.digest);
     hdt_rig_result_release(&b);
-    run.codec = HDT_EDGE_INT8;
+    run.codec = "int8";
     run_well(&run, &b);
     cr_expect(fabs(b.val_loss - a.val_loss) < 0.02 * a.val_loss, "%g and %g", a.val_loss,
               b.val_loss);
@@ -434,7 +434,7 @@ Test(runner, another_jobs_checkpoints_are_not_overwritten)
  * is refused, by every codec that carries it. */
 Test(runner, a_diverged_run_stops_and_says_where)
 {
-    static const int codecs[] = {HDT_EDGE_NONE, HDT_EDGE_BF16, HDT_EDGE_INT8};
+    static const char *const codecs[] = {"none", "bf16", "int8"};
     struct rig_run run = two;
     struct rig_result result;
 

@@ -294,6 +294,15 @@ Test(search, a_slow_link_is_avoided_or_named)
     hdt_cluster_release(&cluster);
 }
 
+/* The codec of activations from site a. */
+static void expect_codec(const struct hdt_cost_inputs *in, const char *to, const char *want)
+{
+    struct hdt_codec_spec codec = hdt_cost_edge_codec(in, "a", to, false);
+    char text[HDT_CODEC_SPEC_TEXT];
+
+    cr_expect_str_eq(hdt_codec_spec_format(&codec, text), want);
+}
+
 Test(search, auto_takes_bf16_only_where_loss_is_allowed)
 {
     static const double speeds[] = {1, 1};
@@ -302,16 +311,16 @@ Test(search, auto_takes_bf16_only_where_loss_is_allowed)
     struct hdt_cost_inputs in = {&job, &hdt_test_model, &cluster};
 
     hdt_test_cluster(&cluster, 2, speeds, 10e6, 0.05);
-    cr_expect_eq(hdt_cost_edge_codec(&in, "a", "b", false), HDT_EDGE_LOSSLESS);
+    expect_codec(&in, "b", "lossless");
     job.codec.lossy = true;
-    cr_expect_eq(hdt_cost_edge_codec(&in, "a", "b", false), HDT_EDGE_BF16_LOSSLESS);
-    job.codec.activations = HDT_EDGE_INT8;
-    cr_expect_eq(hdt_cost_edge_codec(&in, "a", "b", false), HDT_EDGE_INT8);
-    cr_expect_eq(hdt_cost_edge_codec(&in, "a", "a", false), HDT_EDGE_NONE);
+    expect_codec(&in, "b", "bf16+lossless");
+    job.codec.activations = (char *)"int8";
+    expect_codec(&in, "b", "int8");
+    expect_codec(&in, "a", "none");
     hdt_cluster_release(&cluster);
     job = hdt_test_job();
     hdt_test_cluster(&cluster, 2, speeds, 5e9, 0.05);
-    cr_expect_eq(hdt_cost_edge_codec(&in, "a", "b", false), HDT_EDGE_NONE);
+    expect_codec(&in, "b", "none");
     hdt_cluster_release(&cluster);
 }
 
