@@ -195,6 +195,16 @@ static size_t sample_size(size_t n)
     return some < n ? some : n;
 }
 
+/* First element of run r, somewhere within its part of `stride` elements: the rows of a tensor are
+ * often as long as a power of two, and an even step would meet the same columns or rows always. */
+static size_t run_begin(size_t r, size_t stride)
+{
+    const size_t room = stride > RUN ? stride - RUN : 0;
+    const uint32_t golden = (uint32_t)r * 2654435769u; /* 2^32 / 1.618..: spread evenly */
+
+    return r * stride + (size_t)((uint64_t)golden * (room + 1) >> 32);
+}
+
 /* Counts of the bytes of some runs, which are cut into planes as the whole will be. */
 static uint32_t sample(const struct hdt_codec_ctx *ctx, const struct layout *l, const uint8_t *src,
                        uint32_t counts[PLANES_MAX][256])
@@ -209,8 +219,8 @@ static uint32_t sample(const struct hdt_codec_ctx *ctx, const struct layout *l, 
     for (size_t r = 0; r < n_runs; r++) {
         size_t n = stride < RUN ? stride : RUN;
 
-        hdt_planes_split(ctx->planes_kernels, l->size, l->rotate, src + l->size * r * stride, n,
-                         planes);
+        hdt_planes_split(ctx->planes_kernels, l->size, l->rotate,
+                         src + l->size * run_begin(r, stride), n, planes);
         for (size_t p = 0; p < l->size; p++) {
             for (size_t i = 0; i < n; i++) {
                 counts[p][bytes[p][i]]++;

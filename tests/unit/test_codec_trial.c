@@ -148,7 +148,8 @@ Test(codec_trial, lossless_comes_within_two_percent_of_the_floor)
             cr_expect_gt(share_of("int8+lossless", HDT_DTYPE_F32, x, sizeof(x)), 0.98);
         }
     }
-    /* Three rows of four are zero: a code of single bytes needs more than half a bit for each. */
+    /* Three rows of four are zero, and rows are as long as a power of two: a sample that steps
+     * evenly sees one kind of them only. A match search goes below the floor here. */
     hdt_values_fill(&rng, VALUES_NORMAL, x, 16 * N);
     for (size_t row = 0; row < 16 * N / 128; row++) {
         if (row % 4 != 0) {
