@@ -6,6 +6,7 @@
 #include "config.h"
 
 #include "compress/rate.h"
+#include "compress/codec_state.h"
 #include "src/base/buf.h"
 #include "src/base/clock.h"
 
@@ -16,6 +17,7 @@
 
 struct rate_bench {
     struct hdt_codec_ctx *ctx;
+    struct hdt_codec_state *state; /* of codecs with feedback */
     const struct hdt_codec_ops *codec;
     enum hdt_dtype dtype;
     uint8_t *plain, *coded, *back;
@@ -65,7 +67,8 @@ static enum hdt_status rate_pass(struct rate_bench *b, int decode, struct hdt_er
                               .dst = b->coded,
                               .dst_len = b->bound,
                               .dtype = b->dtype,
-                              .guard = &guard};
+                              .guard = &guard,
+                              .state = b->state};
     struct hdt_codec_io from = {.src = b->coded,
                                 .src_len = b->coded_len,
                                 .dst = b->back,
@@ -98,6 +101,11 @@ static enum hdt_status rate_run(struct rate_bench *b, int budget_ms, struct hdt_
     struct hdt_codec_rate r;
 
     HDT_TRY(hdt_codec_ctx_new(PIECE, &b->ctx, err));
+    if (b->codec->has_state) {
+        struct hdt_codec_spec spec = hdt_codec_spec_default(b->codec->id);
+
+        HDT_TRY(hdt_codec_state_new(&spec, PIECE / 4, 0, &b->state, err));
+    }
     HDT_TRY(rate_fill(b, err));
     HDT_TRY(rate_side(b, 0, budget_ms / 2, &r.encode_bytes_per_s, err));
     HDT_TRY(rate_side(b, 1, budget_ms / 2, &r.decode_bytes_per_s, err));
@@ -119,6 +127,7 @@ enum hdt_status hdt_codec_rate_measure(const struct hdt_codec_ops *codec, enum h
     b.back = hdt_malloc(PIECE);
     status = rate_run(&b, budget_ms, rate, err);
     hdt_codec_ctx_free(b.ctx);
+    hdt_codec_state_free(b.state);
     free(b.plain);
     free(b.coded);
     free(b.back);

@@ -13,27 +13,19 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Options that several codecs take, or that are too long for a line. */
+#define OPT_SPARSE  (HDT_CODEC_OPT_KEEP | HDT_CODEC_OPT_BITS)
+#define OPT_LOWRANK (HDT_CODEC_OPT_RANK | HDT_CODEC_OPT_BLOCK)
+
 /* By number. */
 static const struct hdt_codec_word words[] = {
     {HDT_CODEC_NONE, "none", 0, {0}, "none"},
     {HDT_CODEC_BF16, "bf16", 0, {0}, "bf16"},
     {HDT_CODEC_INT8, "int8", HDT_CODEC_DELTA, {.block = 256}, "int8"},
     {HDT_CODEC_LOSSLESS, "lossless", 0, {0}, "lossless"},
-    {HDT_CODEC_TOPK,
-     "topk",
-     HDT_CODEC_OPT_KEEP | HDT_CODEC_OPT_BITS,
-     {.bits = 2, .keep = 64},
-     "topk topk:8,bits=8"},
-    {HDT_CODEC_RANDK,
-     "randk",
-     HDT_CODEC_OPT_KEEP | HDT_CODEC_OPT_BITS,
-     {.bits = 2, .keep = 64},
-     "randk"},
-    {HDT_CODEC_LOWRANK,
-     "lowrank",
-     HDT_CODEC_OPT_RANK | HDT_CODEC_OPT_BLOCK,
-     {.rank = 4},
-     "lowrank"},
+    {HDT_CODEC_TOPK, "topk", OPT_SPARSE, {.bits = 2, .keep = 64}, "topk:64 topk:8,bits=8"},
+    {HDT_CODEC_RANDK, "randk", OPT_SPARSE, {.bits = 2, .keep = 64}, "randk:64"},
+    {HDT_CODEC_LOWRANK, "lowrank", OPT_LOWRANK, {.rank = 4}, "lowrank:4"},
 };
 #define N_WORDS (sizeof(words) / sizeof(words[0]))
 

@@ -94,7 +94,7 @@ const struct hdt_codec_word *hdt_codec_word(unsigned id);
 enum hdt_status hdt_codec_spec_parse(const char *text, struct hdt_codec_spec *spec,
                                      struct hdt_error *err);
 
-/* Write a spec's text, the shortest that parse reads as the same spec, and return it. A spec that
+/* Write the one text of a spec, which parse reads as the same spec, and return it. A spec that
  * parse would not make gives "?". */
 const char *hdt_codec_spec_format(const struct hdt_codec_spec *spec,
                                   char text[HDT_CODEC_SPEC_TEXT]);

@@ -116,6 +116,32 @@ static void stage_conf_fill(const struct hdt_runner *r, const struct hdt_plan_st
     conf->alive = r->alive;
 }
 
+static bool has_eval(const struct hdt_runner *r)
+{
+    return r->job.data.valid && r->job.data.valid[0] != '\0';
+}
+
+/* Of one activation. */
+static size_t n_values(const struct hdt_runner *r)
+{
+    return (size_t)(r->plan.micro_batch * r->plan.seq_len * r->model.C);
+}
+
+/* What codecs keep, twice: their states and the copy of them that a checkpoint takes. */
+static uint64_t feedback_bytes(const struct hdt_runner *r)
+{
+    uint64_t bytes = 0;
+    int end = -1;
+
+    while (hdt_state_next_end(&r->plan, r->rank, &end)) {
+        const struct hdt_plan_flow *flow = &r->plan.flows[end / 2];
+        bool has_fresh = flow->kind == HDT_FLOW_ACTIVATION && has_eval(r);
+
+        bytes += (2 + has_fresh) * hdt_codec_state_mem(&flow->codec, n_values(r), 1);
+    }
+    return bytes;
+}
+
 /* Add up what the rank will take and compare it with what it may. */
 static enum hdt_status build_measure(struct hdt_runner *r, struct hdt_error *err)
 {
@@ -127,7 +153,7 @@ static enum hdt_status build_measure(struct hdt_runner *r, struct hdt_error *err
     if (r->job.checkpoint.every > 0) {
         snapshot = hdt_state_snapshot_bytes(&r->plan, &r->model, r->rank);
     }
-    r->memory_bytes = pool + snapshot;
+    r->memory_bytes = pool + snapshot + feedback_bytes(r);
     for (i = 0; i < r->plan.n_stages; i++) {
         if (r->plan.stages[i].rank == r->rank) {
             stage_conf_fill(r, &r->plan.stages[i], &conf);
@@ -151,11 +177,6 @@ static enum hdt_status build_measure(struct hdt_runner *r, struct hdt_error *err
 }
 
 /* ---- parts ---- */
-
-static bool has_eval(const struct hdt_runner *r)
-{
-    return r->job.data.valid && r->job.data.valid[0] != '\0';
-}
 
 static enum hdt_status build_schedules(struct hdt_runner *r, struct hdt_error *err)
 {
@@ -234,6 +255,47 @@ static enum hdt_status build_staging(struct hdt_runner *r, struct hdt_error *err
     return r->conf.backend->host_alloc(r->conf.device, bytes, &r->staging, err);
 }
 
+struct hdt_codec_state *hdt_runner_codec_state(const struct hdt_runner *r, int flow)
+{
+    struct hdt_codec_state *fresh = r->flows[flow].eval_state;
+
+    if (r->phase == HDT_PHASE_TRAIN || !fresh) {
+        return r->flows[flow].state;
+    }
+    hdt_codec_state_reset(fresh);
+    return fresh;
+}
+
+/* What the codec of a flow keeps at this rank. */
+static enum hdt_status build_feedback(struct hdt_runner *r, size_t flow, struct hdt_error *err)
+{
+    const struct hdt_plan_flow *f = &r->plan.flows[flow];
+    struct runner_flow *own = &r->flows[flow];
+    bool is_src = f->src_rank == r->rank;
+
+    if ((!is_src && f->dst_rank != r->rank) || !hdt_state_keeps_feedback(f, is_src)) {
+        return HDT_OK;
+    }
+    HDT_TRY(hdt_codec_state_new(&f->codec, n_values(r), 1, &own->state, err));
+    r->feedback[2 * flow + !is_src] = own->state;
+    if (f->kind == HDT_FLOW_ACTIVATION && has_eval(r)) {
+        HDT_TRY(hdt_codec_state_new(&f->codec, n_values(r), 1, &own->eval_state, err));
+    }
+    return HDT_OK;
+}
+
+static enum hdt_status build_codecs(struct hdt_runner *r, struct hdt_error *err)
+{
+    r->flows = hdt_calloc(r->plan.n_flows + 1, sizeof(*r->flows));
+    r->feedback = hdt_calloc(2 * r->plan.n_flows + 1, sizeof(*r->feedback));
+    for (size_t i = 0; i < r->plan.n_flows; i++) {
+        r->flows[i].spec = r->plan.flows[i].codec;
+        r->flows[i].codec = hdt_codec_spec_worker(&r->flows[i].spec);
+        HDT_TRY(build_feedback(r, i, err));
+    }
+    return HDT_OK;
+}
+
 static enum hdt_status build_flows(struct hdt_runner *r, struct hdt_error *err)
 {
     struct hdt_port_job_conf conf = {.job = r->job_id,
@@ -245,13 +307,8 @@ static enum hdt_status build_flows(struct hdt_runner *r, struct hdt_error *err)
                                      .inspect_hash = true};
     const struct hdt_pool *pool;
     struct hdt_port_job *port;
-    size_t i;
 
-    r->flows = hdt_calloc(r->plan.n_flows + 1, sizeof(*r->flows));
-    for (i = 0; i < r->plan.n_flows; i++) {
-        r->flows[i].spec = r->plan.flows[i].codec;
-        r->flows[i].codec = hdt_codec_spec_worker(&r->flows[i].spec);
-    }
+    HDT_TRY(build_codecs(r, err));
     HDT_TRY(hdt_codec_ctx_new(0, &r->codec_ctx, err));
     HDT_TRY(hdt_port_job_open(r->conf.port, &conf, &port, err));
     pthread_mutex_lock(&r->lock);
@@ -306,6 +363,7 @@ static enum hdt_status build_state(struct hdt_runner *r, struct hdt_error *err)
                                   .rank = r->rank,
                                   .port = r->port,
                                   .stages = r->stages,
+                                  .feedback = r->feedback,
                                   .dir = r->dir,
                                   .keep = r->job.checkpoint.keep,
                                   .owner = owner_of(r),
@@ -414,6 +472,11 @@ void hdt_runner_unbuild(struct hdt_runner *r)
     if (r->has_job) {
         hdt_conf_release(&hdt_job_schema, &r->job);
     }
+    for (i = 0; r->flows && i < r->plan.n_flows; i++) {
+        hdt_codec_state_free(r->flows[i].state);
+        hdt_codec_state_free(r->flows[i].eval_state);
+    }
+    free(r->feedback);
     free(r->stages);
     free(r->flows);
     free(r->tokens);

@@ -28,6 +28,9 @@ struct runner_flow {
     struct hdt_codec_spec spec;
     const struct hdt_codec_ops *codec;
     struct hdt_codec_guard total;
+    /* What the codec keeps from frame to frame at this rank's end; NULL: nothing. Evaluations must
+     * leave no trace in training, so that each of their frames starts with a state as new. */
+    struct hdt_codec_state *state, *eval_state;
 };
 
 struct hdt_runner {
@@ -53,7 +56,8 @@ struct hdt_runner {
     struct hdt_stage **stages; /* by plan index, NULL where another rank's */
     int n_slots;
     struct hdt_port_job *port;
-    struct runner_flow *flows; /* by plan index */
+    struct runner_flow *flows;         /* by plan index */
+    struct hdt_codec_state **feedback; /* of this rank's ends: see struct hdt_state_conf */
     struct hdt_codec_ctx *codec_ctx;
     struct hdt_shard *train_shard, *valid_shard; /* data rank */
     struct hdt_sampler sampler;
@@ -108,6 +112,9 @@ enum hdt_status hdt_runner_parse(struct hdt_runner *r, struct hdt_error *err);
 /* Stages, pool, flows, data, state. On the runner's thread. */
 enum hdt_status hdt_runner_build(struct hdt_runner *r, struct hdt_error *err);
 void hdt_runner_unbuild(struct hdt_runner *r);
+
+/* The state for the next frame of a flow in this phase; NULL: its codec has none. */
+struct hdt_codec_state *hdt_runner_codec_state(const struct hdt_runner *r, int flow);
 
 /* HDT_ECANCELED when the end was asked for. */
 enum hdt_status hdt_runner_stop_check(struct hdt_runner *r, struct hdt_error *err);

@@ -161,8 +161,11 @@ static enum hdt_status op_send_tensor(struct hdt_runner *r, const struct hdt_op 
     struct hdt_stage *stage = r->stages[op->stage];
     struct runner_flow *flow = &r->flows[op->flow];
     struct hdt_codec_guard guard = {0};
-    struct hdt_codec_io io = {
-        .spec = &flow->spec, .dtype = HDT_DTYPE_F32, .guard = &guard, .seed = frame_seed(r, op)};
+    struct hdt_codec_io io = {.spec = &flow->spec,
+                              .dtype = HDT_DTYPE_F32,
+                              .guard = &guard,
+                              .state = hdt_runner_codec_state(r, op->flow),
+                              .seed = frame_seed(r, op)};
     const float *src = op->kind == HDT_OP_SEND_FORWARD
                            ? hdt_stage_output(stage, op_slot(r, op))
                            : hdt_stage_input_grad(stage, op_slot(r, op));
@@ -192,7 +195,9 @@ static enum hdt_status op_recv_tensor(struct hdt_runner *r, const struct hdt_op 
     struct hdt_stage *stage = r->stages[op->stage];
     float *dst = op->kind == HDT_OP_RECV_FORWARD ? hdt_stage_input(stage, op_slot(r, op))
                                                  : hdt_stage_output_grad(stage, op_slot(r, op));
-    struct hdt_codec_io io = {.spec = &r->flows[op->flow].spec, .dtype = HDT_DTYPE_F32};
+    struct hdt_codec_io io = {.spec = &r->flows[op->flow].spec,
+                              .dtype = HDT_DTYPE_F32,
+                              .state = hdt_runner_codec_state(r, op->flow)};
     enum hdt_status status;
 
     HDT_TRY(hdt_runner_recv(r, op->flow, &io.src, &io.src_len, err));

@@ -234,6 +234,10 @@ enum hdt_status hdt_state_new(const struct hdt_state_conf *conf, struct hdt_stat
         hdt_error_hint(err, "set checkpoint.every to 0, which saves only at the end");
         return HDT_ENOMEM;
     }
+    if (hdt_state_feedback_init(state, err) != HDT_OK) {
+        hdt_state_free(state);
+        return HDT_ENOMEM;
+    }
     *out = state;
     return HDT_OK;
 }
@@ -249,6 +253,7 @@ void hdt_state_free(struct hdt_state *state)
     pthread_cond_destroy(&state->changed);
     pthread_mutex_destroy(&state->lock);
     XXH3_freeState(state->xxh3);
+    hdt_state_feedback_release(state);
     free(state->digests);
     free(state->snapshot);
     free(state->slab);

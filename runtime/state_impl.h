@@ -14,11 +14,22 @@
  * else. */
 #define STATE_SLAB_BYTES ((size_t)4 << 20)
 
+/* The feedback of one end of this rank. */
+struct state_feedback {
+    int end; /* 2 flow, + 1 at the receiver */
+    struct hdt_codec_state *codec;
+    uint8_t *bytes; /* its saved form, */
+    size_t len;     /* so long, */
+    uint64_t xxh3;  /* and its digest when it is saved */
+};
+
 struct hdt_state {
     struct hdt_state_conf conf;
     uint8_t *snapshot; /* NULL: read from the stages */
     uint64_t *digests; /* of the snapshot's pairs, in the walk's order */
     uint8_t *slab;     /* STATE_SLAB_BYTES */
+    struct state_feedback *feedback;
+    size_t n_feedback;
     XXH3_state_t *xxh3;
     char older[4096]; /* hdt_state_older */
     struct hdt_ckpt_meta meta;
@@ -68,7 +79,9 @@ struct state_peer {
     bool done;              /* the last frame went, or came */
     struct state_walk walk; /* serving: the pair that goes out, */
     uint64_t pos;           /* how much of it went, */
-    bool at_end;            /* and whether there is no pair left */
+    bool at_end;            /* and whether there is no pair left; */
+    int end;                /* then: the end whose feedback goes out, -1 before the first, */
+    bool end_done;          /* and whether all of it went */
 };
 
 /* Flows of `kind` between the checkpoint rank and the others; *peers is the caller's. */
@@ -77,6 +90,29 @@ size_t hdt_state_peers(const struct hdt_state *state, enum hdt_flow_kind kind,
 
 /* The flow of `kind` between this rank and the checkpoint rank; -1: none. */
 int hdt_state_own_flow(const struct hdt_state *state, enum hdt_flow_kind kind);
+
+/* state_feedback.c */
+enum hdt_status hdt_state_feedback_init(struct hdt_state *state, struct hdt_error *err);
+void hdt_state_feedback_release(struct hdt_state *state);
+/* Saving: copy what the codecs keep; send it; write what came, and one's own. */
+void hdt_state_feedback_take(struct hdt_state *state);
+enum hdt_status hdt_state_feedback_send(struct hdt_state *state, int flow, struct hdt_error *err);
+enum hdt_status hdt_state_feedback_write(const struct hdt_state *state,
+                                         struct hdt_ckpt_writer *writer,
+                                         const struct hdt_state_header *header, const void *data,
+                                         size_t len, struct hdt_error *err);
+enum hdt_status hdt_state_feedback_write_own(const struct hdt_state *state,
+                                             struct hdt_ckpt_writer *writer, struct hdt_error *err);
+/* Loading: one's own; the next slab of peer->end to a peer; a slab that came, up to *pos. */
+enum hdt_status hdt_state_feedback_load_own(struct hdt_state *state,
+                                            const struct hdt_ckpt_reader *reader,
+                                            struct hdt_error *err);
+enum hdt_status hdt_state_feedback_serve(struct hdt_state *state,
+                                         const struct hdt_ckpt_reader *reader,
+                                         struct state_peer *peer, struct hdt_error *err);
+enum hdt_status hdt_state_feedback_receive(struct hdt_state *state, struct state_feedback *item,
+                                           uint64_t *pos, const struct hdt_state_header *header,
+                                           const void *data, size_t len, struct hdt_error *err);
 
 /* Step and cursor; all else zero. */
 void hdt_state_header_fill(const struct hdt_state *state, struct hdt_state_header *header);

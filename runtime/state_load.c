@@ -100,6 +100,25 @@ static enum hdt_status load_own(struct hdt_state *state, const struct hdt_ckpt_r
             load_check(state, &walk, hdt_ckpt_reader_digest(reader, walk.tensor, walk.part), err));
         keepalive(state);
     }
+    return hdt_state_feedback_load_own(state, reader, err);
+}
+
+/* The tensors went: the next of the rank's feedback, or the mark of the end. */
+static enum hdt_status load_serve_feedback(struct hdt_state *state,
+                                           const struct hdt_ckpt_reader *reader,
+                                           struct state_peer *peer, struct hdt_error *err)
+{
+    const struct hdt_plan *plan = state->conf.plan;
+
+    if (peer->end < 0 || peer->end_done) {
+        peer->pos = 0;
+        if (!hdt_state_next_end(plan, plan->flows[peer->flow].dst_rank, &peer->end)) {
+            peer->done = true;
+            return hdt_state_send_mark(state, peer->flow, HDT_STATE_LAST, err);
+        }
+    }
+    HDT_TRY(hdt_state_feedback_serve(state, reader, peer, err));
+    load_moved(state);
     return HDT_OK;
 }
 
@@ -114,8 +133,7 @@ static enum hdt_status load_serve(struct hdt_state *state, const struct hdt_ckpt
     void *mem;
 
     if (peer->at_end) {
-        peer->done = true;
-        return hdt_state_send_mark(state, peer->flow, HDT_STATE_LAST, err);
+        return load_serve_feedback(state, reader, peer, err);
     }
     HDT_TRY(hdt_port_send_get(state->conf.port, peer->flow, &mem, &cap, err));
     slot = mem;
@@ -153,6 +171,7 @@ static enum hdt_status load_serve_all(struct hdt_state *state, const struct hdt_
         hdt_state_walk_init(&peers[i].walk, state, state->conf.plan->flows[peers[i].flow].dst_rank,
                             true);
         peers[i].at_end = !hdt_state_walk_next(&peers[i].walk);
+        peers[i].end = -1;
     }
     while (n_left > 0) {
         for (i = 0; i < n_peers; i++) {
@@ -279,6 +298,27 @@ static enum hdt_status load_next(struct hdt_state *state, int flow, const void *
     }
 }
 
+static enum hdt_status load_receive_feedback(struct hdt_state *state, int flow,
+                                             struct state_feedback *item, struct hdt_error *err)
+{
+    struct hdt_state_header header;
+    enum hdt_status status;
+    const void *frame;
+    uint64_t pos = 0;
+    size_t len;
+
+    do {
+        HDT_TRY(load_next(state, flow, &frame, &len, &header, err));
+        status = hdt_state_feedback_receive(state, item, &pos, &header,
+                                            (const uint8_t *)frame + HDT_STATE_HEADER_LEN,
+                                            len - HDT_STATE_HEADER_LEN, err);
+        hdt_port_recv_done(state->conf.port, flow);
+        HDT_TRY(status);
+        load_moved(state);
+    } while (!(header.flags & HDT_STATE_SEALED));
+    return HDT_OK;
+}
+
 static enum hdt_status load_receive(struct hdt_state *state, int flow, struct hdt_error *err)
 {
     struct hdt_state_header header;
@@ -297,6 +337,9 @@ static enum hdt_status load_receive(struct hdt_state *state, int flow, struct hd
             HDT_TRY(status);
             load_moved(state);
         }
+    }
+    for (size_t i = 0; i < state->n_feedback; i++) {
+        HDT_TRY(load_receive_feedback(state, flow, &state->feedback[i], err));
     }
     HDT_TRY(load_next(state, flow, &frame, &len, &header, err));
     hdt_port_recv_done(state->conf.port, flow);

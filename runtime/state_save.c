@@ -132,6 +132,7 @@ static enum hdt_status save_send(struct hdt_state *state, int flow, struct hdt_e
             more = source_next(state, &source);
         }
     }
+    HDT_TRY(hdt_state_feedback_send(state, flow, err));
     HDT_TRY(hdt_state_send_mark(state, flow, HDT_STATE_LAST, err));
     return hdt_port_send_flush(state->conf.port, flow, err);
 }
@@ -154,12 +155,17 @@ static void sink_note(struct sink *sink, enum hdt_status status, const struct hd
     }
 }
 
-static void sink_append(struct sink *sink, const struct hdt_state_header *header, const void *data,
-                        size_t len)
+static void sink_append(const struct hdt_state *state, struct sink *sink,
+                        const struct hdt_state_header *header, const void *data, size_t len)
 {
     struct hdt_error err = {0};
     enum hdt_status status = HDT_OK;
 
+    if (sink->writer && (header->flags & HDT_STATE_FEEDBACK)) {
+        sink_note(sink, hdt_state_feedback_write(state, sink->writer, header, data, len, &err),
+                  &err);
+        return;
+    }
     if (sink->writer && len > 0) {
         status = hdt_ckpt_writer_append(sink->writer, header->tensor,
                                         (enum hdt_ckpt_part)header->part, data, len, &err);
@@ -174,6 +180,7 @@ static void sink_append(struct sink *sink, const struct hdt_state_header *header
 static enum hdt_status save_own(struct hdt_state *state, struct sink *sink, struct hdt_error *err)
 {
     struct hdt_state_header header = {0};
+    struct hdt_error why = {0};
     struct source source;
     bool more = source_begin(state, &source);
     uint64_t left;
@@ -188,11 +195,14 @@ static enum hdt_status save_own(struct hdt_state *state, struct sink *sink, stru
         HDT_TRY(source_read(state, &source, state->slab, len, err));
         header.flags = source_at_end(&source) ? HDT_STATE_SEALED : 0;
         header.xxh3 = header.flags ? source_digest(state, &source) : 0;
-        sink_append(sink, &header, state->slab, len);
+        sink_append(state, sink, &header, state->slab, len);
         if (source_at_end(&source)) {
             more = source_next(state, &source);
         }
         hdt_state_moved(state);
+    }
+    if (sink->writer) {
+        sink_note(sink, hdt_state_feedback_write_own(state, sink->writer, &why), &why);
     }
     return HDT_OK;
 }
@@ -209,13 +219,14 @@ static enum hdt_status save_take(struct hdt_state *state, int flow, struct sink 
     HDT_TRY(hdt_port_recv_wait(state->conf.port, flow, &frame, &len, err));
     status = hdt_state_header_unpack(frame, len, &header, err);
     if (status == HDT_OK && (header.step != state->meta.step ||
-                             header.tensor >= hdt_ckpt_n_tensors(state->conf.model))) {
+                             (!(header.flags & HDT_STATE_FEEDBACK) &&
+                              header.tensor >= hdt_ckpt_n_tensors(state->conf.model)))) {
         status = hdt_error_set(err, HDT_EPROTO,
                                "cannot save step %lld: a frame of tensor %u of step %lld came",
                                (long long)state->meta.step, header.tensor, (long long)header.step);
     }
     if (status == HDT_OK && !(header.flags & HDT_STATE_LAST)) {
-        sink_append(sink, &header, (const uint8_t *)frame + HDT_STATE_HEADER_LEN,
+        sink_append(state, sink, &header, (const uint8_t *)frame + HDT_STATE_HEADER_LEN,
                     len - HDT_STATE_HEADER_LEN);
     }
     *last = status == HDT_OK && (header.flags & HDT_STATE_LAST);
@@ -391,6 +402,7 @@ enum hdt_status hdt_state_save(struct hdt_state *state, const struct hdt_ckpt_me
     if (state->snapshot) {
         HDT_TRY(snapshot_take(state, err));
     }
+    hdt_state_feedback_take(state);
     state->busy = true;
     if (pthread_create(&state->thread, NULL, save_thread, state) != 0) {
         state->busy = false;

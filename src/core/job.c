@@ -164,8 +164,17 @@ enum hdt_status hdt_job_codec_check(const char *text, struct hdt_error *err)
     struct hdt_codec_spec spec;
     char known[HDT_ERROR_HINT_CAP / 2];
 
-    if (strcmp(text, "auto") == 0 || hdt_codec_spec_parse(text, &spec, err) == HDT_OK) {
+    if (strcmp(text, "auto") == 0) {
         return HDT_OK;
+    }
+    if (hdt_codec_spec_parse(text, &spec, err) == HDT_OK) {
+        if (!(spec.flags & HDT_CODEC_DELTA)) {
+            return HDT_OK;
+        }
+        hdt_error_set(err, HDT_EINVAL, "codec %.64s is not for jobs", text);
+        hdt_error_hint(err, "it codes the change of a batch that was seen before, and a job's "
+                            "sampler never makes the same batch again: leave \"delta:\" away");
+        return HDT_EINVAL;
     }
     if (err && strstr(err->msg, "is no codec")) {
         hdt_codec_spec_known(known, sizeof(known));

@@ -6,8 +6,9 @@
 #include "config.h"
 
 #include "compress/codec.h"
-#include "compress/delta.h"
 #include "compress/codec_state.h"
+#include "compress/delta.h"
+#include "compress/rate.h"
 #include "src/base/buf.h"
 #include "tests/support/values.h"
 
@@ -132,6 +133,18 @@ Test(codec_state, states_that_cannot_be_are_refused)
     cr_expect_eq(hdt_codec_state_fits(state, &delta, 0, NULL), HDT_EINVAL);
     cr_expect_eq(hdt_codec_state_fits(NULL, &topk, 0, NULL), HDT_EINVAL);
     hdt_codec_state_free(state);
+}
+
+Test(codec_state, codecs_that_need_one_can_be_measured)
+{
+    struct hdt_codec_rate rate;
+
+    cr_assert_eq(hdt_codec_rate_measure(&hdt_codec_topk, HDT_DTYPE_F32, 2, &rate, NULL), HDT_OK);
+    cr_expect(rate.ratio > 195 && rate.ratio < 196, "%g", rate.ratio); /* 16384 / 84 */
+    cr_assert_eq(hdt_codec_rate_measure(&hdt_codec_randk, HDT_DTYPE_F32, 2, &rate, NULL), HDT_OK);
+    cr_expect(rate.ratio > 800 && rate.encode_bytes_per_s > 0 && rate.decode_bytes_per_s > 0);
+    cr_assert_eq(hdt_codec_rate_measure(&hdt_codec_lowrank, HDT_DTYPE_F32, 2, &rate, NULL), HDT_OK);
+    cr_expect_eq(rate.ratio, 4.0 * 512 * 512 / (2 * 4 * (512 + 512)));
 }
 
 /* ---- saving ---- */

@@ -8,6 +8,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 static struct rig *rig;
 
@@ -256,6 +257,78 @@ Test(runner, lossy_codecs_train_nearly_as_well)
     run_well(&run, &b);
     cr_expect(fabs(b.val_loss - a.val_loss) < 0.02 * a.val_loss, "%g and %g", a.val_loss,
               b.val_loss);
+}
+
+/* A codec with feedback owes what it has not sent yet: resumed, from either end of the plan, with
+ * connections lost on the way or after a restart, it goes on as if nothing had been. */
+Test(runner, a_codec_with_feedback_resumes_with_the_same_bits)
+{
+    static const char *const codecs[] = {"topk:8", "lowrank:2"};
+
+    for (size_t i = 0; i < sizeof(codecs) / sizeof(codecs[0]); i++) {
+        struct rig_run run = three, rest;
+        struct rig_result whole, a, b, c;
+
+        run.codec = codecs[i];
+        run_well(&run, &whole);
+        run.data_rank = 1; /* one end is the checkpoint rank's own, the others travel */
+        run.checkpoint_every = 3;
+        run.cut_every = 1;
+        run.ckpt_name = i ? "lowrank" : "topk";
+        run_well(&run, &a);
+        expect_same(&whole, &a, 1, 8);
+        rest = run;
+        rest.cut_every = 0;
+        rest.stop_first = true;
+        rest.ckpt_name = i ? "lowrank-1" : "topk-1";
+        run_well(&rest, &b);
+        cr_assert_eq(b.ckpt_step, 1);
+        rest.stop_first = false;
+        rest.resume = b.checkpoint;
+        rest.data_rank = 2;
+        rest.ckpt_name = i ? "lowrank-2" : "topk-2";
+        run_well(&rest, &c);
+        cr_expect_eq(c.start_step, 1);
+        expect_same(&whole, &c, 2, 8);
+        hdt_rig_result_release(&c);
+        rest.resume = NULL;
+        rest.restart_after = 4;
+        rest.ckpt_name = i ? "lowrank-3" : "topk-3";
+        run_well(&rest, &c);
+        expect_same(&whole, &c, 5, 8);
+        hdt_rig_result_release(&whole);
+        hdt_rig_result_release(&a);
+        hdt_rig_result_release(&b);
+        hdt_rig_result_release(&c);
+    }
+}
+
+/* Feedback of an edge that is no more, or that the checkpoint lacks, is zeros; training goes on. */
+Test(runner, feedback_that_is_not_there_starts_with_zeros)
+{
+    struct rig_run first = two, rest = three;
+    struct rig_result whole, a, b;
+    char file[4200];
+
+    first.codec = rest.codec = "topk:8";
+    run_well(&first, &whole);
+    first.stop_first = true;
+    first.ckpt_name = "first";
+    run_well(&first, &a);
+    rest.resume = a.checkpoint;
+    rest.ckpt_name = "second";
+    run_well(&rest, &b);
+    cr_expect_eq(b.start_step, 1);
+    cr_expect_eq(b.ckpt_step, 8);
+    hdt_rig_result_release(&b);
+    first.stop_first = false;
+    first.resume = a.checkpoint;
+    first.codec = "topk:4"; /* another codec has another file's worth of it */
+    first.ckpt_name = "third";
+    run_well(&first, &b);
+    cr_expect_eq(b.ckpt_step, 8);
+    snprintf(file, sizeof(file), "%s/feedback-activation_grad-3.bin", a.checkpoint);
+    cr_expect_eq(access(file, R_OK), 0, "%s", file);
 }
 
 /* From the last checkpoint, or from the start, in the middle of a step or of a checkpoint. */

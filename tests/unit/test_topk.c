@@ -427,6 +427,40 @@ Test(topk, sums_beyond_the_largest_float_stay_at_it)
     }
 }
 
+Test(topk, a_tensor_of_64_mib_is_sent_or_owed)
+{
+    const size_t n = (size_t)16 << 20, n_part = 65536;
+    struct hdt_topk topk = {64, 2};
+    float *x = hdt_malloc(4 * n), *residual = calloc(n, 4), *y = hdt_malloc(4 * n);
+    uint8_t *frame = hdt_malloc(hdt_topk_len(&topk, n));
+    struct hdt_codec_guard guard;
+    struct values_rng rng;
+    size_t sent = 0;
+
+    hdt_values_rng_init(&rng, "a_tensor_of_64_mib_is_sent_or_owed");
+    hdt_values_fill(&rng, VALUES_HEAVY_TAILED, x, n_part);
+    for (size_t i = n_part; i < n; i++) {
+        x[i] = x[i % n_part] * (float)(1 + i / n_part);
+    }
+    cr_assert_eq(hdt_topk_encode(&topk, hdt_kernels_best(), hdt_sparse_kernels_best(), (uint8_t *)x,
+                                 n, residual, frame, &guard, NULL),
+                 HDT_OK);
+    cr_assert_eq(
+        hdt_topk_decode(&topk, frame, hdt_topk_len(&topk, n), (uint8_t *)y, n, false, NULL),
+        HDT_OK);
+    for (size_t i = 0; i < n; i++) {
+        sent += y[i] != 0;
+        if (residual[i] != x[i] - y[i]) {
+            cr_assert_fail("value %zu", i);
+        }
+    }
+    cr_expect_eq(sent, n / 64);
+    free(x);
+    free(y);
+    free(residual);
+    free(frame);
+}
+
 /* ---- random-k ---- */
 
 Test(topk, randk_sends_one_value_of_each_run_and_each_equally_often)
