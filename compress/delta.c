@@ -20,6 +20,15 @@ struct delta_head {
 };
 HDT_STATIC_ASSERT(sizeof(struct delta_head) == HDT_DELTA_HEAD, "on the wire");
 
+static enum hdt_status check_call(const struct hdt_codec_io *io, size_t len, struct hdt_error *err)
+{
+    if (io->dtype != HDT_DTYPE_F32) {
+        return hdt_error_set(err, HDT_EINVAL, "delta does not take %s values",
+                             hdt_dtype_name(io->dtype));
+    }
+    return hdt_codec_state_fits(io->state, io->spec, len / 4, err);
+}
+
 /* The slot of a sample, or the first free one, or `keys` when there is none. */
 static size_t slot_of(const struct hdt_codec_state *s, uint64_t key)
 {
@@ -111,7 +120,7 @@ enum hdt_status hdt_delta_encode(const struct hdt_codec_ops *inner, struct hdt_c
     struct hdt_codec_io to = *io;
     double ref_sq;
 
-    HDT_TRY(hdt_codec_state_fits(s, io->spec, io->src_len / 4, err));
+    HDT_TRY(check_call(io, io->src_len, err));
     slot = slot_of(s, io->key);
     head = head_of(s, io->key, slot);
     ref_sq = take_change(s, io->src, slot);
@@ -157,7 +166,7 @@ enum hdt_status hdt_delta_decode(const struct hdt_codec_ops *inner, struct hdt_c
     struct delta_head got, want;
     size_t slot;
 
-    HDT_TRY(hdt_codec_state_fits(s, io->spec, io->dst_len / 4, err));
+    HDT_TRY(check_call(io, io->dst_len, err));
     if (io->src_len < HDT_DELTA_HEAD) {
         return hdt_error_set(err, HDT_EPROTO, "delta: a frame of %zu bytes has no head",
                              io->src_len);

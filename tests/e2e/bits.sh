@@ -54,4 +54,22 @@ for sites in 1 3; do
         "$(field "$work/whole.json" weights_digest)"
 done
 
+# A codec with feedback: what it owes is in the checkpoint, so that the run goes on with its own bits.
+owing=(--sites 2 --codec lossless --grad-codec topk:8 --cut 4,4 --threads 1,1 --steps $((2 * steps)))
+run owing "${owing[@]}" --checkpoint-every "$steps"
+checkpoint=$(dirname "$(field "$work/owing.json" checkpoint | tr -d '"')")/$(printf 'step-%08d' "$steps")
+check "top-k: the checkpoint holds what is owed" test -s "$checkpoint/feedback-activation_grad-4.bin"
+run resumed-owing "${owing[@]}" --resume "$checkpoint"
+same "resumed with top-k: weights" "$(field "$work/resumed-owing.json" weights_digest)" \
+    "$(field "$work/owing.json" weights_digest)"
+check "top-k: not the bits of the lossless run" test \
+    "$(field "$work/owing.json" weights_digest)" != "$(field "$work/whole.json" weights_digest)"
+rm "$checkpoint"/feedback-*.bin
+if run_lost=$("$src/scripts/quickstart" --yes --build "$build" --dir "$work/lost" "${mode[@]}" "${owing[@]}" \
+    --resume "$checkpoint" 2>&1 </dev/null); then
+    fail "a checkpoint that lacks a file of its manifest is taken"
+else
+    check "a lost file is named" grep -q "feedback-activation_grad-4.bin is missing" <<<"$run_lost"
+fi
+
 [ "$n_failed" = 0 ]

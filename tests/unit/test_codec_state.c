@@ -321,6 +321,29 @@ Test(codec_state, delta_comes_nearer_each_time_a_sample_is_sent)
     hdt_codec_state_free(there.state);
 }
 
+Test(codec_state, delta_says_which_sample_how_often_and_whether_it_is_kept)
+{
+    static const uint8_t first[] = {2, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0};
+    static const uint8_t second[] = {2, 1, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0};
+    static const uint8_t not_kept[] = {9, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0};
+    static struct end here;
+    static float x[N];
+
+    hdt_values_rng_init(&rng, "delta_says_which_sample_how_often_and_whether_it_is_kept");
+    end_init(&here, "delta:int8");
+    hdt_values_fill(&rng, VALUES_NORMAL, x, N);
+    cr_assert_eq(end_send(&here, x, 0, 0x102), HDT_OK);
+    cr_expect_eq(memcmp(here.frame, first, sizeof(first)), 0);
+    cr_assert_eq(end_send(&here, x, 0, 0x102), HDT_OK);
+    cr_expect_eq(memcmp(here.frame, second, sizeof(second)), 0);
+    for (uint64_t key = 1; key < KEYS; key++) {
+        cr_assert_eq(end_send(&here, x, 0, key), HDT_OK);
+    }
+    cr_assert_eq(end_send(&here, x, 0, 9), HDT_OK);
+    cr_expect_eq(memcmp(here.frame, not_kept, sizeof(not_kept)), 0);
+    hdt_codec_state_free(here.state);
+}
+
 Test(codec_state, delta_keeps_as_many_samples_as_it_was_given_room_for)
 {
     static struct end here, there;

@@ -495,6 +495,20 @@ Test(topk, randk_sends_one_value_of_each_run_and_each_equally_often)
     }
 }
 
+Test(topk, randk_draws_as_the_page_of_coded_forms_says)
+{
+    /* seed 77; runs from 0, 4 and 8: values 1, 7 and 8, worked out with whole numbers elsewhere */
+    static const uint8_t frame[] = {77, 0, 0, 0, 0, 0, 0, 0, 0x30, 0x41, 0x88, 0x41, 0x90, 0x41};
+    static const float x[] = {10, 11, 12, 13, 14, 15, 16, 17, 18, 19};
+    static struct sent s;
+
+    memset(s.residual, 0, sizeof(s.residual));
+    sent_make(&s, true, &(struct hdt_topk){4, 16}, hdt_sparse_kernels_best(), x, 10);
+    cr_assert_eq(s.len, sizeof(frame));
+    cr_expect_eq(memcmp(s.frame, frame, sizeof(frame)), 0);
+    cr_expect(s.decoded[1] == 11 && s.decoded[7] == 17 && s.decoded[8] == 18);
+}
+
 /* ---- decoders ---- */
 
 Test(topk, decode_adds_to_what_is_there)
