@@ -10,10 +10,14 @@
 struct ZSTD_CCtx_s;
 struct ZSTD_DCtx_s;
 
+/* Most elements that the lossless codec looks at before it decides. */
+#define HDT_LOSSLESS_SAMPLE_MAX 4096
+
 struct hdt_codec_ctx {
     const struct hdt_kernels *kernels;
     const struct hdt_planes_kernels *planes_kernels;
     size_t chunk_cap;
+    float *log2_of;  /* (HDT_LOSSLESS_SAMPLE_MAX + 1): of small whole numbers */
     uint8_t *planes; /* chunk_cap bytes: planes on their way to and from the entropy coder */
 
     /* Both live in memory of their own that never grows, so that zstd cannot allocate, whatever a

@@ -37,20 +37,33 @@ enum form { FORM_RAW = 0, FORM_PLANES = 1 };
 /* Below this many elements a plane's code table costs what it saves. */
 #define ELEMENTS_MIN 64
 
-/* Elements looked at to decide which planes to code, in runs of RUN spread over the chunk. */
-#define SAMPLE_MAX 4096
-#define RUN        64
+/* Elements looked at to decide which planes to code, in runs of RUN spread over the chunk: one of
+ * SAMPLE_PART, within bounds. */
+#define SAMPLE_MIN  1024
+#define SAMPLE_MAX  HDT_LOSSLESS_SAMPLE_MAX
+#define SAMPLE_PART 8
+#define RUN         64
 
-/* A plane pays when it shrinks by a sixteenth; a sample must promise that much. */
-#define PAY_SHIFT    4
-#define PAY_BITS_MAX 7.5f
+/* A plane pays when it shrinks by a 64th; a sample must promise a little more. Mantissas lie above
+ * that, int8 and fp8 codes below. */
+#define PAY_SHIFT    6
+#define PAY_BITS_MAX 7.84f
 
 /* Below this entropy (bits a byte) a match search finds what Huffman cannot. */
 #define MATCH_BITS_MAX 1.5f
 
+/* So it does where more than one of so many bytes is zero: values have hardly an exponent of zero,
+ * but gradients of rows that a batch did not use have nothing else. */
+#define ZERO_PART 4
+
 /* zstd levels: the most negative one jumps over all input at once, hence literals only. */
 #define LEVEL_LITERALS (-131072)
 #define LEVEL_MATCH    1
+
+/* Where nothing is looked up, the smallest table of positions: it is cleared for each plane. 0 is
+ * the level's own. */
+#define HASH_LOG_LITERALS ZSTD_HASHLOG_MIN
+#define HASH_LOG_MATCH    0
 
 /* Where everything of a chunk lies. */
 struct layout {
@@ -120,8 +133,12 @@ enum hdt_status hdt_lossless_ctx_init(struct hdt_codec_ctx *ctx, struct hdt_erro
     ctx->planes = aligned_memory(ctx->chunk_cap);
     ctx->encoder_mem = aligned_memory(e_size);
     ctx->decoder_mem = aligned_memory(d_size);
-    if (!ctx->planes || !ctx->encoder_mem || !ctx->decoder_mem) {
+    ctx->log2_of = aligned_memory((SAMPLE_MAX + 1) * sizeof(*ctx->log2_of));
+    if (!ctx->planes || !ctx->log2_of || !ctx->encoder_mem || !ctx->decoder_mem) {
         goto err_memory;
+    }
+    for (int i = 0; i <= SAMPLE_MAX; i++) {
+        ctx->log2_of[i] = i > 0 ? log2f((float)i) : 0;
     }
     ctx->encoder = ZSTD_initStaticCCtx(ctx->encoder_mem, e_size);
     ctx->decoder = ZSTD_initStaticDCtx(ctx->decoder_mem, d_size);
@@ -142,6 +159,8 @@ err_memory:
 void hdt_lossless_ctx_release(struct hdt_codec_ctx *ctx)
 {
     free(ctx->planes);
+    free(ctx->log2_of);
+    ctx->log2_of = NULL;
     free(ctx->encoder_mem);
     free(ctx->decoder_mem);
     ctx->planes = NULL;
@@ -152,46 +171,68 @@ void hdt_lossless_ctx_release(struct hdt_codec_ctx *ctx)
 
 /* ---- which planes pay ---- */
 
-static inline uint64_t element_rotl(uint64_t u, size_t size)
-{
-    return u << 1 | u >> (8 * size - 1);
-}
-
-static float entropy_bits(const uint32_t counts[256], uint32_t total)
+/* Bits a byte. A sample of n values of which m differ shows (m - 1) / (2 n ln 2) bits too few
+ * (Miller 1955), which matters where a plane is near to noise. */
+static float entropy_bits(const float *log2_of, const uint32_t counts[256], uint32_t total)
 {
     float sum = 0;
+    uint32_t n_values = 0;
 
     for (int i = 0; i < 256; i++) {
         if (counts[i] > 0) {
-            sum += (float)counts[i] * log2f((float)counts[i]);
+            sum += (float)counts[i] * log2_of[counts[i]];
+            n_values++;
         }
     }
-    return log2f((float)total) - sum / (float)total;
+    return log2_of[total] - sum / (float)total + (float)(n_values - 1) * 0.72134752f / (float)total;
 }
 
-static uint32_t sample(const struct layout *l, const uint8_t *src, uint32_t counts[PLANES_MAX][256])
+static size_t sample_size(size_t n)
 {
-    size_t runs = l->n < SAMPLE_MAX ? (l->n + RUN - 1) / RUN : SAMPLE_MAX / RUN;
+    size_t some = n / SAMPLE_PART > SAMPLE_MIN ? n / SAMPLE_PART : SAMPLE_MIN;
+
+    some = some < SAMPLE_MAX ? some : SAMPLE_MAX;
+    return some < n ? some : n;
+}
+
+/* First element of run r, somewhere within its part of `stride` elements: the rows of a tensor are
+ * often as long as a power of two, and an even step would meet the same columns or rows always. */
+static size_t run_begin(size_t r, size_t stride)
+{
+    const size_t room = stride > RUN ? stride - RUN : 0;
+    const uint32_t golden = (uint32_t)r * 2654435769u; /* 2^32 / 1.618..: spread evenly */
+
+    return r * stride + (size_t)((uint64_t)golden * (room + 1) >> 32);
+}
+
+/* Counts of the bytes of some runs, which are cut into planes as the whole will be. */
+static uint32_t sample(const struct hdt_codec_ctx *ctx, const struct layout *l, const uint8_t *src,
+                       uint32_t counts[PLANES_MAX][256])
+{
+    const size_t n_runs = (sample_size(l->n) + RUN - 1) / RUN, stride = l->n / n_runs;
+    uint8_t bytes[PLANES_MAX][RUN], *planes[PLANES_MAX];
     uint32_t total = 0;
 
-    for (size_t r = 0; r < runs; r++) {
-        size_t begin = l->n < SAMPLE_MAX ? r * RUN : l->n / runs * r;
-        size_t end = begin + RUN < l->n ? begin + RUN : l->n;
+    for (size_t p = 0; p < PLANES_MAX; p++) {
+        planes[p] = bytes[p];
+    }
+    for (size_t r = 0; r < n_runs; r++) {
+        size_t n = stride < RUN ? stride : RUN;
 
-        for (size_t i = begin; i < end; i++, total++) {
-            uint64_t u = 0;
-
-            memcpy(&u, src + l->size * i, l->size);
-            u = l->rotate ? element_rotl(u, l->size) : u;
-            for (size_t p = 0; p < l->size; p++) {
-                counts[p][u >> (8 * p) & 0xff]++;
+        hdt_planes_split(ctx->planes_kernels, l->size, l->rotate,
+                         src + l->size * run_begin(r, stride), n, planes);
+        for (size_t p = 0; p < l->size; p++) {
+            for (size_t i = 0; i < n; i++) {
+                counts[p][bytes[p][i]]++;
             }
         }
+        total += (uint32_t)n;
     }
     return total;
 }
 
-static struct choice choose(const struct layout *l, const uint8_t *src)
+static struct choice choose(const struct hdt_codec_ctx *ctx, const struct layout *l,
+                            const uint8_t *src)
 {
     uint32_t counts[PLANES_MAX][256];
     struct choice c = {0};
@@ -201,12 +242,12 @@ static struct choice choose(const struct layout *l, const uint8_t *src)
         return c;
     }
     memset(counts, 0, l->size * sizeof(counts[0]));
-    total = sample(l, src, counts);
+    total = sample(ctx, l, src, counts);
     for (size_t p = 0; p < l->size; p++) {
-        float bits = entropy_bits(counts[p], total);
+        float bits = entropy_bits(ctx->log2_of, counts[p], total);
 
         c.coded |= (bits < PAY_BITS_MAX ? 1u : 0u) << p;
-        c.matches |= (bits < MATCH_BITS_MAX ? 1u : 0u) << p;
+        c.matches |= (bits < MATCH_BITS_MAX || counts[p][0] > total / ZERO_PART ? 1u : 0u) << p;
     }
     return c;
 }
@@ -241,6 +282,8 @@ static size_t plane_encode(struct hdt_codec_ctx *ctx, const uint8_t *plane, size
 
     ZSTD_CCtx_setParameter(ctx->encoder, ZSTD_c_compressionLevel,
                            matches ? LEVEL_MATCH : LEVEL_LITERALS);
+    ZSTD_CCtx_setParameter(ctx->encoder, ZSTD_c_hashLog,
+                           matches ? HASH_LOG_MATCH : HASH_LOG_LITERALS);
     len = ZSTD_compress2(ctx->encoder, dst, cap, plane, n);
     return ZSTD_isError(len) ? 0 : len;
 }
@@ -297,7 +340,7 @@ static enum hdt_status lossless_encode(struct hdt_codec_ctx *ctx, const struct h
     struct choice c;
 
     HDT_TRY(check_chunk(ctx, io->src_len, err));
-    c = choose(&l, (const uint8_t *)io->src + l.head);
+    c = choose(ctx, &l, (const uint8_t *)io->src + l.head);
     while (c.coded) { /* at most twice, save where planes that passed once fail later */
         unsigned failed;
         size_t len = planes_encode(ctx, &l, c, io, &failed);

@@ -46,6 +46,9 @@ static double block_error(int n, double levels)
 
 double hdt_codec_expected_error(const struct hdt_codec_spec *spec)
 {
+    const struct hdt_codec_word *word = hdt_codec_word(spec->worker);
+    const unsigned block = spec->block || !word ? spec->block : word->defaults.block;
+
     switch (spec->worker) {
     case HDT_CODEC_NONE:
     case HDT_CODEC_LOSSLESS:
@@ -57,9 +60,9 @@ double hdt_codec_expected_error(const struct hdt_codec_spec *spec)
     case HDT_CODEC_FP8:
         return float_error(spec->flags & HDT_CODEC_E5M2 ? 2 : 3);
     case HDT_CODEC_INT8:
-        return block_error(spec->block ? spec->block : HDT_CODEC_INT8_BLOCK, 127);
+        return block_error(block, 127);
     case HDT_CODEC_INT4:
-        return block_error(spec->block ? spec->block : 64, 7);
+        return block_error(block, 7);
     default:
         return 1;
     }

@@ -71,7 +71,7 @@ man_lacks() { # COMMAND...
         done
 }
 for name in doctor tokenize plan submit status logs stop eval generate export version \
-    "link "{bench,explain} "checkpoint "{list,verify,copy} \
+    "link "{bench,explain} "codec "{list,bench} "checkpoint "{list,verify,copy} \
     "ca "{init,issue,request,sign,revoke,list,bundle,install} "config "{example,check,explain}; do
     # shellcheck disable=SC2086 # a command and its sub-command
     said=$(man_lacks $name)
@@ -98,6 +98,34 @@ if command -v systemd-analyze >/dev/null; then
         [ -z "$said" ] && ok "unit $unit" || fail "unit $unit: $said"
     done
 fi
+
+# ---- codecs ----
+# 1024 ones and twos in turn: bf16 halves them; int8 writes 4 scales and 1024 codes; of the four planes
+# only the exponent's has two values, so that the floor is a bit a value.
+python3 - ones.safetensors empty.safetensors <<'END'
+import json, struct, sys
+data = struct.pack("<2f", 1, 2) * 512
+for path, tensors in (sys.argv[1], {"w": {"dtype": "F32", "shape": [4, 256], "data_offsets": [0, 4096]}}), (sys.argv[2], {}):
+    head = json.dumps(tensors).encode()
+    head += b" " * (-len(head) % 8)
+    open(path, "wb").write(struct.pack("<Q", len(head)) + head + (data if tensors else b""))
+END
+same "codec bench" "none 1.0 32.0 0 bf16 2.0 32.0 0 int8 3.938" \
+    "$(hdt codec bench --json --seconds 1 --codec none --codec bf16 --codec int8 ones.safetensors | python3 -c '
+import json, sys
+rows = json.load(sys.stdin)["codecs"]
+print(*["%s %s %s %d" % (r["codec"], r["total"]["ratio"], r["total"]["floor"], r["total"]["error"]) for r in rows[:2]],
+      rows[2]["codec"], round(rows[2]["total"]["ratio"], 3))')"
+hdt codec bench --seconds 1 ones.safetensors >out
+for name in $(hdt codec list --json | python3 -c 'import json, sys
+print(*[c["codec"] for c in json.load(sys.stdin)])'); do
+    grep -qE "^ +${name}[ :]" out && ok "codec bench has $name" || fail "codec bench lacks $name: $(cat out)"
+done
+refused 3 "cannot open 'nothing'" hdt codec bench nothing
+refused 1 "'empty.safetensors' holds no values" hdt codec bench empty.safetensors
+printf "no tensors at all" >text
+refused 1 "text: no safetensors file" hdt codec bench text
+refused 2 "'int9' is no codec" hdt codec bench --codec int9 ones.safetensors
 
 # ---- tokenize ----
 printf 'In the beginning \xc3\xa9\n' >text
