@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * AVX2 twins of the scalar kernels, bit for bit (tests/unit/test_codec_simd.c holds them to it):
- * the vector operations; the loops are in kernels_wide.h and kernels_wide_quant.h. F16C comes with
+ * the vector operations; the loops are in kernels_wide.inc and kernels_wide_quant.inc. F16C comes with
  * every processor that has AVX2, and is asked for all the same.
  */
 #include "config.h"
@@ -192,8 +192,8 @@ OP void vd16_store(double lanes[16], vd16 v)
     }
 }
 
-# include "compress/kernels_wide.h"
-# include "compress/kernels_wide_quant.h"
+# include "compress/kernels_wide.inc"
+# include "compress/kernels_wide_quant.inc"
 
 const struct hdt_kernels hdt_kernels_avx2 = {
     .name = "avx2",

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * AVX-512 twins of the scalar kernels, bit for bit: the vector operations; the loops are in
- * kernels_wide.h and kernels_wide_quant.h. They ask for F, BW, VL and DQ, which all server
+ * kernels_wide.inc and kernels_wide_quant.inc. They ask for F, BW, VL and DQ, which all server
  * processors with AVX-512 have had since 2017.
  */
 #include "config.h"
@@ -163,8 +163,8 @@ OP void vd16_store(double lanes[16], vd16 v)
     _mm512_storeu_pd(lanes + 8, v.half[1]);
 }
 
-# include "compress/kernels_wide.h"
-# include "compress/kernels_wide_quant.h"
+# include "compress/kernels_wide.inc"
+# include "compress/kernels_wide_quant.inc"
 
 const struct hdt_kernels hdt_kernels_avx512 = {
     .name = "avx512",
