@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * AVX2 twins of the scalar kernels, bit for bit (tests/unit/test_codec_simd.c holds them to it):
- * the vector operations; the loops are in kernels_wide.inc and kernels_wide_quant.inc. F16C comes with
- * every processor that has AVX2, and is asked for all the same.
+ * the vector operations; the loops are in kernels_wide.inc and kernels_wide_quant.inc. F16C comes
+ * with every processor that has AVX2, and is asked for all the same.
  */
 #include "config.h"
 
