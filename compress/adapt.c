@@ -92,6 +92,16 @@ static int fastest(const struct hdt_adapt_input *in, const struct hdt_adapt_tabl
     return best;
 }
 
+static int first_allowed(const struct hdt_adapt_input *in)
+{
+    int i = 0;
+
+    while ((size_t)i + 1 < in->n && !may_use(in, (size_t)i)) {
+        i++;
+    }
+    return i;
+}
+
 static bool is_fresh(const struct hdt_adapt_input *in)
 {
     return in->goodput_bytes_per_s > 0 && in->measured_us > in->changed_us &&
@@ -127,7 +137,7 @@ static int choose(const struct hdt_adapt_input *in, const struct hdt_adapt_table
         return 0;
     }
     if (!has_current) {
-        return best;
+        return in->goodput_bytes_per_s > 0 ? best : first_allowed(in);
     }
     return is_fresh(in) && pays(in, table, best) ? best : in->current;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Casts to floats of two bytes: bf16, with the range of fp32 and a relative error of at most 2^-9 a
+ * Casts to floats of two bytes: bf16, with the range of fp32 and a relative error of at most 2^-8 a
  * value, and fp16, with an eighth of that error between 2^-14 and 65504. Neither looks at other
  * values, so that NaN and infinity come through; what fp16 cannot hold becomes infinite, and the
  * guard counts it.

@@ -38,7 +38,9 @@ static enum hdt_status lowrank_encode(struct hdt_codec_ctx *ctx, const struct hd
     if (io->guard) {
         *io->guard = guard;
     }
-    *coded_len = hdt_lowrank_len(&shape);
+    if (status == HDT_OK) {
+        *coded_len = hdt_lowrank_len(&shape);
+    }
     return status;
 }
 

@@ -28,7 +28,11 @@
 #include "compress/codec_ctx.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <string.h>
+
+/* A rotated block of 1024 has values up to 32 times as large, on the way back as well. */
+#define ROTATE_LIMIT 0x1p117f
 
 /* Values that go through memory on the stack when they must be widened or rotated: the largest
  * block, and a whole number of any. */
@@ -136,6 +140,9 @@ static void encode_rotated(struct encoder *e, float *x, size_t first, size_t n)
     float max_abs;
 
     memcpy(&max_abs, &max_bits, 4);
+    for (size_t i = 0; max_abs >= ROTATE_LIMIT && i < n; i++) {
+        n_nonfinite += fabsf(x[i]) >= ROTATE_LIMIT && isfinite(x[i]);
+    }
     if (n_nonfinite == 0) {
         e->k->hadamard((uint8_t *)x, n, e->f.block, false);
         encode_floats(e, x, first, n, &guard);
@@ -197,7 +204,9 @@ static enum hdt_status quant_encode(struct hdt_codec_ctx *ctx, enum hdt_codec_id
                       "cannot quantize tensor to %s: %" PRIu64
                       " of %zu values are NaN or infinite%s",
                       hdt_codec_by_id(id)->name, e.guard.n_nonfinite, n,
-                      io->spec->flags & HDT_CODEC_MINMAX ? ", or above 2^126" : "");
+                      io->spec->flags & HDT_CODEC_ROTATE   ? ", or above 2^117"
+                      : io->spec->flags & HDT_CODEC_MINMAX ? ", or above 2^126"
+                                                           : ", or above 2^127");
         hdt_error_hint(err, "codecs none, lossless and bf16 carry such values");
         return HDT_EINVAL;
     }

@@ -176,13 +176,15 @@ void hdt_codec_state_reset(struct hdt_codec_state *state)
 
 static struct saved_head head_of(const struct hdt_codec_state *state)
 {
+    struct hdt_codec_spec spec = state->spec;
     struct saved_head head = {.magic = SAVED_MAGIC,
                               .version = SAVED_VERSION,
                               .spec_len = sizeof(state->spec),
                               .n = state->n,
                               .keys = state->keys};
 
-    memcpy(head.spec, &state->spec, sizeof(state->spec));
+    spec.gateway = HDT_CODEC_NONE; /* not the state's business */
+    memcpy(head.spec, &spec, sizeof(spec));
     return head;
 }
 

@@ -42,7 +42,9 @@ static enum hdt_status topk_encode(struct hdt_codec_ctx *ctx, const struct hdt_c
     if (io->guard) {
         *io->guard = guard;
     }
-    *coded_len = hdt_topk_len(&topk, n);
+    if (status == HDT_OK) {
+        *coded_len = hdt_topk_len(&topk, n);
+    }
     return status;
 }
 
@@ -60,7 +62,9 @@ static enum hdt_status randk_encode(struct hdt_codec_ctx *ctx, const struct hdt_
     if (io->guard) {
         *io->guard = guard;
     }
-    *coded_len = hdt_randk_len(&topk, n);
+    if (status == HDT_OK) {
+        *coded_len = hdt_randk_len(&topk, n);
+    }
     return status;
 }
 

@@ -12,6 +12,7 @@
 
 #include <float.h>
 #include <inttypes.h>
+#include <math.h>
 #include <string.h>
 
 struct delta_head {
@@ -19,6 +20,18 @@ struct delta_head {
     uint32_t visits, kept;
 };
 HDT_STATIC_ASSERT(sizeof(struct delta_head) == HDT_DELTA_HEAD, "on the wire");
+
+/* What is not finite would stay in the memory of both ends for good. */
+static enum hdt_status check_change(const struct hdt_codec_state *s, enum hdt_status status,
+                                    struct hdt_error *err)
+{
+    for (size_t i = 0; i < s->n; i++) {
+        if (!isfinite(s->scratch[i])) {
+            return hdt_error_set(err, status, "delta: the change of a value is not finite");
+        }
+    }
+    return HDT_OK;
+}
 
 static enum hdt_status check_call(const struct hdt_codec_io *io, size_t len, struct hdt_error *err)
 {
@@ -139,6 +152,7 @@ enum hdt_status hdt_delta_encode(const struct hdt_codec_ops *inner, struct hdt_c
         return HDT_OK;
     }
     HDT_TRY(decode_inner(inner, ctx, &plain, to.dst, len, s, err));
+    HDT_TRY(check_change(s, HDT_EINVAL, err));
     keep(s, io->key, slot);
     return HDT_OK;
 }
@@ -182,6 +196,7 @@ enum hdt_status hdt_delta_decode(const struct hdt_codec_ops *inner, struct hdt_c
     }
     HDT_TRY(decode_inner(inner, ctx, &plain, (const uint8_t *)io->src + HDT_DELTA_HEAD,
                          io->src_len - HDT_DELTA_HEAD, s, err));
+    HDT_TRY(check_change(s, HDT_EPROTO, err));
     if (got.kept) {
         keep(s, got.key, slot);
         give(io, held(s, slot), s->n);

@@ -386,7 +386,7 @@ void hdt_quant_extent_rare(enum hdt_quant_kind kind, const uint8_t *src, size_t 
                            struct hdt_quant_extent *extent)
 {
     const bool minmax = kind == HDT_QUANT_I8_MINMAX || kind == HDT_QUANT_I4_MINMAX;
-    const uint32_t limit = minmax ? HDT_QUANT_MINMAX_LIMIT_BITS : 0x7f800000u;
+    const uint32_t limit = minmax ? HDT_QUANT_MINMAX_LIMIT_BITS : HDT_QUANT_LIMIT_BITS;
 
     memset(extent, 0, sizeof(*extent));
     for (size_t i = 0; i < n; i++) {

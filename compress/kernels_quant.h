@@ -21,6 +21,9 @@
 /* Finite values from here on have no min-max form, as the range of a block could overflow. */
 #define HDT_QUANT_MINMAX_LIMIT_BITS 0x7e800000u /* 2^126 */
 
+/* And here no other form: a code times its scale could pass the largest float. */
+#define HDT_QUANT_LIMIT_BITS 0x7f000000u /* 2^127 */
+
 /* Adding and taking away 1.5 * 2^23 rounds a small float to the nearest even integer. */
 #define HDT_QUANT_MAGIC 12582912.0f
 

@@ -192,7 +192,15 @@ bool hdt_ladder_left(struct hdt_ladder_guard *guard, const struct hdt_ladder *la
 {
     const int lowest = ladder->is_live ? ladder->n - 1 : ladder->planned;
 
-    if (guard->least >= lowest || ++guard->n_calm < guard->n_needed) {
+    if (guard->least >= lowest && !guard->is_trial) {
+        return false;
+    }
+    if (++guard->n_calm < guard->n_needed) {
+        return false;
+    }
+    if (guard->least >= lowest) { /* it went well: the next trouble is a new one */
+        guard->is_trial = false;
+        guard->n_needed = HDT_LADDER_CALM_FRAMES;
         return false;
     }
     guard->least++;

@@ -28,10 +28,8 @@
 extern "C" {
 #endif
 
-#define HDT_TOPK_KEEP_MIN     2
-#define HDT_TOPK_KEEP_MAX     4096
-#define HDT_TOPK_KEEP_DEFAULT 64
-#define HDT_TOPK_BITS_DEFAULT 2
+#define HDT_TOPK_KEEP_MIN 2
+#define HDT_TOPK_KEEP_MAX 4096
 
 struct hdt_topk {
     unsigned keep; /* send one of so many: HDT_TOPK_KEEP_MIN .. HDT_TOPK_KEEP_MAX */

@@ -266,9 +266,10 @@ struct hdt_flow_stats {
     char peer_site[64];
     uint64_t next_seq, acked_seq, credit_seq;
     uint64_t n_frames, plain_bytes, coded_bytes, raw_bytes;
-    int64_t idle_us;                     /* since the flow last moved */
-    bool attached;                       /* its client is connected */
-    bool asks;                           /* src: waits to hear where the other end is */
+    uint64_t sent_bytes; /* of plain_bytes, those that left; what coded_bytes were made of */
+    int64_t idle_us;     /* since the flow last moved */
+    bool attached;       /* its client is connected */
+    bool asks;           /* src: waits to hear where the other end is */
     uint64_t partial_bytes, partial_len; /* dst: of the frame next_seq, what is there; 0: nothing */
 };
 

@@ -128,6 +128,7 @@ static void dpstats_fill_flow(const struct hdt_flow_end *flow, int64_t now_us,
     to->n_frames = flow->n_frames;
     to->plain_bytes = flow->plain_bytes;
     to->coded_bytes = flow->coded_bytes;
+    to->sent_bytes = flow->sent_bytes;
     to->raw_bytes = flow->raw_bytes;
     to->idle_us = now_us - flow->moved_us;
     to->attached = flow->attached;

@@ -14,7 +14,8 @@
 #include <string.h>
 #include <utlist.h>
 
-#define MAX_PEERS 256
+#define MAX_PEERS   256
+#define LONG_AGO_US (3600 * HDT_US_PER_S) /* nobody knows when */
 
 /* Of one flow, as its worker said last. */
 struct hdt_edge_said {
@@ -124,7 +125,10 @@ static double goodput_of(const struct hdt_peer_stats *peer, double *age_s)
 {
     const bool by_frames = peer->edge_us >= 0;
 
-    *age_s = (double)(by_frames ? peer->edge_us : peer->loaded_us >= 0 ? peer->loaded_us : 0) / 1e6;
+    *age_s = (double)(by_frames              ? peer->edge_us
+                      : peer->loaded_us >= 0 ? peer->loaded_us
+                                             : LONG_AGO_US) /
+             1e6;
     return by_frames ? peer->edge_bytes_per_s : peer->goodput_bytes_per_s;
 }
 
@@ -149,7 +153,7 @@ static void edge_tell(struct hdt_gateway *gw, const struct hdt_edge_said *edge,
             dp.encode_ns > 0 ? threads * 1e9 * (double)dp.encode_bytes / (double)dp.encode_ns : 0,
             "decode_bytes_per_s",
             dp.decode_ns > 0 ? threads * 1e9 * (double)dp.decode_bytes / (double)dp.decode_ns : 0,
-            "plain_bytes", (json_int_t)flow.plain_bytes, "coded_bytes",
+            "plain_bytes", (json_int_t)flow.sent_bytes, "coded_bytes",
             (json_int_t)flow.coded_bytes));
 }
 

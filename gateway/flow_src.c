@@ -271,6 +271,7 @@ void hdt_src_chunk_back(struct hdt_src_frame *frame, uint32_t idx)
     mark->conn_id = 0;
     frame->n_todo++;
     frame->scan_idx = 0;
+    frame->cut_us = 0; /* how long it takes says nothing of the way any more */
     src_queue(frame, true);
 }
 

@@ -463,6 +463,7 @@ static void txq_count_sent(struct hdt_tx_chunk *chunk, struct hdt_tx_mark *mark)
     peer->total.coded_bytes += header->coded_len;
     peer->total.raw_bytes += (uint64_t)header->raw_len * header->len / header->frame_len;
     peer->window_bytes += HDT_FRAME_HEADER_LEN + header->coded_len;
+    flow->sent_bytes += header->len;
     flow->coded_bytes += header->coded_len;
 }
 

@@ -109,10 +109,16 @@ static int tour_rung(const struct hdt_edge *edge, int64_t step)
 
 static void edge_tour(struct hdt_edge *edge, int64_t step)
 {
-    const int rung = tour_rung(edge, step);
+    int rung = tour_rung(edge, step);
 
     if (edge->first_step == 0) {
         edge->first_step = step;
+    }
+    if (rung >= 0) {
+        edge->toured_step = step;
+    } else if (edge->toured_step > 0) { /* it is over: the plan's, until figures say otherwise */
+        edge->toured_step = 0;
+        rung = edge->ladder.planned < edge->guard.least ? edge->ladder.planned : edge->guard.least;
     }
     if (rung >= 0 && rung != edge->rung) {
         edge->rung = rung;
@@ -244,7 +250,10 @@ void hdt_edge_set_figures(struct hdt_edge *edge, const struct hdt_edge_figures *
 void hdt_edge_set_busy(struct hdt_edge *edge, double src_busy_s)
 {
     struct hdt_edge_rung *r = &edge->rungs[edge->rung];
+    const double encode_s = (double)edge->encode_ns / 1e9 / edge->conf.n_frames;
 
+    edge->encode_ns = 0;
+    src_busy_s = src_busy_s > encode_s ? src_busy_s - encode_s : 0;
     edge->src_busy_s = blend(edge->src_busy_s, src_busy_s);
     if (!edge->is_mixed && edge->n_frames > 0) {
         r->busy_s = r->busy_frame > 0 ? blend(r->busy_s, src_busy_s) : src_busy_s;
@@ -261,6 +270,7 @@ static void edge_note(struct hdt_edge *edge, const struct hdt_codec_guard *seen,
     const double error = hdt_codec_guard_error(seen);
 
     edge->n_frames++;
+    edge->encode_ns += took_ns;
     r->error = r->error_frame > 0 ? blend(r->error, error) : error;
     r->error_frame = edge->n_frames;
     if (took_ns > 0) {
@@ -344,6 +354,16 @@ enum hdt_status hdt_edge_encode(struct hdt_edge *edge, struct hdt_codec_ctx *ctx
         *err = why;
     }
     return status;
+}
+
+void hdt_edge_put_back(struct hdt_edge *edge, const struct hdt_edge *kept)
+{
+    edge->guard = kept->guard;
+    edge->rung = kept->rung;
+    edge->is_mixed = kept->is_mixed;
+    edge->first_step = kept->first_step;
+    edge->toured_step = kept->toured_step;
+    edge->encode_ns = kept->encode_ns;
 }
 
 static int rung_of_mark(const struct hdt_edge *edge, uint8_t mark)

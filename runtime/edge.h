@@ -61,9 +61,10 @@ struct hdt_edge {
     int rung;                     /* that the next frame is made by */
     uint64_t n_frames, n_changes;
     double src_busy_s;
-    int64_t first_step,
-        toured_step; /* the first one; the last in which a rung was tried; 0: none */
-    bool is_mixed;   /* frames of this step are of several rungs */
+    int64_t first_step;  /* 0: none was yet */
+    int64_t toured_step; /* the last in which a rung was tried; 0: the tour is over */
+    int64_t encode_ns;   /* of this step's frames */
+    bool is_mixed;       /* frames of this step are of several rungs */
     int64_t changed_us, chosen_us;
     struct hdt_adapt_candidate candidates[HDT_LADDER_MAX]; /* of the last choice */
     struct hdt_adapt_input input;
@@ -73,7 +74,8 @@ struct hdt_edge {
 /* Measures the rates of the ladder's codecs where there is a choice: some milliseconds each. */
 void hdt_edge_init(struct hdt_edge *edge, const struct hdt_edge_conf *conf);
 
-/* The sender has figures, at a step, or a step took so much arithmetic a frame. */
+/* The sender has figures, at a step; or a step took so much time a frame, waits left out, the
+ * encoding of its frames included. */
 void hdt_edge_set_figures(struct hdt_edge *edge, const struct hdt_edge_figures *figures,
                           int64_t step);
 void hdt_edge_set_busy(struct hdt_edge *edge, double src_busy_s);
@@ -84,6 +86,9 @@ void hdt_edge_set_busy(struct hdt_edge *edge, double src_busy_s);
 enum hdt_status hdt_edge_encode(struct hdt_edge *edge, struct hdt_codec_ctx *ctx,
                                 struct hdt_codec_io *io, int64_t step, size_t *len, uint8_t *mark,
                                 struct hdt_error *err);
+
+/* Frames of an evaluation leave no trace: `kept` is the edge as it was before the first of them. */
+void hdt_edge_put_back(struct hdt_edge *edge, const struct hdt_edge *kept);
 
 /* The dtype of a frame with a mark that this end made. */
 enum hdt_dtype hdt_edge_dtype(const struct hdt_edge *edge, uint8_t mark);

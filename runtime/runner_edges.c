@@ -154,10 +154,21 @@ void hdt_runner_edge_look(struct hdt_runner *r, size_t i)
     }
 }
 
-void hdt_runner_edges_stepped(struct hdt_runner *r, int64_t busy_ns)
+void hdt_runner_edges_keep(struct hdt_runner *r, enum hdt_phase phase)
+{
+    for (size_t i = 0; i < r->plan.n_flows && phase == HDT_PHASE_EVAL; i++) {
+        if (r->flows[i].edge) {
+            r->flows[i].kept_edge = *r->flows[i].edge;
+        }
+    }
+}
+
+void hdt_runner_edges_stepped(struct hdt_runner *r, enum hdt_phase phase, int64_t busy_ns)
 {
     for (size_t i = 0; i < r->plan.n_flows; i++) {
-        if (r->flows[i].edge && r->flows[i].edge->conf.is_src) {
+        if (r->flows[i].edge && phase == HDT_PHASE_EVAL) {
+            hdt_edge_put_back(r->flows[i].edge, &r->flows[i].kept_edge);
+        } else if (r->flows[i].edge && r->flows[i].edge->conf.is_src) {
             hdt_edge_set_busy(r->flows[i].edge,
                               (double)busy_ns / 1e9 / (double)r->plan.n_micro_batches);
         }

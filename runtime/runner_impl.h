@@ -31,8 +31,9 @@ struct runner_flow {
     /* What the codec keeps from frame to frame at this rank's end; NULL: nothing. Evaluations must
      * leave no trace in training, so that each of their frames starts with a state as new. */
     struct hdt_codec_state *state, *eval_state;
-    struct hdt_edge *edge; /* activations and their gradients; else NULL */
-    int64_t told_us;       /* the gateway, of the edge */
+    struct hdt_edge *edge;     /* activations and their gradients; else NULL */
+    struct hdt_edge kept_edge; /* as it was before an evaluation, which leaves no trace */
+    int64_t told_us;           /* the gateway, of the edge */
 
     /* Guarded by the runner's lock. */
     struct hdt_edge_figures news;
@@ -152,7 +153,8 @@ void hdt_runner_commit(struct hdt_runner *r, int flow, size_t len, size_t raw_le
 void hdt_runner_build_edges(struct hdt_runner *r);
 void hdt_runner_unbuild_edges(struct hdt_runner *r);
 void hdt_runner_edge_look(struct hdt_runner *r, size_t flow);
-void hdt_runner_edges_stepped(struct hdt_runner *r, int64_t busy_ns);
+void hdt_runner_edges_keep(struct hdt_runner *r, enum hdt_phase phase);
+void hdt_runner_edges_stepped(struct hdt_runner *r, enum hdt_phase phase, int64_t busy_ns);
 
 /* Send a report to the coordinator; "job" and "epoch" are added to the body (stolen). */
 void hdt_runner_report(struct hdt_runner *r, const char *type, json_t *body);

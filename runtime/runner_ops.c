@@ -319,6 +319,7 @@ enum hdt_status hdt_runner_run_ops(struct hdt_runner *r, enum hdt_phase phase,
 
     r->phase = phase;
     r->loss_sum = 0;
+    hdt_runner_edges_keep(r, phase);
     for (i = 0; i < r->plan.n_stages && phase == HDT_PHASE_TRAIN; i++) {
         if (r->stages[i]) {
             hdt_stage_zero_grads(r->stages[i]);
@@ -350,8 +351,6 @@ enum hdt_status hdt_runner_run_ops(struct hdt_runner *r, enum hdt_phase phase,
             hdt_alive_moved(r->alive, "step", i + 1, schedule->n_ops);
         }
     }
-    if (phase == HDT_PHASE_TRAIN) {
-        hdt_runner_edges_stepped(r, r->busy_ns - busy_ns);
-    }
+    hdt_runner_edges_stepped(r, phase, r->busy_ns - busy_ns);
     return HDT_OK;
 }

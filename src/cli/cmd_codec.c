@@ -76,7 +76,8 @@ static int list_run(int argc, char **argv)
         printf("%-9s  %-7s  %-5s  %s\n%-9s  %-7s  %-5s  %s\n", words[i].name, place_of(ops),
                ops->caps & HDT_CODEC_EXACT ? "yes" : "no", ops->help, "", "", "", words[i].texts);
     }
-    printf("\n'+lossless' may follow any of them, as in bf16+lossless; a gateway does it.\n");
+    printf(
+        "\n'+lossless' may follow any but none and lossless, as in bf16+lossless; a gateway does it.\n");
     return HDT_EXIT_OK;
 }
 

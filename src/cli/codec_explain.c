@@ -4,8 +4,8 @@
  *
  * Three sources, one table. The edges of a running job report the table that their worker chose by.
  * For a site it is worked out here: rates of the codecs as measured on this machine, of the
- * lossless one as the gateways have it, and what the link carries. For a plan it is the same with
- * the rates that the plan was made with.
+ * lossless one as the gateways have it, and what the link carries. For a plan it is the same, but
+ * nobody says what the gateways take for lossless: as if it took no time.
  */
 #include "config.h"
 
@@ -254,7 +254,10 @@ static void edge_print(const json_t *edge)
             real_of(edge, "steps_down"), real_of(edge, "changes"));
     }
     if (!json_is_array(table)) {
-        printf("the job names this codec: nothing is chosen\n\n");
+        printf("%s\n\n",
+               json_is_true(json_object_get(edge, "live"))
+                   ? "nothing is chosen yet: the gateway has not said what the link carries"
+                   : "the job names this codec: nothing is chosen");
         return;
     }
     printf("the link carries %s; relative error up to %.2g is allowed\n",

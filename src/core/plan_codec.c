@@ -66,6 +66,11 @@ enum hdt_status hdt_plan_check_codecs(const struct hdt_plan *plan, const struct 
         struct hdt_codec_spec named;
         char text[HDT_CODEC_SPEC_TEXT];
 
+        if (f->codec.flags & HDT_CODEC_DELTA) {
+            return hdt_error_set(err, HDT_EINVAL,
+                                 "flow %zu has codec %s, but no batch of a job comes twice", i,
+                                 hdt_codec_spec_format(&f->codec, text));
+        }
         if (f->kind != HDT_FLOW_ACTIVATION_GRAD || !is_lossy(&f->codec) ||
             hdt_codec_spec_has_state(&f->codec) || job->codec.lossy ||
             (hdt_job_codec(job, true, &named) && hdt_codec_spec_equal(&named, &f->codec))) {

@@ -27,10 +27,14 @@ enum hdt_status hdt_piece_codec(const char *name, enum hdt_dtype type,
     *gateway = hdt_codec_spec_gateway(&spec);
     plain = hdt_codec_spec_default((*codec)->id);
     plain.gateway = spec.gateway;
-    /* Members tell each other the number of a codec only, and keep no feedback. */
-    if (!hdt_codec_spec_equal(&spec, &plain) || hdt_codec_spec_has_state(&spec)) {
+    /* Members tell each other the number of a codec only, ends of a flow the type of its frames,
+     * whose length has to tell the number of values; and they keep no feedback. */
+    if (!hdt_codec_spec_equal(&spec, &plain) || hdt_codec_spec_has_state(&spec) ||
+        (*codec)->coded_dtype == HDT_DTYPE_U8) {
         hdt_error_set(err, HDT_EINVAL, "codec %.64s is for jobs only", name);
-        hdt_error_hint(err, "channels take codecs without options that keep no feedback, as bf16");
+        hdt_error_hint(
+            err,
+            "channels take none, lossless, bf16, fp16 and int8, without options, and +lossless");
         return HDT_EINVAL;
     }
     if ((*codec)->id != HDT_CODEC_NONE && type != HDT_DTYPE_F32 && type != HDT_DTYPE_BF16 &&

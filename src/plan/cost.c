@@ -3,6 +3,7 @@
 
 #include "src/plan/cost.h"
 #include "compress/codec.h"
+#include "compress/ladder.h"
 
 #include <float.h>
 #include <math.h>
@@ -210,6 +211,13 @@ enum hdt_status hdt_cost_transfer(const struct hdt_cost_inputs *in, const char *
     return HDT_OK;
 }
 
+/* A budget of 0 guards nothing. */
+static bool bf16_is_allowed(const struct hdt_job_codec *codec, const struct hdt_codec_spec *bf16)
+{
+    return codec->lossy &&
+           (codec->error_budget <= 0 || hdt_codec_expected_error(bf16) <= codec->error_budget);
+}
+
 const struct hdt_codec_spec *hdt_cost_codecs(const struct hdt_job *job, size_t *n)
 {
     static const struct hdt_codec_spec choices[] = {
@@ -218,7 +226,7 @@ const struct hdt_codec_spec *hdt_cost_codecs(const struct hdt_job *job, size_t *
         {.worker = HDT_CODEC_BF16},
         {.worker = HDT_CODEC_BF16, .gateway = HDT_CODEC_LOSSLESS}};
 
-    *n = job->codec.lossy ? 4 : 2; /* the exact ones stand first */
+    *n = bf16_is_allowed(&job->codec, &choices[2]) ? 4 : 2; /* the exact ones stand first */
     return choices;
 }
 

@@ -265,6 +265,25 @@ Test(adapt, old_figures_change_nothing)
     cr_expect_eq(t.chosen, 0);
 }
 
+/* A gateway whose lossless coder is slow: int8 would be faster there; but nobody knows the link. */
+Test(adapt, nothing_is_given_away_for_a_link_that_nobody_measured)
+{
+    struct hdt_adapt_candidate c[] = {bf16, int8};
+    struct hdt_adapt_input in = input_of(c, 2);
+    struct hdt_adapt_table t;
+
+    for (int i = 0; i < 2; i++) {
+        c[i].gw_encode_bytes_per_s = 1e6;
+    }
+    in.current = -1;
+    in.goodput_bytes_per_s = 0;
+    hdt_adapt_choose(&in, &t);
+    cr_expect_eq(t.chosen, 0);
+    c[0].is_barred = true;
+    hdt_adapt_choose(&in, &t);
+    cr_expect_eq(t.chosen, 1);
+}
+
 /* Of equal ones the first, which is the more exact. */
 Test(adapt, ties_go_to_the_exact)
 {

@@ -197,9 +197,6 @@ static void check_guard(const struct subject *s, const struct hdt_codec_guard *g
     for (size_t i = 0; i < n; i++) {
         max = isfinite(x[i]) && fabsf(x[i]) > max ? fabsf(x[i]) : max;
         if (!isfinite(y[i])) {
-            if (s->block > 0 && fabsf(x[i]) >= 0x1p127f) {
-                return; /* a code times its scale may pass the largest float */
-            }
             bad++;
             continue;
         }
@@ -238,12 +235,14 @@ static void check_emits(const struct subject *s, const uint8_t *coded, size_t le
     free(half);
 }
 
-/* Is there anything that a block quantizer refuses? Rotation may carry what is huge to infinity. */
+/* Is there anything that a block quantizer refuses? Rotation needs room above and on the way back.
+ */
 static bool may_be_refused(const struct subject *s, const float *x, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
-        if (!isfinite(x[i]) || (has_flag(s, HDT_CODEC_MINMAX) && fabsf(x[i]) >= 0x1p126f) ||
-            (has_flag(s, HDT_CODEC_ROTATE) && fabsf(x[i]) >= 0x1p118f)) {
+        if (!isfinite(x[i]) || fabsf(x[i]) >= 0x1p127f ||
+            (has_flag(s, HDT_CODEC_MINMAX) && fabsf(x[i]) >= 0x1p126f) ||
+            (has_flag(s, HDT_CODEC_ROTATE) && fabsf(x[i]) >= 0x1p117f)) {
             return true;
         }
     }

@@ -249,6 +249,28 @@ Test(codec_state, damaged_or_foreign_states_are_refused)
     }
 }
 
+/* The gateway's codec is none of the state's business. */
+Test(codec_state, what_the_gateway_does_may_change)
+{
+    const struct hdt_codec_spec coded = spec_of("topk:8+lossless");
+    struct hdt_codec_state *state = state_of(&coded);
+    static struct end end;
+    uint8_t *mem, *after;
+    size_t len;
+
+    hdt_values_rng_init(&rng, "what_the_gateway_does_may_change");
+    mem = filled(&end, "topk:8", &len);
+    after = hdt_malloc(len);
+    cr_assert_eq(hdt_codec_state_bytes(state), len);
+    cr_assert_eq(hdt_codec_state_load(state, mem, len, NULL), HDT_OK);
+    hdt_codec_state_save(state, after);
+    cr_expect_eq(memcmp(mem, after, len), 0);
+    free(mem);
+    free(after);
+    hdt_codec_state_free(state);
+    hdt_codec_state_free(end.state);
+}
+
 /* ---- refusal ---- */
 
 static void check_refusal(const char *text)

@@ -137,6 +137,31 @@ Test(edge, a_frame_that_loses_too_much_is_coded_again)
     cr_expect_eq(src.guard.n_up, 1);
 }
 
+/* What an evaluation's frames did to guard and rung is taken back. */
+Test(edge, an_evaluation_leaves_no_trace)
+{
+    struct hdt_edge src, kept;
+    uint8_t mark;
+    size_t len;
+
+    edge_make(&src, "int8", false);
+    src.ladder.error_budget = 0.01;
+    cr_assert_eq(frame_make(&src, 7, &len, &mark), HDT_OK);
+    kept = src;
+    for (size_t i = 0; i < N; i++) {
+        values[i] = i % 256 == 0 ? 127.0f : 0.49f;
+    }
+    cr_assert_eq(frame_make(&src, 7, &len, &mark), HDT_OK);
+    cr_expect_eq(mark, 2);
+    hdt_edge_put_back(&src, &kept);
+    for (size_t i = 0; i < N; i++) {
+        values[i] = i % 2 == 0 ? 1.0f : -1.0f;
+    }
+    cr_assert_eq(frame_make(&src, 8, &len, &mark), HDT_OK);
+    cr_expect_eq(mark, 0);
+    cr_expect_eq(src.guard.n_calm, kept.guard.n_calm);
+}
+
 /* 3.4e38 becomes infinite in bf16 and not in int8's sums, so bf16 goes to none. NaN goes up to none
  * and is told by the guard, for the caller to end the job. */
 Test(edge, what_a_codec_cannot_carry)

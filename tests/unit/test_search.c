@@ -314,6 +314,10 @@ Test(search, auto_takes_bf16_only_where_loss_is_allowed)
     expect_codec(&in, "b", "lossless");
     job.codec.lossy = true;
     expect_codec(&in, "b", "bf16+lossless");
+    job.codec.error_budget = 0.02;
+    expect_codec(&in, "b", "bf16+lossless");
+    job.codec.error_budget = 0.0005; /* bf16 loses 0.0017 */
+    expect_codec(&in, "b", "lossless");
     job.codec.activations = (char *)"int8";
     expect_codec(&in, "b", "int8");
     expect_codec(&in, "a", "none");

@@ -183,6 +183,9 @@ static void misuse_rank(struct hdt_channel *channel, int rank, int n)
     conf.codec = "gzip";
     CHAN_CHECK(hdt_flow_open(channel, &conf, &flow, &error) == HDT_ERR_INVALID);
     CHAN_CHECK(strstr(error.message, "gzip") != NULL);
+    conf.codec = "int4"; /* the length of its frame does not tell how many values it has */
+    CHAN_CHECK(hdt_flow_open(channel, &conf, &flow, &error) == HDT_ERR_INVALID);
+    CHAN_CHECK(strstr(error.message, "for jobs only") != NULL);
     conf.codec = "int8";
     conf.type = HDT_TYPE_I32;
     CHAN_CHECK(hdt_flow_open(channel, &conf, &flow, &error) == HDT_ERR_INVALID);
