@@ -214,8 +214,7 @@ struct hdt_flow_end {
     struct hdt_flow_end *client_next, *client_prev;
     struct hdt_flow_end *local_next, *local_prev;
 
-    uint64_t n_frames, plain_bytes, coded_bytes, raw_bytes,
-        sent_bytes; /* the last: plain, that left */
+    uint64_t n_frames, plain_bytes, coded_bytes, raw_bytes, sent_bytes;
     int64_t moved_us;
 };
 
