@@ -122,22 +122,13 @@ static json_t *result_make(const json_t *facts, const json_t *other, const struc
                      hdt_link_explain_codecs(facts, other, rate), "unheard", other ? "" : why->msg);
 }
 
-/* The other gateway's side is more than is needed: one that cannot tell it is no failure. */
 static enum hdt_status link_explain(struct hdt_gwclient *client, const char *site, json_t **result,
                                     struct hdt_error *err)
 {
-    struct hdt_gwclient_request request = {
-        .type = "link", .expect = "link.is", .body = json_pack("{s:s}", "site", site)};
-    json_t *facts, *other = NULL;
     struct hdt_error why = {0};
+    json_t *facts, *other;
 
-    HDT_TRY(hdt_gwclient_ask(client, &request, &facts, err));
-    request.to = site;
-    request.patience = HDT_GWCLIENT_RELAY;
-    request.body = json_pack("{s:s}", "site", hdt_gwclient_site(client));
-    if (hdt_gwclient_ask(client, &request, &other, &why) != HDT_OK) {
-        other = NULL;
-    }
+    HDT_TRY(hdt_gwclient_ask_link(client, site, &facts, &other, &why, err));
     *result = result_make(facts, other, &why);
     json_decref(facts);
     json_decref(other);

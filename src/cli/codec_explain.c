@@ -352,18 +352,10 @@ static enum hdt_status edges_of_link(struct hdt_gwclient *client, const char *si
                                      struct hdt_codec_case at, json_t **edges,
                                      struct hdt_error *err)
 {
-    struct hdt_gwclient_request request = {
-        .type = "link", .expect = "link.is", .body = json_pack("{s:s}", "site", site)};
-    json_t *facts, *other = NULL;
     struct hdt_error ignored = {0};
+    json_t *facts, *other;
 
-    HDT_TRY(hdt_gwclient_ask(client, &request, &facts, err));
-    request.to = site;
-    request.patience = HDT_GWCLIENT_RELAY;
-    request.body = json_pack("{s:s}", "site", hdt_gwclient_site(client));
-    if (hdt_gwclient_ask(client, &request, &other, &ignored) != HDT_OK) {
-        other = NULL;
-    }
+    HDT_TRY(hdt_gwclient_ask_link(client, site, &facts, &other, &ignored, err));
     snprintf(at.name, sizeof(at.name), "%.63s -> %.63s", hdt_gwclient_site(client), site);
     case_of_link(facts, other, &at);
     *edges = json_pack("[o]", hdt_codec_case_explain(&at));

@@ -685,3 +685,19 @@ const char *hdt_gwclient_address(const struct hdt_gwclient *c)
 {
     return c->address;
 }
+
+enum hdt_status hdt_gwclient_ask_link(struct hdt_gwclient *client, const char *site, json_t **facts,
+                                      json_t **other, struct hdt_error *why, struct hdt_error *err)
+{
+    struct hdt_gwclient_request request = {
+        .type = "link", .expect = "link.is", .body = json_pack("{s:s}", "site", site)};
+
+    HDT_TRY(hdt_gwclient_ask(client, &request, facts, err));
+    request.to = site;
+    request.patience = HDT_GWCLIENT_RELAY;
+    request.body = json_pack("{s:s}", "site", hdt_gwclient_site(client));
+    if (hdt_gwclient_ask(client, &request, other, why) != HDT_OK) {
+        *other = NULL;
+    }
+    return HDT_OK;
+}

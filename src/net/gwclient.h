@@ -78,6 +78,12 @@ enum hdt_status hdt_gwclient_send(struct hdt_gwclient *client, const char *type,
 enum hdt_status hdt_gwclient_next(struct hdt_gwclient *client, int timeout_ms, json_t **msg,
                                   struct hdt_error *err);
 
+/* What both ends know of the link to a site: our gateway's answer, and that of the other, which is
+ * more than is needed: where it cannot tell, *other is NULL, *why says why, and that is no failure.
+ * New references. */
+enum hdt_status hdt_gwclient_ask_link(struct hdt_gwclient *client, const char *site, json_t **facts,
+                                      json_t **other, struct hdt_error *why, struct hdt_error *err);
+
 #ifdef __cplusplus
 }
 #endif
