@@ -60,7 +60,7 @@ check "a run among attackers" submit a attacked
 same "its losses and weights" "$(result_of attacked)" "$(result_of calm)"
 
 check "those at the LAN port are counted apart" wait_until 30 counted http lan_tls
-check "silent ones at the page, too" counted crowded http
+check "silent ones at the page, too" wait_until 30 counted crowded http
 wrong_counted() { [ "$(bad_chunks flow)" -ge 100 ] 2>/dev/null; }
 check "wrong chunks of a member are counted" wait_until 20 wrong_counted
 flood_counted() { [ "$(misdeeds flood)" -ge 1 ] 2>/dev/null; }
