@@ -12,6 +12,7 @@
 #include "src/core/cluster.h"
 #include "src/core/gateway_conf.h"
 #include "gateway/dataplane.h"
+#include "gateway/frame_cost.h"
 
 #include <event2/event.h>
 #include <jansson.h>
@@ -100,7 +101,8 @@ struct hdt_survey {
     struct dial_back *dials;                       /* under way */
     struct doctor *doctors;                        /* being asked for */
     double encode_bytes_per_s, decode_bytes_per_s; /* own_cost.c; 0: not measured yet */
-    json_t *codecs;                                /* link_facts.c; NULL: not measured yet */
+    struct hdt_frame_cost frame_cost;
+    json_t *codecs; /* link_facts.c; NULL: not measured yet */
 };
 
 struct hdt_planner;
@@ -232,6 +234,8 @@ struct hdt_survey_request {
 /* The same for ourselves. HDT_EEXIST: another survey is being made, `done` is not called. */
 enum hdt_status hdt_survey_make(struct hdt_gateway *gw, const struct hdt_survey_request *request,
                                 struct hdt_error *err);
+/* Once a second: what passing frames cost this gateway. */
+void hdt_own_cost_tick(struct hdt_gateway *gw);
 /* What this gateway costs its machine, as it is known now. Measures the codec the first time: some
  * 60 ms. */
 void hdt_survey_own_cost(struct hdt_gateway *gw, struct hdt_cluster_gateway *cost);

@@ -176,6 +176,8 @@ bool hdt_dataplane_flow_find(struct hdt_dataplane *dp, uint32_t job, uint32_t fl
 
 void hdt_dataplane_stats(struct hdt_dataplane *dp, struct hdt_dataplane_stats *stats)
 {
+    const struct hdt_flow_end *flow;
+    const struct hdt_conn *conn;
     int door, cause;
 
     memset(stats, 0, sizeof(*stats));
@@ -193,6 +195,16 @@ void hdt_dataplane_stats(struct hdt_dataplane *dp, struct hdt_dataplane_stats *s
     stats->probe_send_s_per_byte = dp->probe_send_s_per_byte;
     stats->probe_recv_s_per_byte = dp->probe_recv_s_per_byte;
     stats->engine = hdt_engine_name(dp->io[0].engine);
+    DL_FOREACH(dp->conns, conn)
+    {
+        if (conn->kind == HDT_CONN_WAN) {
+            stats->sent_bytes += conn->stats.sent_bytes;
+            stats->recv_bytes += conn->stats.recv_bytes;
+        }
+    }
+    for (flow = dp->flows; flow != NULL; flow = flow->hh.next) {
+        stats->n_frames += flow->n_frames;
+    }
     hdt_dp_unlock(dp);
     pthread_mutex_lock(&dp->event_lock);
     stats->events_queued = dp->n_events;

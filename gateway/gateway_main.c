@@ -245,6 +245,7 @@ static void on_tick(evutil_socket_t fd, short what, void *user)
     if (++gw->n_ticks % TICKS_PER_REPORT == 0) {
         hdt_member_tick(gw);
         hdt_edges_tick(gw);
+        hdt_own_cost_tick(gw);
         hdt_store_retry(gw->store);
         gateway_notify(gw);
     }

@@ -128,11 +128,9 @@ static const struct number_field profile_numbers[] = {PROFILE_NUMBER(embed_fwd_s
                                                       PROFILE_NUMBER(copy_bytes_per_s),
                                                       {NULL, 0}};
 
-static const struct number_field gateway_numbers[] = {GATEWAY_NUMBER(send_s_per_byte),
-                                                      GATEWAY_NUMBER(recv_s_per_byte),
-                                                      GATEWAY_NUMBER(encode_bytes_per_s),
-                                                      GATEWAY_NUMBER(decode_bytes_per_s),
-                                                      {NULL, 0}};
+static const struct number_field gateway_numbers[] = {
+    GATEWAY_NUMBER(send_s_per_byte),    GATEWAY_NUMBER(recv_s_per_byte),    GATEWAY_NUMBER(frame_s),
+    GATEWAY_NUMBER(encode_bytes_per_s), GATEWAY_NUMBER(decode_bytes_per_s), {NULL, 0}};
 
 static const struct number_field link_numbers[] = {LINK_NUMBER(rate_bytes_per_s),
                                                    LINK_NUMBER(rtt_s),

@@ -64,6 +64,8 @@ struct hdt_cluster_link {
 struct hdt_cluster_gateway {
     double send_s_per_byte; /* CPU time of a byte on the wire, by probes: TLS, copies, sockets */
     double recv_s_per_byte;
+    double frame_s; /* CPU time of a frame sent or received beside that of its bytes and of its
+                       codec, as jobs' frames took it lately */
     double encode_bytes_per_s; /* lossless codec: plaintext bytes in a second of one core */
     double decode_bytes_per_s;
     char host[HDT_HOST_CAP];

@@ -3,14 +3,16 @@
 # tokens/s while a link goes from 1 Gbit/s to 20 Mbit/s and back, codec chosen in the run against fixed ones
 # shellcheck disable=SC2154 # srcdir, tmp and work are scripts/bench's and the rig's
 #
-# Two sites on a core each. First each codec by name at each rate; the best of them is the peer. Then
-# one run that may choose (codec.lossy, auto) over all three stretches. For each stretch: tokens/s after
-# the change has settled, and how many steps passed from the change of the link to the last change
-# of codec that it caused (0: the codec in use was the one to keep).
+# Two sites on a core each. In each round each codec by name at each rate, and one run that may choose
+# (codec.lossy, auto) over all three stretches. The mean over the rounds counts; the codec that is best by
+# it at a rate is the peer. For each stretch: tokens/s after the change has settled, and how many steps
+# passed from the change of the link to the last change of codec that it caused (0: the codec in use was
+# the one to keep), the median of the rounds.
 
 # shellcheck source=tests/support/lab_rig.sh
 . "$srcdir/tests/support/lab_rig.sh"
 
+rounds=${HDT_BENCH_ROUNDS:-3}
 steps=${HDT_BENCH_STEPS:-40} # of a stretch
 wide="rate 1gbit rtt 20ms"
 narrow="rate 20mbit rtt 20ms"
@@ -46,7 +48,7 @@ PY
 
 # fixed_run CODEC LINK NAME: tokens/s with that codec on all edges.
 fixed_run() {
-    local job=$work/fixed-$1-$3.yaml
+    local job=$work/fixed-$1-$3-$round.yaml
 
     link_is "$2"
     workers_start
@@ -60,7 +62,7 @@ fixed_run() {
 # step_now: the last step of the run that may choose. From its file, since asking a gateway each time would
 # take the processors that are measured.
 step_now() {
-    [ -n "${metrics:-}" ] || metrics=$(find "$work" -name metrics.jsonl -newer "$work/live.yaml" | head -n 1)
+    [ -n "${metrics:-}" ] || metrics=$(find "$work" -name metrics.jsonl -newer "$job" | head -n 1)
     [ -n "$metrics" ] || { echo 0; return; }
     tail -n 5 "$metrics" | sed -n 's/.*"step": *\([0-9]*\).*/\1/p' | sort -n | tail -n 1
 }
@@ -82,58 +84,69 @@ late_of() {
 }
 
 live_run() {
-    local job=$work/live.yaml submit metrics='' run_dir n
+    local job=$work/live-$round.yaml submit metrics='' run_dir n
 
     link_is "$wide"
+    rm -f "$work"/*-w0/worker.log # of other rounds
     workers_start
-    rig_job "$job" $((3 * steps)) "name: live" "codec.lossy: true"
+    rig_job "$job" $((3 * steps)) "name: live-$round" "codec.lossy: true"
     hdt submit --gateway "$(gateway_of a)" --json "$work/live.json" "$job" >"$work/live.log" 2>&1 &
     submit=$!
     pids+=("$submit")
     step_wait "$steps"
-    link_is "$narrow"
     changed[1]=$(step_now)
+    link_is "$narrow"
     step_wait $((2 * steps))
-    link_is "$wide"
     changed[2]=$(step_now)
+    link_is "$wide"
     hdt codec explain --gateway "$(gateway_of a)" >"$tmp/explain" 2>&1 || :
     wait "$submit" || rig_fail "live: $(tail -n 2 "$work/live.log")"
     workers_end
     run_dir=$(field "$work/live.json" run_dir | tr -d '"')
     changed[0]=1 changed[3]=$((3 * steps))
     for n in 0 1 2; do
-        live[n]=$(rates_of "$run_dir" $((changed[n] + settled + 1)) $((changed[n + 1] - 1)))
-        late[n]=$(late_of "${changed[n]}" "${changed[n + 1]}")
+        rates_of "$run_dir" $((changed[n] + settled + 1)) $((changed[n + 1] - 1)) >>"$tmp/live-$n"
+        late_of "${changed[n]}" "${changed[n + 1]}" >>"$tmp/late-$n"
     done
 }
 
+mean() { awk '{ s += $1 } END { printf "%.1f", s / NR }'; }
+
 bench_run() {
-    local codec rate best at i
-    local -a live late changed
-    local -A fixed name_of
+    local codec rate best name at i round
+    local -a changed
 
     rig_start "$wide"
     fed_data
     cp "$srcdir/etc/model.json" "$work/model.json"
-    for at in wide narrow; do
-        best=0
-        for codec in none lossless bf16+lossless int8+lossless; do
-            rate=$(fixed_run "$codec" "${!at}" "$at") || exit
-            row codec-live "$codec, $at" tokens_per_s "$rate" tokens/s higher null null null
-            if awk -v a="$rate" -v b="$best" 'BEGIN { exit !(a > b) }'; then
-                best=$rate
-                name_of[$at]=$codec
-            fi
+    for ((round = 1; round <= rounds; round++)); do
+        for at in wide narrow; do
+            for codec in none lossless bf16+lossless int8+lossless; do
+                fixed_run "$codec" "${!at}" "$at" >>"$tmp/$at-$codec" || exit
+            done
         done
-        fixed[$at]=$best
+        live_run
+        sed 's/^/# /' "$tmp/explain" >&2
+        sed -n 's/.*flow \([0-9]*\) (.*step \([0-9]*\): \(.*\) in place of \([^:]*\):.*/# flow \1, step \2: \3 for \4/p' \
+            "$work"/*-w0/worker.log >&2
+        echo "# the link changed after steps ${changed[1]} and ${changed[2]}" >&2
     done
-    live_run
-    sed 's/^/# /' "$tmp/explain" >&2
+    for at in wide narrow; do
+        for codec in none lossless bf16+lossless int8+lossless; do
+            row codec-live "$codec, $at" tokens_per_s "$(mean <"$tmp/$at-$codec")" tokens/s higher null null null
+        done
+    done
     i=0
     for at in wide narrow wide; do
-        row codec-live "auto, $at $((i + 1))" tokens_per_s "${live[i]}" tokens/s higher \
-            "${name_of[$at]}" "${fixed[$at]}" 0.9
-        row codec-live "auto, $at $((i + 1))" steps_to_choice "${late[i]}" steps lower null null 10
+        best=0
+        for codec in none lossless bf16+lossless int8+lossless; do
+            rate=$(mean <"$tmp/$at-$codec")
+            if awk -v a="$rate" -v b="$best" 'BEGIN { exit !(a > b) }'; then
+                best=$rate name=$codec
+            fi
+        done
+        row codec-live "auto, $at $((i + 1))" tokens_per_s "$(mean <"$tmp/live-$i")" tokens/s higher "$name" "$best" 0.9
+        row codec-live "auto, $at $((i + 1))" steps_to_choice "$(median <"$tmp/late-$i")" steps lower null null 10
         i=$((i + 1))
     done
 }

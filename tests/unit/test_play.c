@@ -126,6 +126,28 @@ Test(play, the_gateways_work_is_added_to_the_step)
     cr_expect_leq(with_s - alone_s, 1.5 * work_s);
 }
 
+/* Frames cost a gateway something beside their bytes. */
+Test(play, the_gateways_frames_are_added_to_the_step)
+{
+    double alone_s, with_s, busy_alone_s, busy_s, held_s;
+    /* 16 activations and as many targets in, 16 gradients out, a norm and its answer. */
+    const double work_s = 50 * 2e-3;
+
+    job.codec.activations = job.codec.activation_grads = (char *)"none";
+    alone_s = played(&busy_alone_s, &held_s);
+    for (int i = 0; i < 2; i++) {
+        cluster.sites[i].gateway.frame_s = 2e-3;
+        machine_set(i, "0", "0");
+    }
+    with_s = played(&busy_s, &held_s);
+    printf("step %.4f -> %.4f s, rank 1 held for %.4f of %.4f s\n", alone_s, with_s, held_s,
+           work_s);
+    cr_expect_leq(held_s, 1.02 * work_s);
+    cr_expect_geq(held_s, 0.7 * work_s);
+    cr_expect_geq(with_s - alone_s, 0.7 * work_s);
+    cr_expect_leq(with_s - alone_s, 1.5 * work_s);
+}
+
 Test(play, a_codec_that_costs_more_than_it_brings_is_left_out)
 {
     struct hdt_search_result result;
