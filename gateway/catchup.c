@@ -3,7 +3,8 @@
  * What somebody missed who follows a job: its gateway was away for a while, the job was not; or it
  * was slow to read. metrics.jsonl has every step, survives the gateway and is read back here, so
  * that events need not be kept in memory for followers that may never come. A long file is sent in
- * pieces, one a tick, so that nobody else waits for it.
+ * pieces, one a tick, so that nobody else waits for it; where it is to begin is found by halving,
+ * or one who has nearly all of it would wait as long as one who has nothing.
  */
 #include "config.h"
 
@@ -36,6 +37,15 @@ static bool line_is_known(const struct hdt_gwfollower *follower, const json_t *l
     return epoch < follower->since_epoch ||
            (epoch == follower->since_epoch &&
             json_integer_value(json_object_get(line, "step")) <= follower->since_step);
+}
+
+static enum hdt_journal_place line_place(const void *follower, const json_t *line)
+{
+    if (!json_is_integer(json_object_get(line, "epoch")) ||
+        !json_is_integer(json_object_get(line, "step"))) {
+        return HDT_JOURNAL_NO_PLACE;
+    }
+    return line_is_known(follower, line) ? HDT_JOURNAL_BEFORE : HDT_JOURNAL_AFTER;
 }
 
 /* Lines are events: of the kind they say, else steps and evaluations. What is no line of ours (the
@@ -125,4 +135,20 @@ enum hdt_status hdt_gwjob_catch_up(struct hdt_gateway *gw, struct hdt_gwjob *job
     status = replay_state(gw, job, follower->address);
     follower->behind = status != HDT_OK;
     return status;
+}
+
+enum hdt_status hdt_gwjob_catch_up_since(struct hdt_gateway *gw, struct hdt_gwjob *job,
+                                         struct hdt_gwfollower *follower, json_int_t epoch,
+                                         json_int_t step)
+{
+    char *path = hdt_asprintf("%s/metrics.jsonl", job->run_dir);
+    struct hdt_error err = {0};
+
+    follower->since_epoch = epoch;
+    follower->since_step = step;
+    if (hdt_journal_seek(path, line_place, follower, &follower->off, &err) != HDT_OK) {
+        follower->off = 0; /* what cannot be read is said where it is sent */
+    }
+    free(path);
+    return hdt_gwjob_catch_up(gw, job, follower);
 }

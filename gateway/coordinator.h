@@ -271,6 +271,10 @@ enum hdt_status hdt_gwjob_follow(struct hdt_gwjob *job, const char *address,
  * HDT_OK: it has all. Else it is behind, and the next tick goes on; HDT_ENOENT: it is gone. */
 enum hdt_status hdt_gwjob_catch_up(struct hdt_gateway *gw, struct hdt_gwjob *job,
                                    struct hdt_gwfollower *follower);
+/* The same for one who has all up to a step of an epoch. */
+enum hdt_status hdt_gwjob_catch_up_since(struct hdt_gateway *gw, struct hdt_gwjob *job,
+                                         struct hdt_gwfollower *follower, json_int_t epoch,
+                                         json_int_t step);
 void hdt_gwjob_followers_tick(struct hdt_gateway *gw, struct hdt_gwjob *job);
 
 /* Forget jobs that are over: the newest of them stay, for 'hdt status'. */

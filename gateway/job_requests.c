@@ -233,10 +233,8 @@ static void follow_since(struct hdt_gateway *gw, struct hdt_gwjob *job,
 {
     const json_t *epoch = json_object_get(body, "epoch");
 
-    follower->off = 0;
-    follower->since_epoch = epoch ? json_integer_value(epoch) : 1;
-    follower->since_step = json_integer_value(json_object_get(body, "since"));
-    hdt_gwjob_catch_up(gw, job, follower);
+    hdt_gwjob_catch_up_since(gw, job, follower, epoch ? json_integer_value(epoch) : 1,
+                             json_integer_value(json_object_get(body, "since")));
 }
 
 void hdt_coordinator_follow(struct hdt_gateway *gw, const json_t *msg)

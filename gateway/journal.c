@@ -14,6 +14,9 @@
 
 #define TAIL_STEP 4096
 
+/* Looked at in one place for a line that tells where it is; nearer than that nothing is sought. */
+#define SEEK_STEP ((size_t)32 << 10)
+
 struct hdt_journal {
     int fd;
     char *path;
@@ -190,4 +193,94 @@ enum hdt_status hdt_journal_read(const char *path, uint64_t off, size_t max, str
     close(fd);
     out->len = end ? (size_t)(end + 1 - out->data) : 0;
     return n < 0 ? journal_error("read", path, err) : HDT_OK;
+}
+
+/* What the lines in `text` say, of which the first is not whole; *end is set behind the line that
+ * said it. */
+static enum hdt_journal_place place_of(const char *text, size_t len,
+                                       enum hdt_journal_place (*place)(const void *user,
+                                                                       const json_t *line),
+                                       const void *user, size_t *end)
+{
+    enum hdt_journal_place said = HDT_JOURNAL_NO_PLACE;
+    const char *at = memchr(text, '\n', len), *stop = text + len, *eol;
+
+    while (said == HDT_JOURNAL_NO_PLACE && at &&
+           (eol = memchr(at + 1, '\n', (size_t)(stop - at - 1)))) {
+        json_t *line = json_loadb(at + 1, (size_t)(eol - at - 1), 0, NULL);
+
+        if (json_is_object(line)) {
+            said = place(user, line);
+        }
+        json_decref(line);
+        at = eol;
+    }
+    *end = at ? (size_t)(at + 1 - text) : 0;
+    return said;
+}
+
+/* What the lines from about `off` on say, as far as it takes; *end is set behind the line that said
+ * it. */
+static enum hdt_status place_at(int fd, uint64_t off, struct hdt_buf *text,
+                                enum hdt_journal_place (*place)(const void *user,
+                                                                const json_t *line),
+                                const void *user, enum hdt_journal_place *said, uint64_t *end)
+{
+    size_t len = SEEK_STEP, behind;
+    ssize_t n;
+
+    for (;;) {
+        hdt_buf_clear(text);
+        hdt_buf_reserve(text, len);
+        n = read_at(fd, text->data, len, off);
+        if (n < 0) {
+            return HDT_EIO;
+        }
+        *said = place_of(text->data, (size_t)n, place, user, &behind);
+        *end = off + behind;
+        if (*said != HDT_JOURNAL_NO_PLACE || (size_t)n < len) {
+            return HDT_OK;
+        }
+        len *= 2; /* lines that are longer, or say nothing */
+    }
+}
+
+enum hdt_status hdt_journal_seek(const char *path,
+                                 enum hdt_journal_place (*place)(const void *user,
+                                                                 const json_t *line),
+                                 const void *user, uint64_t *off, struct hdt_error *err)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    enum hdt_journal_place said;
+    struct hdt_buf text = {0};
+    uint64_t begin = 0, stop, middle, end;
+    struct stat st;
+
+    if (fd < 0 || fstat(fd, &st) != 0) {
+        goto err_read;
+    }
+    stop = (uint64_t)st.st_size;
+    while (begin + SEEK_STEP < stop) {
+        middle = begin + (stop - begin) / 2;
+        if (place_at(fd, middle, &text, place, user, &said, &end) != HDT_OK) {
+            goto err_read;
+        }
+        if (said == HDT_JOURNAL_BEFORE) {
+            begin = end;
+        } else {
+            stop = middle; /* where nothing is said, too: to begin early is never wrong */
+        }
+    }
+    *off = begin;
+    close(fd);
+    hdt_buf_release(&text);
+    return HDT_OK;
+
+err_read:
+    journal_error("read", path, err);
+    if (fd >= 0) {
+        close(fd);
+    }
+    hdt_buf_release(&text);
+    return HDT_EIO;
 }

@@ -38,4 +38,19 @@ void hdt_journal_recent(const struct hdt_journal *journal,
 enum hdt_status hdt_journal_read(const char *path, uint64_t off, size_t max, struct hdt_buf *out,
                                  struct hdt_error *err);
 
+/* What a line says of where one has read up to. */
+enum hdt_journal_place {
+    HDT_JOURNAL_BEFORE,   /* it is known, as all lines before it */
+    HDT_JOURNAL_AFTER,    /* it is new, as all lines after it */
+    HDT_JOURNAL_NO_PLACE, /* it does not tell */
+};
+
+/* A place in a file whose lines are in order, by halving: at the begin of a line, before the first
+ * one that is new, and not far from it. A file of any length costs some twenty short reads.
+ * HDT_EIO. */
+enum hdt_status hdt_journal_seek(const char *path,
+                                 enum hdt_journal_place (*place)(const void *user,
+                                                                 const json_t *line),
+                                 const void *user, uint64_t *off, struct hdt_error *err);
+
 #endif /* HDT_GATEWAY_JOURNAL_H */

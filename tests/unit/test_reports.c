@@ -428,6 +428,30 @@ Test(reports, a_follower_that_was_away_is_told_what_it_missed)
     expect_event("2", "step", 1);
 }
 
+/* A gateway that is killed again and again lives too short to read the file of a long job to its
+ * end; who has nearly all of it is told the rest at once. */
+Test(reports, a_follower_of_a_long_job_does_not_wait_for_what_it_has)
+{
+    struct hdt_gwjob *job = hdt_ctl_run();
+    const uint32_t number = job->job;
+    char *path = metrics_path(job);
+    FILE *file;
+
+    say_step(number, 1, 1, 1);
+    file = fopen(path, "a");
+    cr_assert_not_null(file);
+    for (int n = 2; n <= 100000; n++) {
+        fprintf(file, "{\"step\":%d,\"loss\":0.5,\"n\":%d,\"epoch\":1,\"time\":1.5}\n", n, n);
+    }
+    fclose(file);
+    free(path);
+    hdt_ctl_gateway_restart();
+    follow_since(number, 1, 99998);
+    expect_event("2", "step", 99999);
+    expect_event("2", "step", 100000);
+    hdt_ctl_expect_state("running");
+}
+
 Test(reports, a_slow_follower_catches_up_in_order)
 {
     struct hdt_gwjob *job = hdt_ctl_run();
