@@ -51,7 +51,7 @@ static void row_fill(const struct hdt_adapt_input *in, const struct hdt_adapt_ca
 
     row->wire_bytes = c->frame_bytes / fmax(1, c->gw_ratio);
     row->ratio = row->wire_bytes > 0 ? in->tensor_bytes / row->wire_bytes : 1;
-    stations[HDT_ADAPT_AT_SRC] = (c->src_busy_s > 0 ? c->src_busy_s : in->src_busy_s) + encode_s;
+    stations[HDT_ADAPT_AT_SRC] = in->src_busy_s + encode_s;
     stations[HDT_ADAPT_AT_SRC_GATEWAY] = gw_s[0];
     stations[HDT_ADAPT_AT_LINK] = time_of(row->wire_bytes, in->goodput_bytes_per_s);
     stations[HDT_ADAPT_AT_DST_GATEWAY] = gw_s[1];

@@ -46,7 +46,6 @@ struct hdt_adapt_candidate {
     double gw_encode_bytes_per_s, gw_decode_bytes_per_s; /* gateway's, all its threads */
     double frame_bytes; /* after the worker's codec, of one tensor */
     double gw_ratio;    /* frame / wire; below 1 counts as 1: gateways send plain what grows */
-    double src_busy_s;  /* arithmetic beside a frame where this codec was used; 0: as the input's */
     double error;       /* relative, as seen, or as expected where it was not used yet */
     bool is_barred;     /* the guard does not let it be used now */
 };

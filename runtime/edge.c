@@ -35,15 +35,6 @@
 /* An error that was seen so many frames ago says nothing of the next one. */
 #define ERROR_FRAMES HDT_LADDER_CALM_FRAMES
 
-/* At first each rung is used for so many steps, after one in which all is cold: what a codec costs
- * the arithmetic beside it (the gateway may share its processors) is known by trying only. Not
- * those that must be slower by this factor. */
-#define TOUR_STEPS  2
-#define TOUR_FACTOR 1.5
-
-/* What was seen of a rung's arithmetic so many frames ago says nothing of it now. */
-#define BUSY_FRAMES 2000
-
 /* Ratios of the lossless codec before it has been seen at work: the planner's. */
 #define GW_RATIO_F32  1.15
 #define GW_RATIO_BF16 1.30
@@ -81,48 +72,6 @@ void hdt_edge_init(struct hdt_edge *edge, const struct hdt_edge_conf *conf)
             edge->rungs[i].encode_bytes_per_s = rate.encode_bytes_per_s;
             edge->rungs[i].decode_bytes_per_s = rate.decode_bytes_per_s;
         }
-    }
-}
-
-/* ---- the tour ---- */
-
-static bool is_worth_a_try(const struct hdt_edge *edge, int rung)
-{
-    const struct hdt_adapt_row *rows = edge->table.rows;
-
-    return rung <= edge->guard.least &&
-           hdt_codec_expected_error(&edge->ladder.rungs[rung]) <= edge->ladder.error_budget &&
-           (edge->table.n == 0 ||
-            rows[rung].step_s <= TOUR_FACTOR * rows[edge->table.chosen].step_s);
-}
-
-/* The rung that is tried in a step; -1: none. All edges of a job are at the same one. */
-static int tour_rung(const struct hdt_edge *edge, int64_t step)
-{
-    const int64_t rung = (step - edge->first_step - 1) / TOUR_STEPS;
-
-    return edge->first_step > 0 && step > edge->first_step && rung < edge->ladder.n &&
-                   is_worth_a_try(edge, (int)rung)
-               ? (int)rung
-               : -1;
-}
-
-static void edge_tour(struct hdt_edge *edge, int64_t step)
-{
-    int rung = tour_rung(edge, step);
-
-    if (edge->first_step == 0) {
-        edge->first_step = step;
-    }
-    if (rung >= 0) {
-        edge->toured_step = step;
-    } else if (edge->toured_step > 0) { /* it is over: the plan's, until figures say otherwise */
-        edge->toured_step = 0;
-        rung = edge->ladder.planned < edge->guard.least ? edge->ladder.planned : edge->guard.least;
-    }
-    if (rung >= 0 && rung != edge->rung) {
-        edge->rung = rung;
-        edge->changed_us = hdt_clock_now_us();
     }
 }
 
@@ -173,9 +122,6 @@ static void candidate_fill(const struct hdt_edge *edge, int rung, struct hdt_ada
             c->gw_encode_bytes_per_s = c->gw_decode_bytes_per_s = 0;
         }
     }
-    if (r->busy_frame > 0 && edge->n_frames - r->busy_frame < BUSY_FRAMES) {
-        c->src_busy_s = r->busy_s;
-    }
     c->error = rung_error(edge, rung);
     c->is_barred = rung > edge->guard.least;
 }
@@ -193,7 +139,6 @@ static void edge_changed(struct hdt_edge *edge, int to, int64_t step, int64_t no
                  8e-6 * edge->figures.goodput_bytes_per_s, rows[to].step_s,
                  rows[edge->rung].step_s);
     edge->rung = to;
-    edge->is_mixed = true; /* unless this is before the step's first frame: no matter */
     edge->changed_us = now_us;
     edge->n_changes++;
 }
@@ -223,7 +168,7 @@ static void edge_choose(struct hdt_edge *edge, int64_t step)
         candidate_fill(edge, i, &edge->candidates[i]);
     }
     hdt_adapt_choose(in, &edge->table);
-    if (edge->table.chosen != edge->rung && tour_rung(edge, step) < 0) {
+    if (edge->table.chosen != edge->rung) {
         edge_changed(edge, edge->table.chosen, step, in->now_us);
     }
     edge->chosen_us = in->now_us;
@@ -249,17 +194,11 @@ void hdt_edge_set_figures(struct hdt_edge *edge, const struct hdt_edge_figures *
 
 void hdt_edge_set_busy(struct hdt_edge *edge, double src_busy_s)
 {
-    struct hdt_edge_rung *r = &edge->rungs[edge->rung];
     const double encode_s = (double)edge->encode_ns / 1e9 / edge->conf.n_frames;
 
     edge->encode_ns = 0;
     src_busy_s = src_busy_s > encode_s ? src_busy_s - encode_s : 0;
     edge->src_busy_s = blend(edge->src_busy_s, src_busy_s);
-    if (!edge->is_mixed && edge->n_frames > 0) {
-        r->busy_s = r->busy_frame > 0 ? blend(r->busy_s, src_busy_s) : src_busy_s;
-        r->busy_frame = edge->n_frames;
-    }
-    edge->is_mixed = false;
 }
 
 /* ---- frames ---- */
@@ -300,7 +239,6 @@ static void edge_step_up(struct hdt_edge *edge, enum hdt_ladder_verdict verdict,
                      hdt_ladder_limit(&edge->ladder, edge->rung), after);
     }
     edge->rung = edge->guard.least;
-    edge->is_mixed = true;
     edge->changed_us = hdt_clock_now_us();
 }
 
@@ -330,9 +268,6 @@ enum hdt_status hdt_edge_encode(struct hdt_edge *edge, struct hdt_codec_ctx *ctx
     int64_t took_ns;
 
     HDT_ASSERT(io->guard != NULL);
-    if (edge->ladder.is_live) {
-        edge_tour(edge, step);
-    }
     do {
         took_ns = hdt_clock_now_ns();
         io->spec = &edge->ladder.rungs[edge->rung];
@@ -360,9 +295,6 @@ void hdt_edge_put_back(struct hdt_edge *edge, const struct hdt_edge *kept)
 {
     edge->guard = kept->guard;
     edge->rung = kept->rung;
-    edge->is_mixed = kept->is_mixed;
-    edge->first_step = kept->first_step;
-    edge->toured_step = kept->toured_step;
     edge->encode_ns = kept->encode_ns;
 }
 

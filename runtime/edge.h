@@ -46,8 +46,6 @@ struct hdt_edge_rung {
     double gw_ratio;                               /* 0: not seen yet */
     double error;
     uint64_t error_frame; /* number of the frame that it was last seen of; 0: none */
-    double busy_s;        /* arithmetic beside a frame, in steps with this codec */
-    uint64_t busy_frame;
 };
 
 struct hdt_edge {
@@ -61,10 +59,7 @@ struct hdt_edge {
     int rung;                     /* that the next frame is made by */
     uint64_t n_frames, n_changes;
     double src_busy_s;
-    int64_t first_step;  /* 0: none was yet */
-    int64_t toured_step; /* the last in which a rung was tried; 0: the tour is over */
-    int64_t encode_ns;   /* of this step's frames */
-    bool is_mixed;       /* frames of this step are of several rungs */
+    int64_t encode_ns; /* of this step's frames */
     int64_t changed_us, chosen_us;
     struct hdt_adapt_candidate candidates[HDT_LADDER_MAX]; /* of the last choice */
     struct hdt_adapt_input input;

@@ -95,23 +95,6 @@ Test(adapt, a_codec_does_not_pay_behind_arithmetic)
     cr_expect_eq(t.rows[2].slowest, HDT_ADAPT_AT_SRC);
 }
 
-/* A gateway on the worker's processors slows its arithmetic by what it sends: 50 ms a frame with
- * int8, 60 with none. Over 64 frames none then takes 63 x 60.5 + 61 = 3872.5 ms, int8 3309. */
-Test(adapt, arithmetic_as_seen_with_each_codec)
-{
-    struct hdt_adapt_candidate c[] = {plain, int8};
-    struct hdt_adapt_input in = input_of(c, 2);
-    struct hdt_adapt_table t;
-
-    in.src_busy_s = in.dst_busy_s = 0.05;
-    in.n_frames = 64;
-    c[0].src_busy_s = 0.06;
-    hdt_adapt_choose(&in, &t);
-    expect_near(t.rows[0].step_s, 3.8725, "step with none");
-    expect_near(t.rows[1].step_s, 3.309, "step with int8");
-    cr_expect_eq(t.chosen, 1);
-}
-
 /* One core of plain zstd, 0.785 GB/s at 1.27 times: whole gain below 0.618 GB/s (4.9 Gbit/s), none
  * above 0.785 GB/s (6.3 Gbit/s). On 0.3 GB/s the tensor moves at 0.381, on 0.7 GB/s at 0.785. */
 Test(adapt, break_even_of_a_gateway_codec)
