@@ -232,7 +232,10 @@ static void row_print(const json_t *row)
            json_is_true(json_object_get(row, "chosen")) ? '*' : ' ', text_of(row, "codec"),
            hdt_human_rate(real_of(row, "encode_bytes_per_s"), encode),
            hdt_human_rate(real_of(row, "decode_bytes_per_s"), decode), real_of(row, "ratio"),
-           real_of(row, "error"), hdt_human_rate(real_of(row, "goodput_bytes_per_s"), goodput),
+           real_of(row, "error"),
+           real_of(row, "goodput_bytes_per_s") > 0
+               ? hdt_human_rate(real_of(row, "goodput_bytes_per_s"), goodput)
+               : "-",
            hdt_human_time(real_of(row, "pace_s"), pace),
            above > 0 ? hdt_human_rate(real_of(row, "full_below_bytes_per_s"), full) : "-",
            above > 0 ? hdt_human_rate(above, none) : "-", text_of(row, "why"));
