@@ -39,9 +39,11 @@ static bool line_is_known(const struct hdt_gwfollower *follower, const json_t *l
             json_integer_value(json_object_get(line, "step")) <= follower->since_step);
 }
 
+/* Steps and evaluations are in order; what is said of a checkpoint has its step, and comes when it
+ * was known. */
 static enum hdt_journal_place line_place(const void *follower, const json_t *line)
 {
-    if (!json_is_integer(json_object_get(line, "epoch")) ||
+    if (json_object_get(line, "event") || !json_is_integer(json_object_get(line, "epoch")) ||
         !json_is_integer(json_object_get(line, "step"))) {
         return HDT_JOURNAL_NO_PLACE;
     }

@@ -290,8 +290,9 @@ struct hdt_dataplane_stats {
     uint64_t encode_bytes, encode_ns, decode_bytes, decode_ns; /* lossless codec work */
     /* CPU time of this process for a byte of a probe, sent and received; 0: none was made. */
     double probe_send_s_per_byte, probe_recv_s_per_byte;
-    uint64_t sent_bytes, recv_bytes; /* on the sockets to all peers that are open now */
-    uint64_t n_frames;               /* of the ends of flows that are open now, since they are */
+    /* Of what is open now, since it is: sockets to peers; ends of flows. */
+    uint64_t sent_bytes, recv_bytes;
+    uint64_t n_frames;
     uint64_t events_queued;
     const char *engine; /* "epoll", "io_uring" */
 };

@@ -4,43 +4,57 @@
 #include "gateway/frame_cost.h"
 
 #include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
 
 /* A window with fewer frames tells more of what else the gateway does. */
 #define WINDOW_FRAMES 8
 
-/* Of the sums, from a window to the next: some ten windows count. */
-#define KEEP 0.9
+/* So many windows, and the median is one. */
+#define KNOWN_WINDOWS 5
 
-/* So many frames, and the mean is one. */
-#define KNOWN_FRAMES 64
+/* Less is nothing. */
+#define LEAST_S 1e-9
 
-static bool has_fallen(const struct hdt_frame_work *a, const struct hdt_frame_work *b)
+static bool tells(const struct hdt_frame_work *a, const struct hdt_frame_work *b)
 {
-    return b->n_frames < a->n_frames || b->sent_bytes < a->sent_bytes ||
-           b->recv_bytes < a->recv_bytes;
+    return b->n_frames >= a->n_frames + WINDOW_FRAMES && b->sent_bytes >= a->sent_bytes &&
+           b->recv_bytes >= a->recv_bytes && b->n_strangers == a->n_strangers;
 }
 
 void hdt_frame_cost_saw(struct hdt_frame_cost *cost, const struct hdt_frame_work *now,
                         double send_s_per_byte, double recv_s_per_byte)
 {
     const struct hdt_frame_work last = cost->last;
-    double bytes_s;
+    double bytes_s, cpu_s;
 
     cost->last = *now;
-    if (send_s_per_byte <= 0 || recv_s_per_byte <= 0 || has_fallen(&last, now) ||
-        now->n_frames - last.n_frames < WINDOW_FRAMES) {
+    if (send_s_per_byte <= 0 || recv_s_per_byte <= 0 || !tells(&last, now)) {
         return;
     }
     bytes_s = (double)(now->sent_bytes - last.sent_bytes) * send_s_per_byte +
               (double)(now->recv_bytes - last.recv_bytes) * recv_s_per_byte;
-    cost->over_s =
-        KEEP * cost->over_s +
-        1e-9 * ((double)(now->cpu_ns - last.cpu_ns) - (double)(now->codec_ns - last.codec_ns)) -
-        bytes_s;
-    cost->n_frames = KEEP * cost->n_frames + (double)(now->n_frames - last.n_frames);
+    cpu_s = 1e-9 * ((double)(now->cpu_ns - last.cpu_ns) - (double)(now->codec_ns - last.codec_ns));
+    cost->frame_s[cost->n++ % HDT_FRAME_COST_WINDOWS] =
+        (cpu_s - bytes_s) / (double)(now->n_frames - last.n_frames);
+}
+
+static int by_value(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+
+    return x < y ? -1 : x > y;
 }
 
 double hdt_frame_cost_s(const struct hdt_frame_cost *cost)
 {
-    return cost->n_frames >= KNOWN_FRAMES && cost->over_s > 0 ? cost->over_s / cost->n_frames : 0;
+    const unsigned n = cost->n < HDT_FRAME_COST_WINDOWS ? cost->n : HDT_FRAME_COST_WINDOWS;
+    double sorted[HDT_FRAME_COST_WINDOWS];
+
+    if (n < KNOWN_WINDOWS) {
+        return 0;
+    }
+    memcpy(sorted, cost->frame_s, n * sizeof(sorted[0]));
+    qsort(sorted, n, sizeof(sorted[0]), by_value);
+    return sorted[n / 2] >= LEAST_S ? sorted[n / 2] : 0;
 }

@@ -16,6 +16,7 @@
 
 /* Looked at in one place for a line that tells where it is; nearer than that nothing is sought. */
 #define SEEK_STEP ((size_t)32 << 10)
+#define SEEK_MAX  ((size_t)1 << 20)
 
 struct hdt_journal {
     int fd;
@@ -195,92 +196,94 @@ enum hdt_status hdt_journal_read(const char *path, uint64_t off, size_t max, str
     return n < 0 ? journal_error("read", path, err) : HDT_OK;
 }
 
+/* A search under way. */
+struct journal_seek {
+    int fd;
+    hdt_journal_place_of *place_of;
+    const void *user;
+    struct hdt_buf text;
+};
+
 /* What the lines in `text` say, of which the first is not whole; *end is set behind the line that
  * said it. */
-static enum hdt_journal_place place_of(const char *text, size_t len,
-                                       enum hdt_journal_place (*place)(const void *user,
-                                                                       const json_t *line),
-                                       const void *user, size_t *end)
+static enum hdt_journal_place text_place(const struct journal_seek *seek, size_t *end)
 {
-    enum hdt_journal_place said = HDT_JOURNAL_NO_PLACE;
-    const char *at = memchr(text, '\n', len), *stop = text + len, *eol;
+    enum hdt_journal_place place = HDT_JOURNAL_NO_PLACE;
+    const char *at = memchr(seek->text.data, '\n', seek->text.len), *eol;
+    const char *stop = seek->text.data + seek->text.len;
 
-    while (said == HDT_JOURNAL_NO_PLACE && at &&
+    while (place == HDT_JOURNAL_NO_PLACE && at &&
            (eol = memchr(at + 1, '\n', (size_t)(stop - at - 1)))) {
         json_t *line = json_loadb(at + 1, (size_t)(eol - at - 1), 0, NULL);
 
         if (json_is_object(line)) {
-            said = place(user, line);
+            place = seek->place_of(seek->user, line);
         }
         json_decref(line);
         at = eol;
     }
-    *end = at ? (size_t)(at + 1 - text) : 0;
-    return said;
+    *end = at ? (size_t)(at + 1 - seek->text.data) : 0;
+    return place;
 }
 
-/* What the lines from about `off` on say, as far as it takes; *end is set behind the line that said
- * it. */
-static enum hdt_status place_at(int fd, uint64_t off, struct hdt_buf *text,
-                                enum hdt_journal_place (*place)(const void *user,
-                                                                const json_t *line),
-                                const void *user, enum hdt_journal_place *said, uint64_t *end)
+/* What the lines from about `off` on say: more of them are read where they are long, or say
+ * nothing, up to SEEK_MAX. *end is set behind the line that said it. */
+static enum hdt_status place_at(struct journal_seek *seek, uint64_t off,
+                                enum hdt_journal_place *place, uint64_t *end)
 {
-    size_t len = SEEK_STEP, behind;
+    size_t behind;
     ssize_t n;
 
-    for (;;) {
-        hdt_buf_clear(text);
-        hdt_buf_reserve(text, len);
-        n = read_at(fd, text->data, len, off);
+    for (size_t len = SEEK_STEP;; len *= 2) {
+        hdt_buf_clear(&seek->text);
+        hdt_buf_reserve(&seek->text, len);
+        n = read_at(seek->fd, seek->text.data, len, off);
         if (n < 0) {
             return HDT_EIO;
         }
-        *said = place_of(text->data, (size_t)n, place, user, &behind);
+        seek->text.len = (size_t)n;
+        *place = text_place(seek, &behind);
         *end = off + behind;
-        if (*said != HDT_JOURNAL_NO_PLACE || (size_t)n < len) {
+        if (*place != HDT_JOURNAL_NO_PLACE || (size_t)n < len || len >= SEEK_MAX) {
             return HDT_OK;
         }
-        len *= 2; /* lines that are longer, or say nothing */
     }
 }
 
-enum hdt_status hdt_journal_seek(const char *path,
-                                 enum hdt_journal_place (*place)(const void *user,
-                                                                 const json_t *line),
-                                 const void *user, uint64_t *off, struct hdt_error *err)
+enum hdt_status hdt_journal_seek(const char *path, hdt_journal_place_of *place_of, const void *user,
+                                 uint64_t *off, struct hdt_error *err)
 {
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    enum hdt_journal_place said;
-    struct hdt_buf text = {0};
+    struct journal_seek seek = {
+        .fd = open(path, O_RDONLY | O_CLOEXEC), .place_of = place_of, .user = user};
+    enum hdt_journal_place place;
     uint64_t begin = 0, stop, middle, end;
     struct stat st;
 
-    if (fd < 0 || fstat(fd, &st) != 0) {
+    if (seek.fd < 0 || fstat(seek.fd, &st) != 0) {
         goto err_read;
     }
     stop = (uint64_t)st.st_size;
     while (begin + SEEK_STEP < stop) {
         middle = begin + (stop - begin) / 2;
-        if (place_at(fd, middle, &text, place, user, &said, &end) != HDT_OK) {
+        if (place_at(&seek, middle, &place, &end) != HDT_OK) {
             goto err_read;
         }
-        if (said == HDT_JOURNAL_BEFORE) {
+        if (place == HDT_JOURNAL_BEFORE) {
             begin = end;
         } else {
             stop = middle; /* where nothing is said, too: to begin early is never wrong */
         }
     }
     *off = begin;
-    close(fd);
-    hdt_buf_release(&text);
+    close(seek.fd);
+    hdt_buf_release(&seek.text);
     return HDT_OK;
 
 err_read:
     journal_error("read", path, err);
-    if (fd >= 0) {
-        close(fd);
+    if (seek.fd >= 0) {
+        close(seek.fd);
     }
-    hdt_buf_release(&text);
+    hdt_buf_release(&seek.text);
     return HDT_EIO;
 }

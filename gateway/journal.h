@@ -45,12 +45,12 @@ enum hdt_journal_place {
     HDT_JOURNAL_NO_PLACE, /* it does not tell */
 };
 
-/* A place in a file whose lines are in order, by halving: at the begin of a line, before the first
- * one that is new, and not far from it. A file of any length costs some twenty short reads.
- * HDT_EIO. */
-enum hdt_status hdt_journal_seek(const char *path,
-                                 enum hdt_journal_place (*place)(const void *user,
-                                                                 const json_t *line),
-                                 const void *user, uint64_t *off, struct hdt_error *err);
+typedef enum hdt_journal_place hdt_journal_place_of(const void *user, const json_t *line);
+
+/* A place in a file whose lines are in order (but for those that do not tell), by halving: at the
+ * begin of a line, before the first one that is new. Not far from it, unless what does not tell is
+ * longer than 1 MiB. A file of any length costs some twenty reads. HDT_EIO. */
+enum hdt_status hdt_journal_seek(const char *path, hdt_journal_place_of *place_of, const void *user,
+                                 uint64_t *off, struct hdt_error *err);
 
 #endif /* HDT_GATEWAY_JOURNAL_H */

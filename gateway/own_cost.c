@@ -47,7 +47,8 @@ void hdt_own_cost_tick(struct hdt_gateway *gw)
                                   .codec_ns = stats.encode_ns + stats.decode_ns,
                                   .sent_bytes = stats.sent_bytes,
                                   .recv_bytes = stats.recv_bytes,
-                                  .n_frames = stats.n_frames};
+                                  .n_frames = stats.n_frames,
+                                  .n_strangers = stats.strangers};
     hdt_frame_cost_saw(&gw->survey.frame_cost, &now, stats.probe_send_s_per_byte,
                        stats.probe_recv_s_per_byte);
 }

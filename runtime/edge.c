@@ -15,7 +15,6 @@
 #include "src/base/log.h"
 #include "src/core/codec_table.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <string.h>
 

@@ -184,11 +184,11 @@ static void transfer_codec(const struct hdt_cost_inputs *in, const char *from, c
     }
     t->pace_s = max2(t->busy_s, max2(encode_s, decode_s));
     t->service_s = (encode_s + decode_s) / chunks + max2(t->busy_s, encode_s * (1 - 1 / chunks));
-    t->src_cpu_s = src->frame_s + encode_s;
-    t->dst_cpu_s = dst->frame_s + decode_s;
+    t->src_cpu_s = encode_s;
+    t->dst_cpu_s = decode_s;
     if (strcmp(from, to) != 0) {
-        t->src_cpu_s += t->wire_bytes * src->send_s_per_byte;
-        t->dst_cpu_s += t->wire_bytes * dst->recv_s_per_byte;
+        t->src_cpu_s += src->frame_s + t->wire_bytes * src->send_s_per_byte;
+        t->dst_cpu_s += dst->frame_s + t->wire_bytes * dst->recv_s_per_byte;
     }
 }
 

@@ -110,7 +110,7 @@ live_run() {
     done
 }
 
-mean() { awk '{ s += $1 } END { printf "%.1f", s / NR }'; }
+mean() { awk '$1 != "null" { s += $1; n++ } END { if (n) printf "%.1f", s / n; else print "null" }'; }
 
 bench_run() {
     local codec rate best name at i round

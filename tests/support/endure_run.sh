@@ -78,8 +78,8 @@ growth() { # COLUMN
     awk -v c="$1" '{ v[NR] = $c } END { first = v[int(NR / 10) + 1]; for (i = int(NR / 10) + 1; i <= NR; i++) if (v[i] > most) most = v[i]
         printf "%.2f", first ? 100 * (most - first) / first : 0 }' rss
 }
-# An activation and its gradient for each micro-batch, sums to the root and its answer for each step.
-echo "frames $((steps * (2 * n_micro_batches + 2))) count null"
+# An activation, its labels and its gradient for each micro-batch, sums to the root and its answer for each step.
+echo "frames $((steps * (3 * n_micro_batches + 2))) count null"
 echo "gateway_kills $kills count null"
 echo "session_resets $(grep -c reset proxy.log) count null"
 echo "seconds $ran_s s null"

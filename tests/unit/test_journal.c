@@ -79,6 +79,7 @@ static uint64_t *file_make(int n_steps, int longest)
         }
     }
     begins[n_steps + 1] = (uint64_t)ftell(file);
+    fputs("{\"step\":1,\"pad\":\"its gateway was killed", file);
     fclose(file);
     return begins;
 }
@@ -111,6 +112,25 @@ Test(journal, seek_among_short_lines)
 Test(journal, seek_among_lines_longer_than_what_is_looked_at)
 {
     expect_places(60, 60000);
+}
+
+/* What does not tell where it is may be longer than anybody wants to read: then one begins early.
+ */
+Test(journal, seek_among_much_that_does_not_tell)
+{
+    FILE *file = fopen(path, "w");
+    uint64_t first;
+
+    cr_assert_not_null(file);
+    fputs("{\"step\":1}\n{\"step\":2}\n", file);
+    first = (uint64_t)ftell(file);
+    for (int i = 0; i < 100000; i++) {
+        fprintf(file, "{\"event\":\"note\",\"pad\":\"%064d\"}\n", i);
+    }
+    fputs("{\"step\":3}\n", file);
+    fclose(file);
+    cr_expect_leq(sought(1), first);
+    cr_expect_eq(sought(0), 0);
 }
 
 Test(journal, seek_in_a_file_that_is_empty_or_not_there)

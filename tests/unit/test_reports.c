@@ -428,28 +428,51 @@ Test(reports, a_follower_that_was_away_is_told_what_it_missed)
     expect_event("2", "step", 1);
 }
 
+/* Steps 1 to 60,000 of epoch 1, and 30,001 to 70,000 of epoch 2, which began at a checkpoint; of
+ * each thousandth a checkpoint fails, which is said some steps later. */
+static void long_job_write(FILE *file)
+{
+    for (int n = 2; n <= 100000; n++) {
+        const int epoch = n <= 60000 ? 1 : 2, step = n <= 60000 ? n : n - 30000;
+
+        fprintf(file, "{\"step\":%d,\"loss\":0.5,\"n\":%d,\"epoch\":%d,\"time\":1.5}\n", step, n,
+                epoch);
+        if (step % 1000 == 5) {
+            fprintf(file, "{\"event\":\"ckpt.failed\",\"step\":%d,\"epoch\":%d}\n", step - 5,
+                    epoch);
+        }
+    }
+}
+
 /* A gateway that is killed again and again lives too short to read the file of a long job to its
- * end; who has nearly all of it is told the rest at once. */
+ * end; who has nearly all of it is told the rest at once, and nobody is told too little. */
 Test(reports, a_follower_of_a_long_job_does_not_wait_for_what_it_has)
 {
+    static const struct {
+        int epoch, since, next;
+    } cases[] = {{2, 69998, 69999}, {1, 60000, 30001}, {2, 30001, 30002}, {2, 52001, 52002},
+                 {2, 52003, 52004}, {1, 1000, 1001},   {1, 41003, 41004}, {1, 59998, 59999}};
     struct hdt_gwjob *job = hdt_ctl_run();
     const uint32_t number = job->job;
     char *path = metrics_path(job);
+    json_t *msg;
     FILE *file;
 
     say_step(number, 1, 1, 1);
     file = fopen(path, "a");
     cr_assert_not_null(file);
-    for (int n = 2; n <= 100000; n++) {
-        fprintf(file, "{\"step\":%d,\"loss\":0.5,\"n\":%d,\"epoch\":1,\"time\":1.5}\n", n, n);
-    }
+    long_job_write(file);
     fclose(file);
     free(path);
     hdt_ctl_gateway_restart();
-    follow_since(number, 1, 99998);
-    expect_event("2", "step", 99999);
-    expect_event("2", "step", 100000);
-    hdt_ctl_expect_state("running");
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        follow_since(number, cases[i].epoch, cases[i].since);
+        expect_event("2", "step", cases[i].next);
+        expect_event("2", "step", cases[i].next + 1);
+        while ((msg = hdt_fake_dataplane_take("2", "job.event"))) {
+            json_decref(msg);
+        }
+    }
 }
 
 Test(reports, a_slow_follower_catches_up_in_order)
