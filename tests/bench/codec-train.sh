@@ -5,11 +5,13 @@
 #
 # Two sites on loopback, a cut in the middle, the quickstart's text, batch and learning rates. Seeds
 # change the weights at the beginning and the order of the samples; a codec is compared with lossless
-# codecs at the same seeds. A lossy codec's figure means something beside the spread over seeds only.
+# codecs at the same seeds. Two runs that differ in one bit part ways, as two seeds do: a codec's figure
+# means something beside the standard error of its difference only, which stands in the row below.
 #
 # HDT_BENCH_CODECS  cases, ACTIVATIONS or ACTIVATIONS/GRADIENTS each [those below]
 # HDT_BENCH_SEEDS   [1 2 3 4 5]
 # HDT_BENCH_STEPS   [200]
+# HDT_BENCH_THREADS of the evaluation [1]
 # HDT_BENCH_TEXT    text to learn [the Bible, from the Debian package bible-kjv]
 
 [ -n "${builddir:-}" ] || builddir=$PWD
@@ -56,12 +58,12 @@ loss_of() {
         "optimizer.warmup_steps: $((steps / 12 + 1))" "plan.min_stages: 2" "plan.cut: [a/w0=4, b/w0=4]" \
         "codec.activations: \"${1%%/*}\"" "codec.activation_grads: \"${1##*/}\""
     submit a "$name" || train_fail "$1: $(tail -n 3 "$work/$name.log")"
-    hdt eval --json --threads 1 --checkpoint "$work/$name.yaml-ckpt" --data "$work/valid.bin" |
+    hdt eval --json --threads "${HDT_BENCH_THREADS:-1}" --checkpoint "$work/$name.yaml-ckpt" --data "$work/valid.bin" |
         json_of 'd["loss"]'
 }
 
 bench_run() {
-    local codec seed loss mine base spread goal
+    local codec seed loss mine base spread error goal
 
     fed_init
     text_make
@@ -83,13 +85,17 @@ bench_run() {
 import statistics, sys
 base, mine = (dict(l.split() for l in open(f)) for f in sys.argv[1:])
 base, mine = ([float(d[s]) for s in sorted(d)] for d in (base, mine))
-spread = statistics.stdev(base) / statistics.mean(base) if len(base) > 1 else 0
-print(statistics.mean(mine), statistics.mean(base), spread)
+mean = statistics.mean(base)
+spread = statistics.stdev(base) / mean if len(base) > 1 else 0
+error = statistics.stdev(m - b for m, b in zip(mine, base)) / mean / len(base) ** 0.5 if len(base) > 1 else 0
+print(statistics.mean(mine), mean, spread, error)
 PY
-        read -r mine base spread <"$tmp/means"
+        read -r mine base spread error <"$tmp/means"
         case $codec in int4* | topk*) goal=1.01 ;; *) goal=1.002 ;; esac
         row codec-train "$codec" held_out_loss "$(printf %.5f "$mine")" nats/byte lower lossless \
             "$(printf %.5f "$base")" $goal
+        [ "$codec" = lossless ] || row codec-train "$codec, its difference" standard_error \
+            "$(printf %.5f "$error")" share lower - null null
     done
     row codec-train "lossless, over seeds" standard_deviation "$(printf %.5f "$spread")" share lower - null null
 }
