@@ -10,6 +10,9 @@
 /* So many runs, or profiles, and the median is one. */
 #define KNOWN_RUNS 3
 
+/* Of one profile, so many count. */
+#define SAME_RUNS 9
+
 #define RATIO_MAX 4.0
 
 /* Two profiles are one when their times are equal but for the rounding of a scale. */
@@ -66,24 +69,31 @@ static bool is_alike(const struct hdt_run_factor_run *run, const struct hdt_prof
            run->block_s <= ALIKE * block_s(profile) && run->block_s >= block_s(profile) / ALIKE;
 }
 
+/* The k-th run from the last one. */
+static const struct hdt_run_factor_run *run_at(const struct hdt_run_factor *factor, unsigned k)
+{
+    return &factor->runs[(factor->n - 1 - k) % HDT_RUN_FACTOR_RUNS];
+}
+
+/* Its last runs: a device may grow slower. */
 static double of_same(const struct hdt_run_factor *factor, unsigned n, double block_s)
 {
-    double values[HDT_RUN_FACTOR_RUNS];
+    double values[SAME_RUNS];
     unsigned n_values = 0;
 
-    for (unsigned i = 0; i < n; i++) {
-        if (is_same(block_s, &factor->runs[i])) {
-            values[n_values++] = factor->runs[i].factor;
+    for (unsigned k = 0; k < n && n_values < SAME_RUNS; k++) {
+        if (is_same(block_s, run_at(factor, k))) {
+            values[n_values++] = run_at(factor, k)->factor;
         }
     }
     return median(values, n_values);
 }
 
-/* Is there one of the same profile further on? */
-static bool comes_again(const struct hdt_run_factor *factor, unsigned n, unsigned at)
+/* Has the profile of this run a later one? */
+static bool is_old(const struct hdt_run_factor *factor, unsigned k)
 {
-    for (unsigned i = at + 1; i < n; i++) {
-        if (is_same(factor->runs[at].block_s, &factor->runs[i])) {
+    for (unsigned later = 0; later < k; later++) {
+        if (is_same(run_at(factor, k)->block_s, run_at(factor, later))) {
             return true;
         }
     }
@@ -97,11 +107,13 @@ static double of_alike(const struct hdt_run_factor *factor, unsigned n,
     double values[HDT_RUN_FACTOR_RUNS];
     unsigned n_values = 0;
 
-    for (unsigned i = 0; i < n; i++) {
-        if (is_alike(&factor->runs[i], profile) && !comes_again(factor, n, i)) {
-            const double same = of_same(factor, n, factor->runs[i].block_s);
+    for (unsigned k = 0; k < n; k++) {
+        const struct hdt_run_factor_run *run = run_at(factor, k);
 
-            values[n_values++] = same > 0 ? same : factor->runs[i].factor;
+        if (is_alike(run, profile) && !is_old(factor, k)) {
+            const double same = of_same(factor, n, run->block_s);
+
+            values[n_values++] = same > 0 ? same : run->factor;
         }
     }
     return median(values, n_values);

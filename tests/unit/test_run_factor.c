@@ -85,6 +85,21 @@ Test(run_factor, the_fault_of_one_profile_is_not_that_of_the_next)
     EXPECT_FACTOR(factor, right, 1.0);
 }
 
+/* More runs than are kept: the last ones count. */
+Test(run_factor, a_device_that_grows_slower_is_followed)
+{
+    struct hdt_run_factor factor = {0};
+    const struct hdt_profile p = measured(0.010);
+
+    for (int i = 0; i < 2 * HDT_RUN_FACTOR_RUNS; i++) {
+        run(&factor, &p, 0.0104);
+    }
+    for (int i = 0; i < 5; i++) {
+        run(&factor, &p, 0.0130);
+    }
+    EXPECT_FACTOR(factor, p, 1.3);
+}
+
 Test(run_factor, other_ops_are_other_costs)
 {
     struct hdt_run_factor factor = {0};
