@@ -2,9 +2,9 @@
 #include "config.h"
 
 #include "gateway/frame_cost.h"
+#include "src/base/median.h"
 
 #include <stdbool.h>
-#include <stdlib.h>
 #include <string.h>
 
 /* A window with fewer frames tells more of what else the gateway does. */
@@ -39,22 +39,15 @@ void hdt_frame_cost_saw(struct hdt_frame_cost *cost, const struct hdt_frame_work
         (cpu_s - bytes_s) / (double)(now->n_frames - last.n_frames);
 }
 
-static int by_value(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-
-    return x < y ? -1 : x > y;
-}
-
 double hdt_frame_cost_s(const struct hdt_frame_cost *cost)
 {
     const unsigned n = cost->n < HDT_FRAME_COST_WINDOWS ? cost->n : HDT_FRAME_COST_WINDOWS;
-    double sorted[HDT_FRAME_COST_WINDOWS];
+    double sorted[HDT_FRAME_COST_WINDOWS], frame_s;
 
     if (n < KNOWN_WINDOWS) {
         return 0;
     }
     memcpy(sorted, cost->frame_s, n * sizeof(sorted[0]));
-    qsort(sorted, n, sizeof(sorted[0]), by_value);
-    return sorted[n / 2] >= LEAST_S ? sorted[n / 2] : 0;
+    frame_s = hdt_median(sorted, n);
+    return frame_s >= LEAST_S ? frame_s : 0;
 }

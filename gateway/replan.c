@@ -19,6 +19,7 @@
 #include "src/base/buf.h"
 #include "src/base/clock.h"
 #include "src/base/log.h"
+#include "src/base/median.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -32,25 +33,14 @@
 #define RESTART_MIN_S 1.0
 #define MAX_PEERS     256
 
-/* A rank that is busy for less of a step measures its fixed costs, not its device. */
-#define BUSY_SHARE_MIN 0.02
-
 /* ---- measuring ---- */
-
-static int double_compare(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-
-    return (x > y) - (x < y);
-}
 
 static double batch_median(const struct hdt_gwjob_replan *replan)
 {
     double sorted[HDT_REPLAN_BATCH];
 
     memcpy(sorted, replan->step_s, sizeof(sorted));
-    qsort(sorted, HDT_REPLAN_BATCH, sizeof(sorted[0]), double_compare);
-    return (sorted[(HDT_REPLAN_BATCH - 1) / 2] + sorted[HDT_REPLAN_BATCH / 2]) / 2;
+    return hdt_median(sorted, HDT_REPLAN_BATCH);
 }
 
 static void batch_clear(struct hdt_gwjob *job)
@@ -404,10 +394,8 @@ static void replan_judge(struct hdt_gateway *gw, struct hdt_gwjob *job)
 static void profiles_learn(struct hdt_gateway *gw, struct hdt_gwjob *job)
 {
     struct hdt_cluster cluster;
-    struct hdt_error err = {0};
 
-    if (job->replan.learned || !job->cluster_json ||
-        hdt_cluster_from_json(job->cluster_json, "cluster", &cluster, &err) != HDT_OK) {
+    if (job->replan.learned || !cluster_parse(job, &cluster)) {
         return;
     }
     job->replan.learned = true;
@@ -415,11 +403,11 @@ static void profiles_learn(struct hdt_gateway *gw, struct hdt_gwjob *job)
         const struct hdt_plan_rank *r = &job->plan.ranks[i];
         const struct hdt_cluster_worker *w = cluster_worker(&cluster, r->site, r->worker);
         struct hdt_gwworker *worker = hdt_federation_worker(gw, r->site, r->worker);
-        const double planned_s = r->busy_s - r->held_s;
+        const double factor =
+            hdt_drift_factor(job->replan.rank_busy_s[i], r->busy_s, r->held_s, job->plan.step_s);
 
-        if (w && worker && planned_s >= BUSY_SHARE_MIN * job->plan.step_s) {
-            hdt_run_factor_saw(&worker->run_factor, &w->profile,
-                               (job->replan.rank_busy_s[i] - r->held_s) / planned_s);
+        if (w && worker && factor > 0) {
+            hdt_run_factor_saw(&worker->run_factor, &w->profile, factor);
         }
     }
     hdt_cluster_release(&cluster);

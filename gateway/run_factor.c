@@ -2,10 +2,10 @@
 #include "config.h"
 
 #include "gateway/run_factor.h"
+#include "src/base/median.h"
 
 #include <math.h>
 #include <stdbool.h>
-#include <stdlib.h>
 
 /* So many runs, or profiles, and the median is one. */
 #define KNOWN_RUNS 3
@@ -41,21 +41,10 @@ void hdt_run_factor_saw(struct hdt_run_factor *factor, const struct hdt_profile 
                                     .factor = of_alone};
 }
 
-static int by_value(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-
-    return x < y ? -1 : x > y;
-}
-
 /* 0: too few. Sorts them. */
-static double median(double *values, unsigned n)
+static double known_median(double *values, unsigned n)
 {
-    if (n < KNOWN_RUNS) {
-        return 0;
-    }
-    qsort(values, n, sizeof(values[0]), by_value);
-    return (values[(n - 1) / 2] + values[n / 2]) / 2;
+    return n >= KNOWN_RUNS ? hdt_median(values, n) : 0;
 }
 
 static bool is_same(double block_s, const struct hdt_run_factor_run *run)
@@ -86,7 +75,7 @@ static double of_same(const struct hdt_run_factor *factor, unsigned n, double bl
             values[n_values++] = run_at(factor, k)->factor;
         }
     }
-    return median(values, n_values);
+    return known_median(values, n_values);
 }
 
 /* Has the profile of this run a later one? */
@@ -116,7 +105,7 @@ static double of_alike(const struct hdt_run_factor *factor, unsigned n,
             values[n_values++] = same > 0 ? same : run->factor;
         }
     }
-    return median(values, n_values);
+    return known_median(values, n_values);
 }
 
 double hdt_run_factor_of(const struct hdt_run_factor *factor, const struct hdt_profile *profile)

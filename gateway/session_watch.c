@@ -3,9 +3,9 @@
 
 #include "gateway/dp.h"
 #include "src/base/clock.h"
+#include "src/base/median.h"
 #include "src/base/recorder.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 /*
@@ -226,13 +226,6 @@ static void session_close_stalled(struct hdt_session *session, int64_t now_us)
 
 /* ---- goodput, tick ---- */
 
-static int session_compare_doubles(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-
-    return (x > y) - (x < y);
-}
-
 /* Only windows in which the streams always had something to send say what the link can carry; the
  * median of the last five of them does not jump with one that was disturbed. */
 static void session_measure_goodput(struct hdt_peer *peer, int64_t now_us)
@@ -249,8 +242,7 @@ static void session_measure_goodput(struct hdt_peer *peer, int64_t now_us)
             (double)peer->window_bytes * 1e6 / (double)(now_us - peer->window_us);
         n = peer->n_samples < cap ? peer->n_samples : cap;
         memcpy(sorted, peer->samples, sizeof(sorted));
-        qsort(sorted, n, sizeof(sorted[0]), session_compare_doubles);
-        peer->goodput_bytes_per_s = sorted[n / 2];
+        peer->goodput_bytes_per_s = hdt_median(sorted, n);
         peer->loaded_us = now_us;
     }
     peer->window_us = now_us;

@@ -7,6 +7,7 @@
 #include "src/cli/human.h"
 #include "src/base/buf.h"
 #include "src/base/clock.h"
+#include "src/base/median.h"
 #include "src/core/msg.h"
 
 #include <math.h>
@@ -421,13 +422,6 @@ void hdt_follow_release(struct hdt_follow *f)
     f->done = NULL;
 }
 
-static int double_compare(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-
-    return (x > y) - (x < y);
-}
-
 double hdt_follow_median_step(const struct hdt_follow *f, size_t *n)
 {
     size_t first = f->n_trained, n_last;
@@ -447,8 +441,7 @@ double hdt_follow_median_step(const struct hdt_follow *f, size_t *n)
     for (size_t i = 0; i < n_last; i++) {
         sorted[i] = f->trained[first + i].step_s;
     }
-    qsort(sorted, n_last, sizeof(*sorted), double_compare);
-    median = (sorted[(n_last - 1) / 2] + sorted[n_last / 2]) / 2;
+    median = hdt_median(sorted, n_last);
     free(sorted);
     return median;
 }

@@ -5,6 +5,7 @@
 #include "src/cli/validated.h"
 #include "src/base/buf.h"
 #include "src/base/file.h"
+#include "src/base/median.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -14,22 +15,6 @@
 #define N_WARM         2
 #define METRICS_MAX    ((size_t)1 << 30)
 #define STEP_COUNT_MAX 10000000
-
-static int value_compare(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-
-    return (x > y) - (x < y);
-}
-
-double hdt_validated_median(double *values, size_t n)
-{
-    if (n == 0) {
-        return 0;
-    }
-    qsort(values, n, sizeof(*values), value_compare);
-    return n % 2 ? values[n / 2] : (values[n / 2 - 1] + values[n / 2]) / 2;
-}
 
 /* ---- plan.json ---- */
 
@@ -147,10 +132,10 @@ static enum hdt_status metrics_take(struct hdt_validated *v, const struct metric
             }
         }
         if (r < m->n_ranks) {
-            v->ranks[r].measured_busy_s = hdt_validated_median(values, n);
+            v->ranks[r].measured_busy_s = hdt_median(values, n);
         } else {
             v->n_steps = n;
-            v->measured_step_s = hdt_validated_median(values, n);
+            v->measured_step_s = hdt_median(values, n);
         }
     }
     free(values);

@@ -86,9 +86,6 @@ enum hdt_status hdt_validated_trace(const struct hdt_validated *v, const char *p
 
 const char *hdt_validated_class_name(enum hdt_validated_class c);
 
-/* Median of n numbers, which are sorted for it; 0 when there are none. */
-double hdt_validated_median(double *values, size_t n);
-
 #ifdef __cplusplus
 }
 #endif

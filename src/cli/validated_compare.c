@@ -9,6 +9,7 @@
  */
 #include "src/cli/validated.h"
 #include "src/base/buf.h"
+#include "src/base/median.h"
 
 #include <float.h>
 #include <math.h>
@@ -217,7 +218,7 @@ static void measured_ops(const struct hdt_validated *v, struct hdt_validated_ran
                 values[n++] = op->dur_us / 1e6;
             }
         }
-        out->op_s[kind] = n ? hdt_validated_median(values, n) : -1;
+        out->op_s[kind] = n ? hdt_median(values, n) : -1;
     }
     free(values);
 }
@@ -279,7 +280,7 @@ static void edge_measure(const struct hdt_validated *v, struct hdt_validated_edg
             values[edge->n_frames++] = (op->arrived_us - sent_us) / 1e6;
         }
     }
-    edge->measured_s = hdt_validated_median(values, edge->n_frames);
+    edge->measured_s = hdt_median(values, edge->n_frames);
     free(values);
     free(ends);
 }

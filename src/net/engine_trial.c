@@ -15,6 +15,7 @@
 #include "src/net/engine.h"
 #include "src/base/buf.h"
 #include "src/base/clock.h"
+#include "src/base/median.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -165,20 +166,12 @@ static void trial_close(struct trial *trial)
     free(trial->buf);
 }
 
-static int double_compare(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-
-    return (x > y) - (x < y);
-}
-
 static double median(const double values[N_ROUNDS])
 {
     double sorted[N_ROUNDS];
 
     memcpy(sorted, values, sizeof(sorted));
-    qsort(sorted, N_ROUNDS, sizeof(sorted[0]), double_compare);
-    return sorted[N_ROUNDS / 2];
+    return hdt_median(sorted, N_ROUNDS);
 }
 
 /* Rounds in turn; false: one did not end. */

@@ -99,6 +99,15 @@ static double factor_common(const double *factors, size_t n)
     return least > 1 ? least : most < 1 ? most : 1;
 }
 
+double hdt_drift_factor(double measured_busy_s, double busy_s, double held_s, double step_s)
+{
+    const double own_s = busy_s - held_s;
+
+    return measured_busy_s > held_s && own_s > 0 && own_s >= LEAST_SHARE * step_s
+               ? (measured_busy_s - held_s) / own_s
+               : 0;
+}
+
 /* Busy times are linear in those of the profile: a rank scaled by f is busy f times as long. */
 static void workers_correct(const struct hdt_plan *plan, const struct hdt_cost *cost,
                             const struct hdt_drift_measured *m, struct hdt_cluster *out)
@@ -106,12 +115,9 @@ static void workers_correct(const struct hdt_plan *plan, const struct hdt_cost *
     double *factors = hdt_calloc(plan->n_ranks, sizeof(double)), common;
 
     for (size_t i = 0; i < plan->n_ranks; i++) {
-        double held_s = cost->rank_held_s[i], busy_s = cost->rank_busy_s[i] - held_s;
-
-        /* What gateways take is theirs, however fast the worker is. */
-        if (m->ranks[i].n_steps > 0 && m->ranks[i].busy_s > held_s &&
-            busy_s >= LEAST_SHARE * cost->step_s) {
-            factors[i] = (m->ranks[i].busy_s - held_s) / busy_s;
+        if (m->ranks[i].n_steps > 0) {
+            factors[i] = hdt_drift_factor(m->ranks[i].busy_s, cost->rank_busy_s[i],
+                                          cost->rank_held_s[i], cost->step_s);
         }
     }
     common = factor_common(factors, plan->n_ranks);

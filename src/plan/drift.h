@@ -42,6 +42,14 @@ struct hdt_drift_measured {
 };
 
 /*
+ * How many times as long as predicted a rank computed in a step of predicted `step_s`, from the
+ * seconds for which it was busy, measured and predicted, and those of both for which gateways held
+ * it up: these are theirs, however fast the worker is. 0: it does so little that its fixed costs
+ * were measured, or the figures make no sense.
+ */
+double hdt_drift_factor(double measured_busy_s, double busy_s, double held_s, double step_s);
+
+/*
  * Make the cluster under which `plan` is predicted to run as it was measured. Of `in`, the cluster
  * is the one that the plan was made with. Workers of the plan are free in the result (they are
  * busy with this very job), workers without a profile for the job are not in it. A rank that does
