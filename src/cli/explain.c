@@ -93,8 +93,8 @@ static void explain_rank(const struct hdt_planned *p, int rank, json_t *lines)
         1e3 * fmax(0, cost->step_s - busy_s));
     if (w && hdt_profile_run_factor(&w->profile) != 1) {
         say(lines,
-            "in jobs %s/%s takes %.3f of what it takes when its device is measured alone, as its "
-            "runs showed: the plan counts with that",
+            "in jobs %s/%s takes %.2f times as long as when its device is measured alone, by its "
+            "runs: the plan counts with that",
             r->site, r->worker, hdt_profile_run_factor(&w->profile));
     }
     if (held_s > 0) {

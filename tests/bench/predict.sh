@@ -9,7 +9,8 @@
 # apart, and keeps each for seconds, so that one profile tells little of the run that follows it.
 #
 # The emulator runs on the same two cores and is no part of the product: the time that it took from
-# them is taken out of what was measured; the ratio with it stands beside.
+# them is taken out of what was measured; the ratio with it stands beside. So does that of the same runs
+# with profiles as they were measured, which no runs had corrected.
 
 # shellcheck source=tests/support/lab_rig.sh
 . "$srcdir/tests/support/lab_rig.sh"
@@ -19,7 +20,7 @@ steps=${HDT_BENCH_STEPS:-12}
 
 # case_run NAME LINK SPEED-B [JOB-LINE...]: one row of measurements into $tmp/NAME.
 case_run() {
-    local name=$1 link=$2 slow=$3 cpu t0 share job
+    local name=$1 link=$2 slow=$3 cpu t0 share job run_dir
 
     shift 3
     # shellcheck disable=SC2086 # words of the link
@@ -37,17 +38,41 @@ case_run() {
         >"$work/run.log" 2>&1 || rig_fail "$name: $(tail -n 2 "$work/run.log")"
     share=$(rig_share "$cpu" "$t0")
     slow_down b 1
-    hdt plan --validate "$(field "$work/run.json" run_dir | tr -d '"')" --json >"$work/validate.json"
-    python3 - "$work/validate.json" "$share" >>"$tmp/$name" <<'PY'
+    run_dir=$(field "$work/run.json" run_dir | tr -d '"')
+    hdt plan --validate "$run_dir" --json >"$work/validate.json"
+    run_as_measured "$run_dir" "$work/alone"
+    hdt plan --validate "$work/alone" --json >"$work/alone.json"
+    python3 - "$work/validate.json" "$work/alone.json" "$share" >>"$tmp/$name" <<'PY'
 import json, sys
-v = json.load(open(sys.argv[1]))
-share = float(sys.argv[2])
-print(v["ratio"] * (1 - share), v["ratio"], share)
+v, alone = (json.load(open(f)) for f in sys.argv[1:3])
+share = float(sys.argv[3])
+print(v["ratio"] * (1 - share), v["ratio"], alone["ratio"] * (1 - share), share)
 busy = " ".join(f'{r["measured_busy_s"] / r["predicted_busy_s"]:.3f}' for r in v["ranks"])
-print(f'  {v["predicted_step_s"]:.4f} s planned, {v["measured_step_s"]:.4f} s measured, ranks busy {busy} of what was planned: {v["cause"]}', file=sys.stderr)
+print(f'  {v["predicted_step_s"]:.4f} s planned ({alone["predicted_step_s"]:.4f} by profiles as measured), {v["measured_step_s"]:.4f} s measured, ranks busy {busy} of what was planned: {v["cause"]}', file=sys.stderr)
 PY
     kill "${worker_pid[a/w0]}" "${worker_pid[b/w0]}"
     wait "${worker_pid[a/w0]}" "${worker_pid[b/w0]}" 2>/dev/null
+}
+
+# run_as_measured RUN COPY: the run's plan and steps, with profiles as they were before runs corrected them.
+run_as_measured() {
+    rm -rf "$2"
+    mkdir "$2"
+    cp "$1/metrics.jsonl" "$2"
+    python3 - "$1/plan.json" "$2/plan.json" <<'PY'
+import json, sys
+plan = json.load(open(sys.argv[1]))
+for worker in plan["cluster"]["workers"]:
+    p = worker["profile"]
+    factor = p["run_factor"] or 1
+    for key in p:
+        if key.endswith("bytes_per_s"):
+            p[key] *= factor
+        elif key.endswith("_s") or key == "step_s_per_param":
+            p[key] /= factor
+    p["run_factor"] = 0
+json.dump(plan, open(sys.argv[2], "w"))
+PY
 }
 
 # slow_down SITE TIMES: the site's worker has 1 / TIMES of its core: a neighbour of the same weight
@@ -80,7 +105,10 @@ bench_run() {
         row predict "$name" measured_per_predicted "$(printf %.3f "$ratio")" ratio nearer-1 \
             "predicted" 1 0.07
         ratio=$(cut -d ' ' -f 2 "$tmp/$name" | median)
-        share=$(cut -d ' ' -f 3 "$tmp/$name" | median)
+        ratio=$(cut -d ' ' -f 3 "$tmp/$name" | median)
+        row predict "$name, profiles as measured" measured_per_predicted "$(printf %.3f "$ratio")" ratio nearer-1 \
+            "predicted" 1 null
+        share=$(cut -d ' ' -f 4 "$tmp/$name" | median)
         row predict "$name, emulator and all" measured_per_predicted "$(printf %.3f "$ratio")" ratio nearer-1 \
             "predicted" 1 null
         row predict "$name emulator" share_of_both_cores "$(printf %.3f "$share")" share lower none null null
