@@ -199,5 +199,20 @@ started() { grep -qE 'step [0-9]+/' "$work/$1.log" 2>/dev/null; }
     leftovers broken
 }
 
+section "quickstart --keep: what it prints works as it stands"
+if quickstart kept --loopback --sites 2 --steps 2 --data "$work/text.txt" --keep; then
+    kept() { bash -c "$(grep '^export PATH=' kept.log); $(grep "^$1" kept.log)" </dev/null >kept.out 2>&1; }
+    check "status and plan" kept "hdt status"
+    sed -i 's/^hdt submit --steps 102/hdt submit --steps 4/' kept.log
+    check "another submit, from its checkpoint" kept "hdt submit"
+    check "it went on" grep -q '^step 3/4' kept.out
+    eval "$(sed -n 's/^to end it: //p' kept.log)"
+    kept_is_gone() { [ "$(left_processes kept)" = 0 ]; }
+    check "all of it ends" wait_until 20 kept_is_gone
+    leftovers kept
+else
+    fail "quickstart --keep"
+fi
+
 section "end"
 [ "$n_failed" = 0 ]
