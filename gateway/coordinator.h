@@ -78,14 +78,15 @@ struct hdt_gwreplan {
 /* A faster plan (replan.c). */
 #define HDT_REPLAN_BATCH 10
 struct hdt_gwjob_replan {
-    double step_s[HDT_REPLAN_BATCH], *busy_s; /* of the batch; sums by rank */
+    double step_s[HDT_REPLAN_BATCH],
+        *busy_s; /* of the batch; sums by rank, NaN: not of all steps */
     int n_steps, n_warm;
     double measured_s, *rank_busy_s; /* of the last batch: median, means */
     double predicted_s;              /* as corrected; 0: the plan's */
     json_t *cluster;                 /* as corrected; NULL: the plan's */
-    bool learned;                    /* its first batch corrected profiles */
-    bool joined;                     /* a worker that the cluster has not is idle */
-    bool is_asked;                   /* it is being judged */
+    bool learned;  /* what its plan says of profiles; or it says nothing of them */
+    bool joined;   /* a worker that the cluster has not is idle */
+    bool is_asked; /* it is being judged */
     uint32_t epoch;
     int64_t pause, next_step, next_us; /* before the next judgement */
     bool is_wanted;                    /* the ranks stop for `plan` */

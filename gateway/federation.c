@@ -301,6 +301,12 @@ static struct hdt_gwworker *worker_add(struct hdt_gateway *gw, const char *site,
     return worker;
 }
 
+static bool same_device(const struct hdt_cluster_worker *a, const struct hdt_cluster_worker *b)
+{
+    return strcmp(a->device, b->device) == 0 && strcmp(a->backend, b->backend) == 0 &&
+           a->n_threads == b->n_threads;
+}
+
 /* A worker's description by itself or its gateway: {name, device, backend, memory_bytes, ...}. */
 static void worker_fill(struct hdt_gwworker *worker, const json_t *device)
 {
@@ -310,6 +316,7 @@ static void worker_fill(struct hdt_gwworker *worker, const json_t *device)
     json_int_t threads = json_integer_value(json_object_get(device, "n_threads"));
     const char *instance = json_string_value(json_object_get(device, "instance"));
     const char *busy_by = json_string_value(json_object_get(device, "busy_by"));
+    const struct hdt_cluster_worker before = worker->info;
 
     if (instance && strlen(instance) < sizeof(worker->instance) &&
         strcmp(worker->instance, instance) != 0) {
@@ -321,6 +328,9 @@ static void worker_fill(struct hdt_gwworker *worker, const json_t *device)
     worker->info.memory_bytes = memory > 0 ? (uint64_t)memory : 0;
     snprintf(worker->busy_by, sizeof(worker->busy_by), "%s", busy_by ? busy_by : "");
     worker->info.n_threads = threads > 0 && threads < 65536 ? (int)threads : 1;
+    if (!same_device(&worker->info, &before)) {
+        memset(&worker->run_factor, 0, sizeof(worker->run_factor));
+    }
 }
 
 static void worker_set_up(struct hdt_gateway *gw, struct hdt_gwworker *worker, bool up,

@@ -349,6 +349,7 @@ static void job_load_active(struct hdt_gateway *gw, struct hdt_gwjob *job,
         hdt_log_failure(HDT_LOG_WARN, &err);
     }
     hdt_gwjob_intake_load(job, record);
+    job->replan.learned = true; /* whether its plan was made of profiles is not written down */
     /* When it recovers, its next epoch has not begun. */
     if (state != HDT_GWJOB_RECOVERING && hdt_gwjob_has_member(job, gw->conf.site)) {
         msg = hdt_msg_new("job.plan", gw->conf.site, json_incref((json_t *)record));

@@ -197,6 +197,7 @@ void hdt_recovery_move(struct hdt_gateway *gw, struct hdt_gwjob *job)
     epoch_next(job);
     if (replan->is_wanted) {
         hdt_gwjob_take_plan(gw, job, &replan->plan, replan->plan_cluster, &replan->said);
+        replan->learned = true; /* it is made of what the run showed, not of profiles */
     }
     hdt_replan_reset(job);
     hdt_gwjob_set_state(gw, job, HDT_GWJOB_RECOVERING);

@@ -53,6 +53,7 @@ static void batch_clear(struct hdt_gwjob *job)
 static void batch_add(struct hdt_gwjob *job, double step_s, const json_t *ranks)
 {
     const json_t *item;
+    double *step = hdt_calloc(job->plan.n_ranks, sizeof(*step));
     size_t i;
 
     job->replan.step_s[job->replan.n_steps++] = step_s;
@@ -63,9 +64,13 @@ static void batch_add(struct hdt_gwjob *job, double step_s, const json_t *ranks)
 
         if (json_is_integer(json_object_get(item, "rank")) && rank >= 0 &&
             (uint64_t)rank < job->plan.n_ranks && busy_s > 0 && isfinite(busy_s)) {
-            job->replan.busy_s[rank] += busy_s;
+            step[rank] = busy_s;
         }
     }
+    for (i = 0; i < job->plan.n_ranks; i++) {
+        job->replan.busy_s[i] += step[i] > 0 ? step[i] : (double)NAN;
+    }
+    free(step);
 }
 
 void hdt_replan_reset(struct hdt_gwjob *job)
@@ -83,7 +88,6 @@ void hdt_replan_reset(struct hdt_gwjob *job)
     replan->cluster = NULL;
     replan->predicted_s = 0;
     replan->is_wanted = false;
-    replan->learned = false;
 }
 
 void hdt_replan_free(struct hdt_gwjob *job)
@@ -389,8 +393,8 @@ static void replan_judge(struct hdt_gateway *gw, struct hdt_gwjob *job)
 
 /* ---- profiles ---- */
 
-/* Once in an epoch, of its first batch, which is nearest to when the profiles were measured: what
- * changes later is no error of theirs. */
+/* Once a plan, of its first batch, which is nearest to when its profiles were measured: what
+ * changes later, or stands in a plan that followed it, is no error of theirs. */
 static void profiles_learn(struct hdt_gateway *gw, struct hdt_gwjob *job)
 {
     struct hdt_cluster cluster;

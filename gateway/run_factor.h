@@ -4,9 +4,9 @@
 
 /*
  * What a worker's arithmetic takes in jobs, beside what it takes when its device is measured alone.
- * A profile lasts some seconds on a machine that does nothing else; in a job gateway, other workers
- * and page cache share caches and memory with it. So each run of a job says how far off the profile
- * was that it was planned with, and the next plan counts with that.
+ * A profile takes some seconds, without a job; in one, gateway, other workers and page cache share
+ * caches and memory with it. So the first steps of each plan that was made of profiles say how far
+ * off these were, and the next plan counts with that.
  *
  * Two things are told apart. How wrong one profile is, runs with just this profile say. How wrong
  * profiles of this worker are as a rule, runs with different ones say, of ops about as long: a new

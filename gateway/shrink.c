@@ -181,6 +181,7 @@ static void shrink_take(struct hdt_gateway *gw, struct hdt_gwjob *job,
              (long long)plan->stages[plan->n_stages - 1].unit_end - 2, on, replan.from_step_s,
              replan.to_step_s);
     hdt_gwjob_take_plan(gw, job, plan, answer->cluster, &replan);
+    job->replan.learned = false;
     hdt_gwjob_say_state(gw, job);
     hdt_recovery_go(gw, job);
 }

@@ -362,6 +362,7 @@ static void worker_take_profile(const struct hdt_gwworker *worker, const char *a
         hdt_log_warn("%s: %s", address, err.msg);
         return;
     }
+    info->profile.run_factor = 0; /* that is ours to say */
     factor = hdt_run_factor_of(&worker->run_factor, &info->profile);
     if (factor != 1) {
         hdt_profile_scale(&info->profile, factor);

@@ -91,10 +91,10 @@ static void explain_rank(const struct hdt_planned *p, int rank, json_t *lines)
         1e3 * t.frames_s, 1e3 * t.step_s, 1e3 * t.sync_s,
         held_s > 0 ? " (its gateway's work on the same processors among them)" : "",
         1e3 * fmax(0, cost->step_s - busy_s));
-    if (w && hdt_profile_run_factor(&w->profile) != 1) {
+    if (w && fabs(hdt_profile_run_factor(&w->profile) - 1) >= 0.005) {
         say(lines,
-            "in jobs %s/%s takes %.2f times as long as when its device is measured alone, by its "
-            "runs: the plan counts with that",
+            "in jobs %s/%s takes %.2f times as long as when its device is measured alone: the plan "
+            "counts with that",
             r->site, r->worker, hdt_profile_run_factor(&w->profile));
     }
     if (held_s > 0) {

@@ -23,6 +23,7 @@
 #include "src/cli/link_sampler.h"
 #include "src/cli/train.h"
 #include "src/base/clock.h"
+#include "src/base/median.h"
 
 #include <argp.h>
 #include <poll.h>
@@ -235,13 +236,6 @@ static enum hdt_err bench_move(struct bench *bench, const struct hdt_bench_order
     return rc;
 }
 
-static int compare_doubles(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-
-    return (x > y) - (x < y);
-}
-
 struct bench_case {
     int64_t n_alone, n_stream;
     double alone_s, goodput; /* bytes a second */
@@ -259,9 +253,8 @@ static enum hdt_err case_alone(struct bench *bench, struct hdt_bench_order *orde
         rc = bench_move(bench, order, &times[n]);
         spent_s += times[n++];
     }
-    qsort(times, (size_t)n, sizeof(times[0]), compare_doubles);
     result->n_alone = n;
-    result->alone_s = times[n / 2] - bench->rtt_s / 2;
+    result->alone_s = hdt_median(times, (size_t)n) - bench->rtt_s / 2;
     if (result->alone_s < bench->rtt_s / 4) {
         result->alone_s = bench->rtt_s / 4; /* the shortest round trip was no longer that */
     }

@@ -148,6 +148,11 @@ static void numbers_write(const struct number_field *fields, const void *obj, js
 #define NUMBER_MIN 1e-12
 #define NUMBER_MAX 1e15
 
+static double number_within(double value)
+{
+    return value > 0 ? fmin(fmax(value, NUMBER_MIN), NUMBER_MAX) : 0;
+}
+
 static enum hdt_status numbers_read(const struct number_field *fields, const json_t *json,
                                     void *obj, struct hdt_error *err)
 {
@@ -261,11 +266,11 @@ void hdt_profile_scale(struct hdt_profile *p, double f)
                        &p->head_fwd_s,  &p->head_bwd_s,  &p->step_s_per_param, &p->op_overhead_s};
 
     for (size_t i = 0; i < sizeof(times) / sizeof(times[0]); i++) {
-        *times[i] *= f;
+        *times[i] = number_within(*times[i] * f);
     }
-    p->cast_bytes_per_s /= f;
-    p->copy_bytes_per_s /= f;
-    p->run_factor = hdt_profile_run_factor(p) * f;
+    p->cast_bytes_per_s = number_within(p->cast_bytes_per_s / f);
+    p->copy_bytes_per_s = number_within(p->copy_bytes_per_s / f);
+    p->run_factor = number_within(hdt_profile_run_factor(p) * f);
 }
 
 json_t *hdt_cluster_gateway_to_json(const struct hdt_cluster_gateway *gateway)

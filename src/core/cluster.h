@@ -116,7 +116,8 @@ json_t *hdt_profile_to_json(const struct hdt_profile *profile);
 enum hdt_status hdt_profile_from_json(const json_t *json, struct hdt_profile *profile,
                                       struct hdt_error *err);
 
-/* Make all times `f` times as long, and rates as much lower; run_factor says so. */
+/* Make all times `f` > 0 times as long, and rates as much lower, within what JSON may say of them;
+ * run_factor says so. */
 void hdt_profile_scale(struct hdt_profile *profile, double f);
 /* By what its times were scaled so far; 1: they are as measured. */
 double hdt_profile_run_factor(const struct hdt_profile *profile);

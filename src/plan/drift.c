@@ -38,6 +38,7 @@ static void cluster_copy(const struct hdt_cost_inputs *in, const struct hdt_plan
     memset(out, 0, sizeof(*out));
     for (size_t i = 0; i < cluster->n_sites; i++) {
         hdt_cluster_add_site(out, cluster->sites[i].name);
+        hdt_cluster_find_site(out, cluster->sites[i].name)->gateway = cluster->sites[i].gateway;
     }
     for (size_t i = 0; i < cluster->n_workers; i++) {
         struct hdt_cluster_worker w = cluster->workers[i];
@@ -122,7 +123,7 @@ static void workers_correct(const struct hdt_plan *plan, const struct hdt_cost *
     }
     common = factor_common(factors, plan->n_ranks);
     for (size_t i = 0; i < out->n_workers; i++) {
-        if (!plan_has(plan, &out->workers[i])) {
+        if (!plan_has(plan, &out->workers[i]) && out->workers[i].profile.run_factor == 0) {
             hdt_profile_scale(&out->workers[i].profile, common);
         }
     }

@@ -54,7 +54,8 @@ double hdt_drift_factor(double measured_busy_s, double busy_s, double held_s, do
  * is the one that the plan was made with. Workers of the plan are free in the result (they are
  * busy with this very job), workers without a profile for the job are not in it. A rank that does
  * next to nothing says nothing of its worker; workers that were not measured get what all measured
- * ones share, since that is an error of profiles and not of one machine.
+ * ones share, since that is an error of profiles and not of one machine, unless runs corrected
+ * theirs.
  *
  * *corrected is to be released by the caller on HDT_OK. HDT_EINVAL: the plan names a worker that
  * the cluster has not, or n_ranks is not the plan's. HDT_ENOENT: a link is missing.

@@ -199,10 +199,13 @@ started() { grep -qE 'step [0-9]+/' "$work/$1.log" 2>/dev/null; }
     leftovers broken
 }
 
-section "quickstart --keep: what it prints works as it stands"
+section "quickstart --keep: the commands that it prints, with fewer steps"
 if quickstart kept --loopback --sites 2 --steps 2 --data "$work/text.txt" --keep; then
-    kept() { bash -c "$(grep '^export PATH=' kept.log); $(grep "^$1" kept.log)" </dev/null >kept.out 2>&1; }
+    read -ra kept_pids < <(sed -n 's/^to end it: kill \([0-9 ]*\);.*/\1/p' kept.log)
+    pids+=("${kept_pids[@]}")
+    kept() { sed -n "/^export PATH=/p; /^$1/{s/; /\n/g;p}" kept.log | bash -e >kept.out 2>&1; }
     check "status and plan" kept "hdt status"
+    check "they said something" grep -q '^predicted' kept.out
     sed -i 's/^hdt submit --steps 102/hdt submit --steps 4/' kept.log
     check "another submit, from its checkpoint" kept "hdt submit"
     check "it went on" grep -q '^step 3/4' kept.out

@@ -55,6 +55,28 @@ Test(cluster, survives_json)
     hdt_cluster_release(&back);
 }
 
+/* A scaled profile is read as one that was measured. */
+Test(cluster, a_scaled_profile_survives_json)
+{
+    struct hdt_profile p = {.valid = true,
+                            .block_fwd_s = 0.01,
+                            .step_s_per_param = 1e-12,
+                            .cast_bytes_per_s = 2e9,
+                            .copy_bytes_per_s = 1e15},
+                       back;
+    struct hdt_error err = {0};
+    json_t *json;
+
+    hdt_profile_scale(&p, 0.5);
+    cr_expect_float_eq(p.block_fwd_s, 0.005, 1e-12);
+    cr_expect_float_eq(p.cast_bytes_per_s, 4e9, 1);
+    cr_expect_eq(p.embed_fwd_s, 0, "what is not known stays so");
+    json = hdt_profile_to_json(&p);
+    cr_assert_eq(hdt_profile_from_json(json, &back, &err), HDT_OK, "%s", err.msg);
+    cr_expect_eq(hdt_profile_run_factor(&back), 0.5);
+    json_decref(json);
+}
+
 static void refused(const char *text, const char *word)
 {
     struct hdt_cluster cluster;

@@ -123,6 +123,71 @@ static int64_t units_of(const struct hdt_plan *plan, const char *site)
     return n;
 }
 
+/* Each gateway computes on the one processor of its worker, 2 ms for a frame. */
+static void gateways_share(struct hdt_cluster *cluster)
+{
+    for (size_t i = 0; i < cluster->n_sites; i++) {
+        struct hdt_cluster_gateway *gateway = &cluster->sites[i].gateway;
+        struct hdt_profile *profile = &cluster->workers[i].profile;
+
+        gateway->frame_s = 0.002;
+        snprintf(gateway->host, sizeof(gateway->host), "host-%zu", i);
+        snprintf(gateway->cpus, sizeof(gateway->cpus), "0");
+        snprintf(profile->host, sizeof(profile->host), "host-%zu", i);
+        snprintf(profile->cpus, sizeof(profile->cpus), "0");
+    }
+}
+
+/* All is as planned, and is judged since a worker joined, say. */
+Test(drift, what_gateways_take_is_no_slowness_of_workers)
+{
+    static const double speeds[] = {1, 1};
+    struct rig rig;
+
+    rig_init(&rig);
+    rig_plan(&rig, 2, speeds, 1e9, 0.001);
+    gateways_share(&rig.planned);
+    hdt_search_result_release(&rig.present);
+    cr_assert_eq(hdt_search_plan(&rig.in, &rig.present, NULL), HDT_OK);
+    cr_assert_gt(rig.present.plan.ranks[0].held_s, 0.01);
+    gateways_share(&rig.truth);
+    rig.limits.drift = -1;
+    rig_judge(&rig);
+    cr_assert(rig.v.drifted);
+    for (size_t i = 0; i < rig.v.cluster.n_workers; i++) {
+        const struct hdt_cluster_site *site = &rig.v.cluster.sites[i];
+
+        cr_expect_float_eq(rig.v.cluster.workers[i].profile.block_fwd_s, 0.010, 1e-9, "%s: %g",
+                           site->name, rig.v.cluster.workers[i].profile.block_fwd_s);
+        cr_expect_eq(site->gateway.frame_s, 0.002, "what it costs is known as before");
+    }
+    cr_expect_float_eq(rig.v.present_step_s, rig.present.plan.step_s, 1e-9);
+    rig_release(&rig);
+}
+
+/* Both workers of the plan take a tenth longer: so do profiles of others, but for one that its own
+ * runs have corrected. */
+Test(drift, a_profile_that_runs_corrected_is_not_corrected_again)
+{
+    static const double speeds[] = {1, 1, 0.5, 0.5};
+    struct rig rig;
+
+    rig_init(&rig);
+    rig.job.plan.max_stages = 2;
+    rig_plan(&rig, 4, speeds, 1e9, 0.001);
+    cr_assert_eq(rig.present.plan.n_ranks, 2);
+    hdt_profile_scale(&rig.planned.workers[3].profile, 1.1);
+    speed_set(&rig.truth, 0, 1 / 1.1);
+    speed_set(&rig.truth, 1, 1 / 1.1);
+    rig.limits.drift = -1;
+    rig_judge(&rig);
+    cr_assert(rig.v.drifted);
+    cr_expect_float_eq(rig.v.cluster.workers[0].profile.block_fwd_s, 0.011, 1e-6);
+    cr_expect_float_eq(rig.v.cluster.workers[2].profile.block_fwd_s, 0.022, 1e-4);
+    cr_expect_float_eq(rig.v.cluster.workers[3].profile.block_fwd_s, 0.022, 1e-9);
+    rig_release(&rig);
+}
+
 Test(drift, a_worker_twice_as_slow_gives_units_away)
 {
     static const double speeds[] = {1, 1};

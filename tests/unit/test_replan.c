@@ -172,7 +172,10 @@ Test(replan, the_first_steps_of_runs_say_how_far_off_profiles_are)
         if (run == 2) {
             run_steps(job, 30, job->plan.step_s, a_s, 3 * b_s);
         }
+        hdt_replan_reset(job); /* it begins again, as after a loss: the same plan says no more */
+        run_steps(job, 12, job->plan.step_s, a_s, 3 * b_s);
         hdt_replan_reset(job);
+        job->replan.learned = false; /* the next job */
         begin_as_planned(job, 0);
     }
     cr_expect_float_eq(known_factor("a"), 1, 1e-9);
@@ -207,6 +210,7 @@ Test(replan, a_slow_worker_gets_less_at_the_next_checkpoint)
             cr_expect_lt(s->unit_end - s->unit_begin, 2, "b/w0 has less than before");
         }
     }
+    cr_expect(job->replan.learned, "a plan made of what a run showed says nothing of profiles");
 }
 
 Test(replan, without_periodic_checkpoints_the_run_makes_one)

@@ -66,13 +66,14 @@ static bool answer_links(const char *site, double bytes_per_s)
 /* As the worker b/w0 (to "b") or a/w0 (to "1"). */
 static bool answer_profile(const char *to)
 {
-    const struct hdt_profile p = hdt_ctl_profile(1e-3);
+    struct hdt_profile p = hdt_ctl_profile(1e-3);
     json_t *order = hdt_fake_dataplane_take(to, "profile");
     json_t *reply;
 
     if (!order) {
         return false;
     }
+    p.run_factor = 3; /* a worker's word for it counts nothing */
     reply =
         hdt_msg_reply(order, "profile.is", json_pack("{s:o}", "profile", hdt_profile_to_json(&p)));
     if (strcmp(to, "1") == 0) {
@@ -196,6 +197,29 @@ Test(survey, runs_correct_the_profile_of_their_worker)
         cr_expect_float_eq(hdt_profile_run_factor(&w->profile), factor, 1e-12, "%s", w->site);
     }
     hdt_cluster_release(&answer.cluster);
+}
+
+/* As site b says of its worker, which is a new process each time. */
+static void worker_comes_back(const char *device, const char *instance)
+{
+    json_t *info =
+        hdt_msg_new("site.info", "a",
+                    json_pack("{s:[{s:s, s:s, s:b, s:s}], s:[]}", "workers", "name", "w0", "device",
+                              device, "up", 1, "instance", instance, "sites"));
+
+    hdt_ctl_from_peer("b", "b", info);
+}
+
+Test(survey, what_runs_said_is_of_the_device_that_ran)
+{
+    const struct hdt_profile p = hdt_ctl_profile(1e-3);
+    struct hdt_gwworker *worker = hdt_federation_worker(&hdt_ctl_gw, "b", "w0");
+
+    hdt_run_factor_saw(&worker->run_factor, &p, 1.1);
+    worker_comes_back("test", "8");
+    cr_expect_eq(worker->run_factor.n, 1, "the same device");
+    worker_comes_back("another", "9");
+    cr_expect_eq(worker->run_factor.n, 0);
 }
 
 Test(survey, a_site_that_is_just_dialled_again_is_waited_for)
