@@ -50,9 +50,11 @@ extern const struct hdt_cmd *const hdt_cmds[];
 
 extern const struct hdt_cmd hdt_cmd_ca;
 extern const struct hdt_cmd hdt_cmd_checkpoint;
+extern const struct hdt_cmd hdt_cmd_cluster;
 extern const struct hdt_cmd hdt_cmd_codec;
 extern const struct hdt_cmd hdt_cmd_complete;
 extern const struct hdt_cmd hdt_cmd_config;
+extern const struct hdt_cmd hdt_cmd_device;
 extern const struct hdt_cmd hdt_cmd_doctor;
 extern const struct hdt_cmd hdt_cmd_eval;
 extern const struct hdt_cmd hdt_cmd_export;
