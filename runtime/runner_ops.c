@@ -51,7 +51,7 @@ void hdt_runner_commit(struct hdt_runner *r, int flow, size_t len, size_t raw_le
 
 static int op_slot(const struct hdt_runner *r, const struct hdt_op *op)
 {
-    return (int)(op->mb % r->n_slots);
+    return (int)(op->mb % r->train.n_slots[op->stage]);
 }
 
 static enum hdt_status op_load(struct hdt_runner *r, const struct hdt_op *op, struct hdt_error *err)
