@@ -282,6 +282,12 @@ static enum hdt_status op_run(struct hdt_runner *r, const struct hdt_op *op, str
     case HDT_OP_BACKWARD:
         hdt_stage_backward(r->stages[op->stage], op_slot(r, op));
         return HDT_OK;
+    case HDT_OP_BACKWARD_INPUT:
+        hdt_stage_backward_input(r->stages[op->stage], op_slot(r, op));
+        return HDT_OK;
+    case HDT_OP_BACKWARD_WEIGHT:
+        hdt_stage_backward_weight(r->stages[op->stage], op_slot(r, op));
+        return HDT_OK;
     case HDT_OP_TIED_SYNC:
         return hdt_runner_tied_sync(r, err);
     case HDT_OP_NORM_SYNC:
