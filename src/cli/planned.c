@@ -40,11 +40,28 @@ static enum hdt_status override_codec(struct hdt_job *job, const char *name, str
     return HDT_OK;
 }
 
+static enum hdt_status override_schedule(struct hdt_job *job, const char *name,
+                                         struct hdt_error *err)
+{
+    for (int i = 0; hdt_schedule_names[i]; i++) {
+        if (strcmp(hdt_schedule_names[i], name) == 0) {
+            job->plan.schedule = i;
+            return HDT_OK;
+        }
+    }
+    hdt_error_set(err, HDT_EINVAL, "--schedule '%s' is unknown", name);
+    hdt_error_hint(err, "known are auto, gpipe, 1f1b, interleaved, zb-h1, zb-mem, wan");
+    return HDT_EINVAL;
+}
+
 static enum hdt_status job_override(struct hdt_job *job, const struct hdt_planned_overrides *o,
                                     struct hdt_error *err)
 {
     if (o->steps) {
         HDT_TRY(override_steps(job, o->steps, err));
+    }
+    if (o->schedule) {
+        HDT_TRY(override_schedule(job, o->schedule, err));
     }
     return o->codec ? override_codec(job, o->codec, err) : HDT_OK;
 }

@@ -27,7 +27,8 @@ struct hdt_planned {
 struct hdt_planned_overrides {
     const char *steps; /* NULL: as in the file */
     const char *codec; /* of activations and their gradients */
-    bool remeasure;    /* links, even when they were measured a short while ago */
+    const char *schedule;
+    bool remeasure; /* links, even when they were measured a short while ago */
 };
 
 /* Are these values ones that a job may have? Otherwise the command line is wrong. */

@@ -120,6 +120,8 @@ static const struct number_field profile_numbers[] = {PROFILE_NUMBER(embed_fwd_s
                                                       PROFILE_NUMBER(embed_bwd_s),
                                                       PROFILE_NUMBER(block_fwd_s),
                                                       PROFILE_NUMBER(block_bwd_s),
+                                                      PROFILE_NUMBER(block_bwd_input_s),
+                                                      PROFILE_NUMBER(block_bwd_weight_s),
                                                       PROFILE_NUMBER(head_fwd_s),
                                                       PROFILE_NUMBER(head_bwd_s),
                                                       PROFILE_NUMBER(step_s_per_param),

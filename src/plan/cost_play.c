@@ -51,6 +51,19 @@ static enum hdt_status ranks_check(const struct play *p, struct hdt_error *err)
     return HDT_OK;
 }
 
+static enum hdt_status halves_check(const struct play *p, struct hdt_error *err)
+{
+    double input_s, weight_s;
+
+    for (size_t i = 0; i < p->plan->n_stages && hdt_schedule_is_split(p->plan->schedule); i++) {
+        const struct hdt_plan_stage *s = &p->plan->stages[i];
+
+        HDT_TRY(hdt_cost_stage_halves(p->in, rank_worker(p, s->rank), s->unit_begin, s->unit_end,
+                                      &input_s, &weight_s, err));
+    }
+    return HDT_OK;
+}
+
 static int link_index(struct play *p, const char *from, const char *to)
 {
     struct hdt_cost *cost = p->cost;
@@ -143,8 +156,15 @@ static double rank_step_s(const struct play *p, int rank)
 static double stage_op_s(const struct play *p, int rank, const struct hdt_op *op)
 {
     const struct hdt_plan_stage *s = &p->plan->stages[op->stage];
-    double fwd_s, bwd_s, step_s;
+    double fwd_s, bwd_s, step_s, input_s, weight_s;
+    enum hdt_status status;
 
+    if (op->kind == HDT_OP_BACKWARD_INPUT || op->kind == HDT_OP_BACKWARD_WEIGHT) {
+        status = hdt_cost_stage_halves(p->in, rank_worker(p, rank), s->unit_begin, s->unit_end,
+                                       &input_s, &weight_s, NULL);
+        HDT_ASSERT(status == HDT_OK); /* halves_check */
+        return op->kind == HDT_OP_BACKWARD_INPUT ? input_s : weight_s;
+    }
     hdt_cost_stage_times(p->in, rank_profile(p, rank), s->unit_begin, s->unit_end, &fwd_s, &bwd_s,
                          &step_s);
     return op->kind == HDT_OP_FORWARD ? fwd_s : bwd_s;
@@ -161,6 +181,8 @@ static void moves_push_op(struct play *p, int rank, const struct hdt_op *op)
     switch (op->kind) {
     case HDT_OP_FORWARD:
     case HDT_OP_BACKWARD:
+    case HDT_OP_BACKWARD_INPUT:
+    case HDT_OP_BACKWARD_WEIGHT:
         busy_s += stage_op_s(p, rank, op);
         move_push(r, (struct play_move){PLAY_WORK, -1, busy_s, *op});
         break;
@@ -231,6 +253,7 @@ static enum hdt_status rank_setup(struct play *p, int rank, struct hdt_error *er
 static enum hdt_status play_setup(struct play *p, struct hdt_error *err)
 {
     HDT_TRY(ranks_check(p, err));
+    HDT_TRY(halves_check(p, err));
     for (size_t i = 0; i < p->plan->n_flows; i++) {
         HDT_TRY(flow_setup(p, i, err));
     }

@@ -57,8 +57,10 @@ static void cluster_copy(const struct hdt_cost_inputs *in, const struct hdt_plan
 /* Busy times are linear in these: a rank scaled by f is busy f times as long. */
 static void profile_scale(struct hdt_profile *p, double f)
 {
-    double *times[] = {&p->embed_fwd_s, &p->embed_bwd_s, &p->block_fwd_s,      &p->block_bwd_s,
-                       &p->head_fwd_s,  &p->head_bwd_s,  &p->step_s_per_param, &p->op_overhead_s};
+    double *times[] = {&p->embed_fwd_s,  &p->embed_bwd_s,       &p->block_fwd_s,
+                       &p->block_bwd_s,  &p->block_bwd_input_s, &p->block_bwd_weight_s,
+                       &p->head_fwd_s,   &p->head_bwd_s,        &p->step_s_per_param,
+                       &p->op_overhead_s};
 
     for (size_t i = 0; i < sizeof(times) / sizeof(times[0]); i++) {
         *times[i] *= f;

@@ -19,6 +19,8 @@ static void cluster_fill(struct hdt_cluster *cluster)
                                                .micro_batch = 8,
                                                .seq_len = 128,
                                                .block_fwd_s = 0.1234567890123456,
+                                               .block_bwd_input_s = 0.25,
+                                               .block_bwd_weight_s = 0.125,
                                                .step_s_per_param = 1e-9}};
     struct hdt_cluster_link link = {
         .from = "site-a", .to = "site-b", .up = true, .rate_bytes_per_s = 25e6, .rtt_s = 0.04};
@@ -46,6 +48,8 @@ Test(cluster, survives_json)
     cr_expect_eq(back.workers[0].memory_bytes, UINT64_C(1) << 33);
     cr_expect(back.workers[0].busy);
     cr_expect_eq(back.workers[0].profile.block_fwd_s, 0.1234567890123456);
+    cr_expect_eq(back.workers[0].profile.block_bwd_input_s, 0.25);
+    cr_expect_eq(back.workers[0].profile.block_bwd_weight_s, 0.125);
     link = hdt_cluster_find_link(&back, "site-a", "site-b");
     cr_assert(link);
     cr_expect_eq(link->rtt_s, 0.04);
