@@ -50,7 +50,11 @@ static void net_init(struct sim *sim)
     }
     sim->links = hdt_calloc(setup->n_links + 1, sizeof(sim->links[0]));
     for (size_t i = 0; i < setup->n_links; i++) {
-        sim->links[i].rate = setup->links[i].rate_bytes_per_s;
+        struct sim_link *l = &sim->links[i];
+
+        l->rate = setup->links[i].rate_bytes_per_s;
+        l->queues = l->few;
+        l->cap = sizeof(l->few) / sizeof(l->few[0]);
     }
     sim->near_queues = hdt_calloc(sim->n_queues + 1, sizeof(int));
     sim->near_links = hdt_calloc(setup->n_links + 1, sizeof(int));
@@ -81,7 +85,10 @@ static void sim_init(struct sim *sim)
     hdt_sim_slow_init(sim);
     sim->ranks = hdt_calloc(setup->n_ranks, sizeof(sim->ranks[0]));
     for (size_t i = 0; i < setup->n_ranks; i++) {
-        sim->ranks[i].span = sim->ranks[i].cause = -1;
+        struct sim_rank *r = &sim->ranks[i];
+
+        r->span = r->cause = -1;
+        r->mem = r->result.mem_peak = setup->mem_base ? setup->mem_base[i] : 0;
     }
     sim->first_flow = 1;
     sim->first_queue = sim->first_flow + setup->n_flows;
@@ -103,7 +110,9 @@ static void sim_release(struct sim *sim)
         free(sim->queues[i].waiting);
     }
     for (size_t i = 0; i < sim->setup->n_links; i++) {
-        free(sim->links[i].queues);
+        if (sim->links[i].queues != sim->links[i].few) {
+            free(sim->links[i].queues);
+        }
     }
     hdt_sim_slow_release(sim);
     hdt_sim_heap_release(&sim->heap);
@@ -142,6 +151,25 @@ static void event_play(struct sim *sim, size_t slot, double t)
     }
 }
 
+static void fetch(const void *at, size_t n)
+{
+    for (size_t i = 0; i < n; i += 64) {
+        __builtin_prefetch((const char *)at + i);
+    }
+}
+
+/* What will be needed when the slot is due: mostly it is not in the cache any more. */
+static void slot_fetch(const struct sim *sim, size_t slot)
+{
+    if (slot >= sim->first_rank) {
+        fetch(&sim->ranks[slot - sim->first_rank], sizeof(sim->ranks[0]));
+    } else if (slot >= sim->first_queue && slot < sim->first_group) {
+        fetch(&sim->queues[slot - sim->first_queue], sizeof(sim->queues[0]));
+    } else if (slot >= sim->first_flow && slot < sim->first_queue) {
+        fetch(&sim->flows[slot - sim->first_flow], sizeof(sim->flows[0]));
+    }
+}
+
 static void sim_play(struct sim *sim)
 {
     size_t slot;
@@ -155,6 +183,9 @@ static void sim_play(struct sim *sim)
         HDT_ASSERT(t >= before_s);
         before_s = t;
         sim->result->n_events++;
+        for (size_t i = 1; i < 5 && i < sim->heap.n; i++) { /* one of these is next */
+            slot_fetch(sim, sim->heap.entries[i].slot);
+        }
         event_play(sim, slot, t);
     }
 }
@@ -210,7 +241,10 @@ static void results_fill(struct sim *sim)
     ranks_fill(sim);
     result->links = hdt_calloc(setup->n_links + 1, sizeof(result->links[0]));
     for (size_t i = 0; i < setup->n_links; i++) {
-        result->links[i] = sim->links[i].result;
+        double rate = setup->links[i].rate_bytes_per_s;
+
+        result->links[i] = (struct hdt_sim_link_result){
+            sim->links[i].bytes, sim->links[i].bytes / rate, sim->links[i].peak / rate};
     }
 }
 

@@ -74,7 +74,8 @@ struct hdt_sim_flow {
     size_t n_route;         /* 0: takes no link, only time */
     int queue;              /* in 0..setup->n_queues - 1: shared; -1: its own */
     double latency_s;       /* from the last byte's leaving to its being there; also of a credit */
-    double extra_s;         /* added to each frame's way, holds nothing: codec of a gateway */
+    double extra_s;         /* added to each frame's way, holds nothing: codec of a gateway. < 0: it
+                         comes earlier, but not before it has left */
     double pace_s;          /* a frame holds its queue for at least so long */
     uint32_t depth;         /* frames sent and not taken, then SEND waits for credit; 0: no limit */
     int src_host, dst_host; /* whose ranks are held up when a frame goes and comes; -1: nobody's */
@@ -112,6 +113,7 @@ struct hdt_sim_setup {
     const struct hdt_sim_host *hosts;
     const int *host_ranks;
     const double *host_shares;
+    const int64_t *mem_base; /* by rank: bytes that it takes all the time; NULL: none */
 
     /* The idx-th task of a rank; false: there are no more. Asked once each, in order: lists need
      * not exist. */

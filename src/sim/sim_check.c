@@ -37,7 +37,7 @@ static enum hdt_status flow_check(const struct hdt_sim_setup *setup, size_t i,
     if (f->depth > SIM_CREDIT_MAX) {
         return bad(err, "flow", i, "has more than 65536 frames in flight");
     }
-    if (!seconds_ok(f->latency_s) || !seconds_ok(f->extra_s) || !seconds_ok(f->pace_s) ||
+    if (!seconds_ok(f->latency_s) || !isfinite(f->extra_s) || !seconds_ok(f->pace_s) ||
         !seconds_ok(f->src_cpu_s) || !seconds_ok(f->dst_cpu_s)) {
         return bad(err, "flow", i, "has a time that is no number of seconds");
     }

@@ -9,9 +9,10 @@
 #include "src/base/buf.h"
 #include "src/sim/sim_impl.h"
 
+#include <math.h>
 #include <stdlib.h>
 
-#define RING_MIN 4
+#define RING_MIN 2
 
 struct sim_frame *hdt_sim_flow_frame(const struct sim_flow *f, int64_t n)
 {
@@ -115,10 +116,7 @@ static void link_use_add(struct sim *sim, const struct sim_flow *f, const struct
     const int *route = sim->setup->routes + f->is->route;
 
     for (size_t i = 0; frame->counts && i < f->is->n_route; i++) {
-        struct hdt_sim_link_result *r = &sim->links[route[i]].result;
-
-        r->bytes += frame->bytes;
-        r->busy_s += frame->bytes / sim->setup->links[route[i]].rate_bytes_per_s;
+        sim->links[route[i]].bytes += frame->bytes;
     }
 }
 
@@ -129,12 +127,9 @@ static void frame_leaves(struct sim *sim, int flow, double t)
     struct sim_frame *frame = hdt_sim_flow_frame(f, f->n_left);
     struct sim_rank *src;
 
-    frame->left_s = t;
-    frame->arrive_s = t + f->is->extra_s + f->is->latency_s + frame->add_s;
+    frame->arrive_s = fmax(t, t + f->is->extra_s + f->is->latency_s + frame->arrive_s);
     if (f->n_left > f->n_arrived) {
-        double before_s = hdt_sim_flow_frame(f, f->n_left - 1)->arrive_s;
-
-        frame->arrive_s = frame->arrive_s > before_s ? frame->arrive_s : before_s;
+        frame->arrive_s = fmax(frame->arrive_s, hdt_sim_flow_frame(f, f->n_left - 1)->arrive_s);
     }
     if (frame->span >= 0) {
         sim->result->spans[frame->span].left_s = t;

@@ -34,8 +34,11 @@ static void group_begin(struct sim *sim, int group, int rank, double t)
         g->cause = sim->result->spans[sim->ranks[rank].span].prev;
     }
     if (g->is->flow >= 0) {
-        struct sim_frame frame = {
-            .bytes = g->is->bytes, .add_s = g->is->dur_s, .sent_s = t, .span = -1, .counts = true};
+        struct sim_frame frame = {.bytes = g->is->bytes,
+                                  .arrive_s = g->is->dur_s,
+                                  .sent_s = t,
+                                  .span = -1,
+                                  .counts = true};
 
         for (size_t i = g->is->first; i < g->is->first + g->is->n; i++) {
             frame.counts =

@@ -15,6 +15,7 @@ void hdt_sim_heap_init(struct hdt_sim_heap *heap, size_t n_slots)
     heap->entries = hdt_calloc(n_slots + 1, sizeof(heap->entries[0]));
     heap->pos = hdt_calloc(n_slots + 1, sizeof(heap->pos[0]));
     heap->n = 0;
+    heap->popped = SIZE_MAX;
 }
 
 void hdt_sim_heap_release(struct hdt_sim_heap *heap)
@@ -72,48 +73,60 @@ static void sift_down(struct hdt_sim_heap *heap, size_t i, struct hdt_sim_heap_e
     entry_put(heap, i, entry);
 }
 
+/* What stands at i has gone; the entry takes its place. */
+static void entry_replace(struct hdt_sim_heap *heap, size_t i, struct hdt_sim_heap_entry entry)
+{
+    if (entry_before(&entry, &heap->entries[i])) {
+        sift_up(heap, i, entry);
+    } else {
+        sift_down(heap, i, entry);
+    }
+}
+
 void hdt_sim_heap_set(struct hdt_sim_heap *heap, size_t slot, double at_s)
 {
     struct hdt_sim_heap_entry entry = {at_s, (uint32_t)slot};
     size_t i = heap->pos[slot];
 
+    if (i == 0 && heap->popped != SIZE_MAX) {
+        i = heap->pos[heap->popped];
+        heap->pos[heap->popped] = 0;
+        heap->popped = SIZE_MAX;
+    } else if (slot == heap->popped) {
+        heap->popped = SIZE_MAX;
+    }
     if (i == 0) {
         sift_up(heap, heap->n++, entry);
-    } else if (entry_before(&entry, &heap->entries[i - 1])) {
-        sift_up(heap, i - 1, entry);
     } else {
-        sift_down(heap, i - 1, entry);
+        entry_replace(heap, i - 1, entry);
     }
 }
 
 void hdt_sim_heap_remove(struct hdt_sim_heap *heap, size_t slot)
 {
     size_t i = heap->pos[slot];
-    struct hdt_sim_heap_entry last, gone;
+    struct hdt_sim_heap_entry last;
 
     if (i == 0) {
         return;
     }
+    heap->popped = slot == heap->popped ? SIZE_MAX : heap->popped;
     heap->pos[slot] = 0;
-    gone = heap->entries[i - 1];
     last = heap->entries[--heap->n];
-    if (last.slot == gone.slot) {
-        return;
-    }
-    if (entry_before(&last, &gone)) {
-        sift_up(heap, i - 1, last);
-    } else {
-        sift_down(heap, i - 1, last);
+    if (last.slot != slot) {
+        entry_replace(heap, i - 1, last);
     }
 }
 
 bool hdt_sim_heap_pop(struct hdt_sim_heap *heap, size_t *slot, double *at_s)
 {
+    if (heap->popped != SIZE_MAX) {
+        hdt_sim_heap_remove(heap, heap->popped);
+    }
     if (heap->n == 0) {
         return false;
     }
-    *slot = heap->entries[0].slot;
+    *slot = heap->popped = heap->entries[0].slot;
     *at_s = heap->entries[0].at_s;
-    hdt_sim_heap_remove(heap, *slot);
     return true;
 }

@@ -4,7 +4,8 @@
 
 /* When each of a fixed number of slots is due next: a heap with four children a node, in which a
  * slot's time can be changed. Nothing is allocated after init. Of two at one time the lower slot
- * comes first. */
+ * comes first. What was popped keeps its place until the next call, which mostly sets a slot: that
+ * one takes it, and the heap is put in order once, not twice. */
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -18,6 +19,7 @@ struct hdt_sim_heap {
     struct hdt_sim_heap_entry *entries;
     uint32_t *pos; /* by slot: in entries, plus one; 0: not due */
     size_t n;
+    size_t popped; /* slot that is only there for its place; SIZE_MAX: none */
 };
 
 void hdt_sim_heap_init(struct hdt_sim_heap *heap, size_t n_slots);

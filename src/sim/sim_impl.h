@@ -31,9 +31,10 @@ struct sim_rank {
     enum hdt_sim_use pause_use;
     int64_t next; /* task to ask for */
     int step;
+    bool at_edge;   /* its last task ended a step */
     double end_s;   /* of the task that runs */
-    double free_s;  /* begins nothing before: held up */
-    double held_s;  /* of the task that runs, by the host */
+    double free_s;  /* end of its last task, later when held up: begins nothing before */
+    double held_s;  /* by the host, not yet accounted for */
     double mark_s;  /* up to here its time is accounted for */
     double begin_s; /* of its window */
     int64_t span;   /* last one; -1: none, or not recorded */
@@ -42,12 +43,13 @@ struct sim_rank {
     struct hdt_sim_rank_result result;
 };
 
+/* Small, since each is touched three times, far apart. */
 struct sim_frame {
     double bytes;
-    double add_s; /* to its way: what was done BESIDE */
-    double sent_s, left_s, arrive_s;
-    int64_t span; /* of its SEND */
-    bool counts;  /* sent in a step that counts */
+    double sent_s;
+    double arrive_s; /* until it has left: what was done BESIDE, for as long it comes later */
+    int32_t span;    /* of its SEND */
+    bool counts;     /* sent in a step that counts */
 };
 
 struct sim_credit {
@@ -82,13 +84,15 @@ struct sim_queue {
 };
 
 struct sim_link {
-    double rate; /* now */
-    int *queues; /* whose frames use it */
-    size_t n, cap;
+    double rate;  /* now */
+    double peak;  /* most bytes a second in use at any time */
+    double bytes; /* in the steps that count */
+    int *queues;  /* whose frames use it: `few`, or an array of its own when there are more */
+    uint32_t n, cap;
+    int few[2];
     uint64_t seen;
     double spare; /* sim_net.c: not given away yet, and to how many */
     size_t n_open;
-    struct hdt_sim_link_result result;
 };
 
 struct sim_group {

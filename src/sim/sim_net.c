@@ -15,6 +15,8 @@
 #include "src/sim/sim_impl.h"
 
 #include <float.h>
+#include <stdlib.h>
+#include <string.h>
 
 static const int *queue_route(const struct sim *sim, const struct sim_queue *q, size_t *n)
 {
@@ -132,8 +134,7 @@ static void peak_note(struct sim *sim, int link)
     for (size_t k = 0; k < l->n; k++) {
         used += sim->queues[l->queues[k]].rate;
     }
-    used /= sim->setup->links[link].rate_bytes_per_s;
-    l->result.peak = used > l->result.peak ? used : l->result.peak;
+    l->peak = used > l->peak ? used : l->peak;
 }
 
 static void near_share(struct sim *sim, double t)
@@ -169,8 +170,14 @@ static void near_share(struct sim *sim, double t)
 static void link_push(struct sim_link *l, int queue)
 {
     if (l->n == l->cap) {
-        l->cap = l->cap ? 2 * l->cap : 2;
-        l->queues = hdt_realloc(l->queues, l->cap * sizeof(l->queues[0]));
+        int *queues = hdt_malloc(2 * l->cap * sizeof(queues[0]));
+
+        memcpy(queues, l->queues, l->n * sizeof(queues[0]));
+        if (l->queues != l->few) {
+            free(l->queues);
+        }
+        l->queues = queues;
+        l->cap *= 2;
     }
     l->queues[l->n++] = queue;
 }
@@ -178,7 +185,7 @@ static void link_push(struct sim_link *l, int queue)
 /* The order stays: what is added up in it gives the same bits whenever it is. */
 static void link_drop(struct sim_link *l, int queue)
 {
-    size_t k = 0;
+    uint32_t k = 0;
 
     while (l->queues[k] != queue) {
         k++;
@@ -208,7 +215,9 @@ void hdt_sim_net_begin(struct sim *sim, int queue, double t)
     if (alone) {
         queue_rate_set(sim, queue, rate, t);
         for (size_t i = 0; i < n; i++) {
-            peak_note(sim, route[i]);
+            struct sim_link *l = &sim->links[route[i]];
+
+            l->peak = rate > l->peak ? rate : l->peak;
         }
         return;
     }

@@ -6,18 +6,25 @@
 #include "src/base/buf.h"
 #include "src/sim/sim_impl.h"
 
+#include <math.h>
+
 /* ---- where its time goes ---- */
 
 void hdt_sim_rank_account(struct sim *sim, int rank, enum hdt_sim_use use, double until_s)
 {
     struct sim_rank *r = &sim->ranks[rank];
+    bool counts = r->step >= sim->setup->first_step && r->step < sim->setup->n_steps;
+    double held_s;
 
     if (until_s <= r->mark_s) {
         return;
     }
-    if (r->step >= sim->setup->first_step && r->step < sim->setup->n_steps) {
-        r->result.use_s[use] += until_s - r->mark_s;
+    held_s = fmin(r->held_s, until_s - r->mark_s);
+    if (counts) {
+        r->result.use_s[HDT_SIM_HELD] += held_s;
+        r->result.use_s[use] += until_s - r->mark_s - held_s;
     }
+    r->held_s -= held_s;
     r->mark_s = until_s;
 }
 
@@ -42,6 +49,7 @@ static void span_begin(struct sim *sim, int rank, double t)
     if (!sim->setup->record) {
         return;
     }
+    HDT_ASSERT(result->n_spans < INT32_MAX); /* 240 GB of them */
     if (result->n_spans == sim->spans_cap) {
         sim->spans_cap = sim->spans_cap ? 2 * sim->spans_cap : 1024;
         result->spans = hdt_realloc(result->spans, sim->spans_cap * sizeof(result->spans[0]));
@@ -61,6 +69,16 @@ static void span_begin(struct sim *sim, int rank, double t)
     r->cause = -1;
 }
 
+/* The rank's last task is over, but its host takes more: a part of it, in what is shown. */
+static void span_stretch(struct sim *sim, int rank, double held_s)
+{
+    const struct sim_rank *r = &sim->ranks[rank];
+
+    if (r->span >= 0) {
+        span_of(sim, r->span)->end_s += held_s;
+    }
+}
+
 /* ---- a task ends ---- */
 
 static void step_end(struct sim *sim, int rank, double t)
@@ -73,6 +91,23 @@ static void step_end(struct sim *sim, int rank, double t)
     if (++r->step == sim->setup->first_step) {
         r->begin_s = t;
     }
+    r->at_edge = true;
+}
+
+/* Held up between two steps: the one before ends so much later. */
+static void step_stretch(struct sim *sim, int rank, double held_s)
+{
+    struct sim_rank *r = &sim->ranks[rank];
+    int step = r->step - 1;
+
+    sim->result->step_end_s[(size_t)step * sim->setup->n_ranks + (size_t)rank] = r->free_s;
+    r->mark_s = r->result.end_s = r->free_s;
+    if (r->step == sim->setup->first_step) {
+        r->begin_s = r->free_s;
+    }
+    if (step >= sim->setup->first_step) {
+        r->result.use_s[HDT_SIM_HELD] += held_s;
+    }
 }
 
 /* The rank has done its task; it may begin the next one at t. */
@@ -80,6 +115,7 @@ static void task_end(struct sim *sim, int rank, double t)
 {
     struct sim_rank *r = &sim->ranks[rank];
 
+    r->at_edge = false;
     memory_add(r, r->task.mem_end);
     if (r->span >= 0) {
         span_of(sim, r->span)->end_s = t;
@@ -100,9 +136,9 @@ static bool task_send(struct sim *sim, int rank, double t)
     struct sim_rank *r = &sim->ranks[rank];
     const struct sim_flow *f = &sim->flows[r->task.peer];
     struct sim_frame frame = {.bytes = r->task.bytes,
-                              .add_s = r->task.flags & HDT_SIM_BESIDE ? r->task.dur_s : 0,
+                              .arrive_s = r->task.flags & HDT_SIM_BESIDE ? r->task.dur_s : 0,
                               .sent_s = t,
-                              .span = r->span,
+                              .span = (int32_t)r->span,
                               .counts = r->step >= sim->setup->first_step};
 
     if (r->span >= 0) {
@@ -113,7 +149,9 @@ static bool task_send(struct sim *sim, int rank, double t)
     if (r->state == SIM_RANK_WAITS_LEFT && f->n_left < f->n_sent) {
         return false;
     }
-    hdt_sim_heap_remove(&sim->heap, sim->first_rank + (size_t)rank);
+    if (r->state == SIM_RANK_WAITS_LEFT) {
+        hdt_sim_heap_remove(&sim->heap, sim->first_rank + (size_t)rank); /* it has left at once */
+    }
     return true;
 }
 
@@ -127,9 +165,9 @@ static bool task_worked(struct sim *sim, int rank, double t)
 {
     struct sim_rank *r = &sim->ranks[rank];
 
-    hdt_sim_rank_account(sim, rank, HDT_SIM_HELD, r->mark_s + r->held_s);
     hdt_sim_rank_account(sim, rank, task_use(&r->task), t);
     r->held_s = 0;
+    r->free_s = t;
     if (r->task.kind == HDT_SIM_SEND && !task_send(sim, rank, t)) {
         return false;
     }
@@ -139,16 +177,24 @@ static bool task_worked(struct sim *sim, int rank, double t)
 
 /* ---- a task begins ---- */
 
-/* It begins at t, or later when the rank is held up. true: it has ended. */
-static bool task_work(struct sim *sim, int rank, double t, double dur_s)
+static void task_take(struct sim *sim, int rank, double t)
 {
     struct sim_rank *r = &sim->ranks[rank];
 
+    r->at_edge = false;
     span_begin(sim, rank, t);
     memory_add(r, r->task.mem_begin);
     if (r->span >= 0) {
         span_of(sim, r->span)->mem_begin = r->mem;
     }
+}
+
+/* It begins at t, or later when the rank is held up. true: it has ended. */
+static bool task_work(struct sim *sim, int rank, double t, double dur_s)
+{
+    struct sim_rank *r = &sim->ranks[rank];
+
+    task_take(sim, rank, t);
     r->state = SIM_RANK_AT_WORK;
     r->end_s = dur_s > 0 ? hdt_sim_slow_end(sim, rank, t, dur_s) : t;
     if (r->end_s > t) {
@@ -222,7 +268,7 @@ static void recv_take(struct sim *sim, int rank)
 
     if (span) {
         span->sent_s = frame->sent_s;
-        span->left_s = frame->left_s;
+        span->left_s = span_of(sim, frame->span)->left_s;
         span->arrive_s = frame->arrive_s;
     }
     if (f->is->depth > 0) {
@@ -254,11 +300,7 @@ static bool task_begin_group(struct sim *sim, int rank, double t)
     struct sim_rank *r = &sim->ranks[rank];
     bool goes_on;
 
-    span_begin(sim, rank, t);
-    memory_add(r, r->task.mem_begin);
-    if (r->span >= 0) {
-        span_of(sim, r->span)->mem_begin = r->mem;
-    }
+    task_take(sim, rank, t);
     goes_on = r->task.kind == HDT_SIM_GROUP ? hdt_sim_group_come(sim, rank, t)
                                             : hdt_sim_group_join(sim, rank);
     if (!goes_on) {
@@ -281,7 +323,11 @@ static bool task_begin(struct sim *sim, int rank, double t)
         return false;
     }
     if (r->free_s > t) {
-        rank_pause(sim, rank, r->free_s, HDT_SIM_HELD);
+        /* What falls into a wait costs nothing, but it cannot begin before. */
+        rank_pause(sim, rank, r->free_s,
+                   r->state == SIM_RANK_NEW      ? HDT_SIM_HELD
+                   : r->state == SIM_RANK_PAUSED ? r->pause_use
+                                                 : HDT_SIM_WAIT);
         return false;
     }
     switch (task->kind) {
@@ -349,6 +395,9 @@ void hdt_sim_rank_event(struct sim *sim, int rank, double t)
         task_end(sim, rank, t);
         break;
     case SIM_RANK_PAUSED:
+        if (r->pause_use == HDT_SIM_HELD) {
+            span_stretch(sim, rank, t - r->mark_s);
+        }
         hdt_sim_rank_account(sim, rank, r->pause_use, t);
         break;
     default:
@@ -364,11 +413,20 @@ void hdt_sim_rank_hold(struct sim *sim, int rank, double at_s, double held_s)
     if (held_s <= 0) {
         return;
     }
-    if (r->state == SIM_RANK_AT_WORK && r->end_s >= at_s) {
+    if (r->state == SIM_RANK_AT_WORK) {
         r->end_s += held_s;
         r->held_s += held_s;
-    } else if (r->free_s > at_s) {
+    } else if (r->free_s > at_s) { /* at work then; that has ended since */
         r->free_s += held_s;
+        if (r->state == SIM_RANK_WAITS_FRAME || r->state == SIM_RANK_WAITS_CREDIT ||
+            r->state == SIM_RANK_DONE) {
+            span_stretch(sim, rank, held_s);
+        }
+        if (r->at_edge && r->state != SIM_RANK_NEW && r->step <= sim->setup->n_steps) {
+            step_stretch(sim, rank, held_s);
+        } else {
+            r->held_s += r->state == SIM_RANK_NEW ? 0 : held_s;
+        }
     } else {
         r->free_s = at_s + held_s;
     }
