@@ -98,6 +98,7 @@ static void step_end(struct sim *sim, int rank, double t)
 static void step_stretch(struct sim *sim, int rank, double held_s)
 {
     struct sim_rank *r = &sim->ranks[rank];
+    double idle_s = r->free_s - held_s - r->mark_s;
     int step = r->step - 1;
 
     sim->result->step_end_s[(size_t)step * sim->setup->n_ranks + (size_t)rank] = r->free_s;
@@ -107,6 +108,7 @@ static void step_stretch(struct sim *sim, int rank, double held_s)
     }
     if (step >= sim->setup->first_step) {
         r->result.use_s[HDT_SIM_HELD] += held_s;
+        r->result.use_s[HDT_SIM_BUBBLE] += fmax(0, idle_s);
     }
 }
 

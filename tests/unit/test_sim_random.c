@@ -111,6 +111,28 @@ static void lists_make(struct sim_case *c)
     }
 }
 
+/* Three ranks beside somebody who works for some frames. */
+static void host_make(struct sim_case *c, const int *name)
+{
+    static const struct hdt_sim_host host = {0, 3};
+    static const double shares[3] = {1, 0.5, 0.3};
+    static int ranks[3];
+
+    for (int i = 0; i < 3; i++) {
+        ranks[i] = name[i];
+    }
+    c->setup.hosts = &host;
+    c->setup.n_hosts = 1;
+    c->setup.host_ranks = ranks;
+    c->setup.host_shares = shares;
+    for (int i = 0; i < N_FLOWS; i++) {
+        c->flows[i].src_host = random_below(3) == 0 ? 0 : -1;
+        c->flows[i].dst_host = random_below(3) == 0 ? 0 : -1;
+        c->flows[i].src_cpu_s = random_real(0, 0.5);
+        c->flows[i].dst_cpu_s = random_real(0, 0.5);
+    }
+}
+
 static struct sim_case *case_make(uint64_t seed, const int *name)
 {
     static struct hdt_sim_slow slow_links[2], slow_ranks[2];
@@ -119,6 +141,7 @@ static struct sim_case *case_make(uint64_t seed, const int *name)
     state = seed | 1;
     flows_make(c, name);
     lists_make(c);
+    host_make(c, name);
     for (int i = 0; i < 2; i++) {
         slow_links[i] = (struct hdt_sim_slow){random_below(N_LINKS), random_real(0, 20),
                                               random_real(21, 60), i == 0 ? 0 : 0.3};
