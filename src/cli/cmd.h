@@ -62,6 +62,7 @@ extern const struct hdt_cmd hdt_cmd_generate;
 extern const struct hdt_cmd hdt_cmd_link;
 extern const struct hdt_cmd hdt_cmd_logs;
 extern const struct hdt_cmd hdt_cmd_plan;
+extern const struct hdt_cmd hdt_cmd_simulate;
 extern const struct hdt_cmd hdt_cmd_status;
 extern const struct hdt_cmd hdt_cmd_stop;
 extern const struct hdt_cmd hdt_cmd_submit;

@@ -200,6 +200,23 @@ enum hdt_status hdt_planned_cluster_file(struct hdt_planned *p, const char *path
     return status;
 }
 
+enum hdt_status hdt_planned_from_json(struct hdt_planned *p, const json_t *json,
+                                      struct hdt_error *err)
+{
+    const json_t *cluster = json_object_get(json, "cluster");
+
+    if (!json_is_object(json_object_get(json, "plan")) ||
+        !json_is_object(json_object_get(json, "job"))) {
+        hdt_error_set(err, HDT_EINVAL, "it is no plan: it has no \"plan\" or no \"job\"");
+        hdt_error_hint(err, "'hdt plan --json JOB.YAML' prints one");
+        return HDT_EINVAL;
+    }
+    HDT_TRY(hdt_conf_from_json(&hdt_job_schema, json_object_get(json, "job"), "job", &p->job, err));
+    HDT_TRY(hdt_model_from_json(json_object_get(json, "model"), "model", &p->model, err));
+    HDT_TRY(hdt_plan_from_json(json_object_get(json, "plan"), &p->model, &p->result.plan, err));
+    return cluster ? hdt_cluster_from_json(cluster, "cluster", &p->cluster, err) : HDT_OK;
+}
+
 enum hdt_status hdt_planned_search(struct hdt_planned *p, struct hdt_error *err)
 {
     struct hdt_cost_inputs in = {&p->job, &p->model, &p->cluster};

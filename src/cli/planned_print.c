@@ -222,11 +222,12 @@ json_t *hdt_planned_to_json(const struct hdt_planned *p)
 {
     const struct hdt_search_result *r = &p->result;
 
-    return json_pack("{s:o, s:f, s:f, s:s, s:s, s:o, s:o, s:O}", "plan", hdt_plan_to_json(&r->plan),
-                     "step_s", r->plan.step_s, "tokens_per_s", r->cost.tokens_per_s, "limit",
-                     r->plan.limit, "second", r->second, "stage_layers",
-                     hdt_planned_stage_layers(p), "edges", edges_json(p), "cluster",
-                     p->cluster_json);
+    return json_pack("{s:o, s:o, s:o, s:f, s:f, s:s, s:s, s:o, s:o, s:O}", "plan",
+                     hdt_plan_to_json(&r->plan), "job", hdt_conf_to_json(&hdt_job_schema, &p->job),
+                     "model", hdt_model_to_json(&p->model), "step_s", r->plan.step_s,
+                     "tokens_per_s", r->cost.tokens_per_s, "limit", r->plan.limit, "second",
+                     r->second, "stage_layers", hdt_planned_stage_layers(p), "edges", edges_json(p),
+                     "cluster", p->cluster_json);
 }
 
 void hdt_planned_timeline(const struct hdt_planned *p, struct hdt_timeline *timeline)

@@ -72,7 +72,7 @@ man_lacks() { # COMMAND...
             grep -qE "Fl Fl ${name#--}( |$)" "$src/doc/hdt.1" || echo "$name"
         done
 }
-for name in doctor tokenize plan submit status logs stop eval generate export version \
+for name in doctor tokenize plan simulate submit status logs stop eval generate export version \
     "link "{bench,explain} "codec "{list,bench} "device "{list,show} "cluster "show "checkpoint "{list,verify,copy} \
     "ca "{init,issue,request,sign,revoke,list,bundle,install} "config "{example,check,explain}; do
     # shellcheck disable=SC2086 # a command and its sub-command

@@ -66,6 +66,16 @@ for schedule in gpipe 1f1b interleaved zb-h1 zb-mem wan; do
 done
 refused 2 "--schedule '2f2b' is unknown" hdt plan --cluster same.json --schedule 2f2b cut.yaml
 
+section "a plan, simulated"
+hdt simulate --json --svg sim.svg --trace sim-trace.json same-plan.json >sim.json || fail "hdt simulate"
+same "its step is the plan's" "True" "$(of sim "abs(d['step_s'] / $(of same-plan 'd["step_s"]') - 1) < 1e-3")"
+check "the picture is XML" python3 -c 'import xml.dom.minidom as m; m.parse("sim.svg")'
+check "the trace is JSON" python3 -c 'import json; json.load(open("sim-trace.json"))["traceEvents"][0]'
+hdt simulate --json --scenario straggler:rank=0,factor=2 same-plan.json >sim.json || fail "hdt simulate --scenario"
+same "a straggler costs time" "True" "$(of sim 'd["step_s"] > 1.2 * d["calm_step_s"]')"
+refused 2 "it uses a/b, b/a" hdt simulate --scenario outage:link=a/c,to=1 same-plan.json
+refused 1 "'hdt plan --json JOB.YAML' prints one" hdt simulate same.json
+
 section "a worker that is slower for real"
 restart_b() { # HOW: worker or slow_worker
     kill "${worker_pid[b/w0]}" && wait "${worker_pid[b/w0]}" 2>/dev/null
