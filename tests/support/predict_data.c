@@ -6,6 +6,8 @@
 #include "src/base/error.h"
 #include "src/base/file.h"
 
+#include <dirent.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -85,15 +87,60 @@ static void csv_read(struct csv *csv, const char *folder, const char *name)
     }
 }
 
-struct predict_data *hdt_predict_data_new(const char *folder)
+static void clusters_load(struct predict_data *data, const char *folder)
+{
+    static const char *const names[PREDICT_CLUSTERS] = {"gh200", "rtx", "amp"};
+    struct hdt_error err;
+    char path[512];
+
+    for (int i = 0; i < PREDICT_CLUSTERS; i++) {
+        snprintf(path, sizeof(path), "%s/clusters/%s.yaml", folder, names[i]);
+        if (hdt_cluster_file_load(path, &data->catalogue, &data->clusters[i], &err) != HDT_OK) {
+            give_up(err.where, err.msg);
+        }
+    }
+}
+
+static void profiles_load(struct predict_data *data, const char *folder)
+{
+    struct dirent *entry;
+    struct hdt_error err;
+    char path[512];
+    DIR *dir;
+
+    snprintf(path, sizeof(path), "%s/profiles", folder);
+    dir = opendir(path);
+    if (!dir) {
+        give_up("cannot open", path);
+    }
+    while ((entry = readdir(dir))) {
+        if (entry->d_name[0] == '.') {
+            continue;
+        }
+        HDT_ASSERT(data->n_profiles < PREDICT_PROFILES_MAX);
+        snprintf(path, sizeof(path), "%s/profiles/%.90s", folder, entry->d_name);
+        if (hdt_layer_profile_load(path, &data->profiles[data->n_profiles++], &err) != HDT_OK) {
+            give_up(err.where, err.msg);
+        }
+    }
+    closedir(dir);
+}
+
+struct predict_data *hdt_predict_data_new(const char *srcdir)
 {
     struct predict_data *data = hdt_calloc(1, sizeof(*data));
+    struct hdt_error err;
+    char path[512], folder[400];
 
+    snprintf(path, sizeof(path), "%s/etc/devices.yaml", srcdir);
+    if (hdt_devices_load(path, &data->catalogue, &err) != HDT_OK) {
+        give_up(path, err.msg);
+    }
+    snprintf(folder, sizeof(folder), "%s/tests/data/predict", srcdir);
+    clusters_load(data, folder);
+    profiles_load(data, folder);
     csv_read(&data->devices, folder, "devices.csv");
     csv_read(&data->models, folder, "models.csv");
-    csv_read(&data->profiles, folder, "profiles.csv");
-    csv_read(&data->heads, folder, "heads.csv");
-    csv_read(&data->links, folder, "links.csv");
     csv_read(&data->set_a, folder, "set_a.csv");
     csv_read(&data->set_b, folder, "set_b.csv");
     return data;
@@ -101,11 +148,15 @@ struct predict_data *hdt_predict_data_new(const char *folder)
 
 void hdt_predict_data_free(struct predict_data *data)
 {
+    for (int i = 0; i < PREDICT_CLUSTERS; i++) {
+        hdt_cluster_file_release(&data->clusters[i]);
+    }
+    for (int i = 0; i < data->n_profiles; i++) {
+        hdt_layer_profile_release(&data->profiles[i]);
+    }
+    hdt_devices_release(&data->catalogue);
     free(data->devices.text);
     free(data->models.text);
-    free(data->profiles.text);
-    free(data->heads.text);
-    free(data->links.text);
     free(data->set_a.text);
     free(data->set_b.text);
     free(data);
@@ -141,65 +192,107 @@ void hdt_predict_model(const struct predict_data *data, const char *name,
     };
 }
 
-static bool same_pair(char *const *cells, const char *a, const char *b)
+/* The one site of the cluster that has the device, and the position of its nodes. */
+static const struct hdt_cluster_file_site *site_with(const struct predict_data *data,
+                                                     const char *device, size_t *nodes_idx)
 {
-    return (strcmp(cells[2], a) == 0 && strcmp(cells[3], b) == 0) ||
-           (strcmp(cells[2], b) == 0 && strcmp(cells[3], a) == 0);
-}
+    for (int i = 0; i < PREDICT_CLUSTERS; i++) {
+        const struct hdt_cluster_file_site *site = hdt_cluster_file_site(&data->clusters[i], 0);
 
-double hdt_predict_rate(const struct predict_data *data, const char *set, const char *where,
-                        const char *a, const char *b, int n)
-{
-    for (int i = 0; i < data->links.n_rows; i++) {
-        char *const *c = data->links.cell[i];
-
-        if (strcmp(c[0], set) == 0 && strcmp(c[1], where) == 0 && same_pair(c, a, b) &&
-            (hdt_predict_int(c[4]) == 0 || hdt_predict_int(c[4]) == n)) {
-            return hdt_predict_number(c[5]) * 1e9;
+        for (*nodes_idx = 0; *nodes_idx < site->nodes.n; ++*nodes_idx) {
+            if (strcmp(hdt_cluster_file_nodes(site, *nodes_idx)->device->name, device) == 0) {
+                return site;
+            }
         }
     }
-    give_up("no link", a);
+    give_up("no cluster has it", device);
 }
 
-static void points_read(struct predict_stage *s, const struct predict_data *data,
-                        const char *model_name, const char *device, int tp)
+double hdt_predict_between(const struct predict_data *data, const char *a, const char *b, int n)
 {
+    const double bytes = 1e9; /* the rates of these clusters are the same for all sizes */
+    size_t a_idx, b_idx;
+    const struct hdt_cluster_file_site *site = site_with(data, a, &a_idx);
+
+    HDT_ASSERT(site_with(data, b, &b_idx) == site);
+    return n * bytes / hdt_cluster_file_between_s(site, a_idx, b_idx, bytes, n);
+}
+
+double hdt_predict_inside(const struct predict_data *data, const char *device, int n)
+{
+    size_t idx;
+    const struct hdt_cluster_file_site *site = site_with(data, device, &idx);
+
+    return hdt_link_curve_bytes_per_s(hdt_cluster_file_nodes(site, idx)->inside, 1e9, n);
+}
+
+static const struct hdt_layer_profile *profile_of(const struct predict_data *data,
+                                                  const char *model_name, const char *device)
+{
+    for (int i = 0; i < data->n_profiles; i++) {
+        if (strcmp(data->profiles[i].model, model_name) == 0 &&
+            strcmp(data->profiles[i].device, device) == 0) {
+            return &data->profiles[i];
+        }
+    }
+    give_up("no profile is of it", device);
+}
+
+/* AMP's profiles are of forwards only: it takes three times a forward for both directions. */
+static void points_read(struct predict_stage *s, const struct hdt_layer_profile *profile, int tp)
+{
+    const struct hdt_layer *block = hdt_layer_profile_layer(profile, HDT_LAYER_BLOCK);
+    const struct hdt_layer *head = hdt_layer_profile_layer(profile, HDT_LAYER_HEAD);
+    const struct hdt_layer_times *times = block->times.items;
+
     s->profile.points = s->points;
-    for (int i = 0; i < data->profiles.n_rows; i++) {
-        char *const *c = data->profiles.cell[i];
+    for (size_t i = 0; i < block->times.n; i++) {
+        const struct hdt_layer_times *t = &times[i];
 
-        if (strcmp(c[0], model_name) == 0 && strcmp(c[1], device) == 0 &&
-            hdt_predict_int(c[2]) == tp) {
+        if (t->tp == tp) {
             HDT_ASSERT(s->profile.n_points < PREDICT_POINTS_MAX);
-            s->points[s->profile.n_points++] =
-                (struct hdt_stage_cost_point){.micro_batch = hdt_predict_int(c[3]),
-                                              .fwd_s = hdt_predict_number(c[4]) * 1e-3,
-                                              .bwd_s = hdt_predict_number(c[5]) * 1e-3};
+            s->points[s->profile.n_points++] = (struct hdt_stage_cost_point){
+                .micro_batch = t->micro_batch,
+                .fwd_s = t->forward_s,
+                .bwd_s = isnan(t->backward_s) ? 2 * t->forward_s : t->backward_s};
         }
     }
-    for (int i = 0; i < data->heads.n_rows; i++) {
-        char *const *c = data->heads.cell[i];
+    times = head ? head->times.items : NULL;
+    for (size_t i = 0; head && i < head->times.n; i++) {
+        if (times[i].tp == tp && times[i].micro_batch == 1) {
+            s->profile.head_fwd_s = times[i].forward_s;
+        }
+    }
+}
 
-        if (strcmp(c[0], model_name) == 0 && strcmp(c[1], device) == 0 &&
-            hdt_predict_int(c[2]) == tp) {
-            s->profile.head_fwd_s = hdt_predict_number(c[3]) * 1e-3;
+static double peak_flop_per_s(const struct hdt_device *device, char *const *cells)
+{
+    if (cells[3][0] != '\0') {
+        return hdt_predict_number(cells[3]) * 1e12;
+    }
+    for (int i = 0; i < HDT_N_PRECISIONS; i++) {
+        if (strcmp(cells[1], hdt_precision_names[i]) == 0) {
+            return device->compute.tflops[i] * 1e12;
         }
     }
+    give_up("no precision", cells[1]);
 }
 
 void hdt_predict_stage_init(struct predict_stage *s, const struct predict_data *data,
-                            const char *set, const char *model_name, const char *device, int tp)
+                            const char *model_name, const char *device, int tp)
 {
     char *const *c = row_named(&data->devices, device);
+    const struct hdt_device *known = hdt_devices_find(&data->catalogue, device);
 
+    HDT_ASSERT(known);
     memset(s, 0, sizeof(*s));
-    s->device.flop_per_s = hdt_predict_number(c[2]) * 1e12;
-    s->device.bytes_per_s = hdt_predict_number(c[3]) * 1e9;
-    s->device.framework_bytes = hdt_predict_number(c[4]) * 1e9;
+    s->device.flop_per_s = peak_flop_per_s(known, c);
+    s->device.bytes_per_s = known->memory.gb_per_s * 1e9;
+    s->device.framework_bytes = hdt_predict_number(c[2]) * 1e9;
     if (tp > 1) {
-        s->device.ring_bytes_per_s = hdt_predict_rate(data, set, "inside", device, device, tp);
+        s->device.ring_bytes_per_s = hdt_predict_inside(data, device, tp);
     }
-    points_read(s, data, model_name, device, tp);
+    points_read(s, profile_of(data, model_name, device), tp);
     s->stage.device = &s->device;
     s->stage.profile = &s->profile;
     s->stage.tp = tp;

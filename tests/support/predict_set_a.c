@@ -73,7 +73,7 @@ static void stage_init(struct predict_stage *s, const struct run *run, int stage
 {
     const struct cell *cell = &run->cells[stage][replica];
 
-    hdt_predict_stage_init(s, run->data, "A", run->model_name, cell->device, cell->tp);
+    hdt_predict_stage_init(s, run->data, run->model_name, cell->device, cell->tp);
     s->stage.constants = run->constants;
     s->stage.model = &run->model;
     s->stage.micro_batch = run->micro_batch;
@@ -85,7 +85,7 @@ static void stage_init(struct predict_stage *s, const struct run *run, int stage
 /* That each rank of a tensor-parallel group gets. */
 static double rank_rate(const struct run *run, const struct cell *a, const struct cell *b)
 {
-    return hdt_predict_rate(run->data, "A", "between", a->device, b->device, a->tp) / a->tp;
+    return hdt_predict_between(run->data, a->device, b->device, a->tp) / a->tp;
 }
 
 static void replica_play(const struct run *run, int replica, double *end_s)
@@ -195,7 +195,7 @@ size_t hdt_predict_set_a(const struct predict_data *data,
         snprintf(row->name, sizeof(row->name), "%s, %s nodes, %s, micro-batch %s of %s", c[0], c[1],
                  c[3], c[4], c[5]);
         snprintf(row->family, sizeof(row->family), "%s",
-                 strcmp(run.cells[0][0].device, "GH-96") == 0 ? "GH" : "RTX");
+                 strcmp(run.cells[0][0].device, "GH200-96GB") == 0 ? "GH" : "RTX");
         row->real_s = hdt_predict_number(c[6]);
         row->real_gb = hdt_predict_number(c[8]);
         row->other_s = hdt_predict_number(c[9]);

@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#define MODEL        "GPT-2-24L"
 #define NODE_SIZE    4
 #define LAST_NODE    3
 #define GLOBAL_BATCH 32
@@ -38,14 +39,14 @@ static int node_of(int rank)
 
 static const char *device_of(int rank)
 {
-    return node_of(rank) == LAST_NODE ? "T4" : "V100";
+    return node_of(rank) == LAST_NODE ? "T4" : "V100-SXM2-16GB";
 }
 
 static void run_read(struct run *run, char *const *row)
 {
     int layers[PREDICT_STAGES_MAX], n_layers;
 
-    hdt_predict_model(run->data, "GPT2", &run->model, &n_layers);
+    hdt_predict_model(run->data, MODEL, &run->model, &n_layers);
     run->micro_batch = hdt_predict_int(row[0]);
     run->tp = hdt_predict_int(row[1]);
     run->dp = hdt_predict_int(row[2]);
@@ -60,8 +61,7 @@ static void stage_init(struct predict_stage *s, const struct run *run, int stage
 {
     int begin = run->cuts[stage], end = run->cuts[stage + 1];
 
-    hdt_predict_stage_init(s, run->data, "B", "GPT2", device_of(rank_of(run, stage, replica)),
-                           run->tp);
+    hdt_predict_stage_init(s, run->data, MODEL, device_of(rank_of(run, stage, replica)), run->tp);
     begin = begin < FIRST_LAYER ? FIRST_LAYER : begin;
     end = end > LAST_LAYER + 1 ? LAST_LAYER + 1 : end;
     s->stage.constants = run->constants;
@@ -74,8 +74,8 @@ static void stage_init(struct predict_stage *s, const struct run *run, int stage
 
 static double rate(const struct run *run, int a, int b)
 {
-    return hdt_predict_rate(run->data, "B", node_of(a) == node_of(b) ? "inside" : "between",
-                            device_of(a), device_of(b), 0);
+    return node_of(a) == node_of(b) ? hdt_predict_inside(run->data, device_of(a), 1)
+                                    : hdt_predict_between(run->data, device_of(a), device_of(b), 1);
 }
 
 /* Of one rank to the next stage: replicas that leave the same node, with all their ranks, share. */

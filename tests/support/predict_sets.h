@@ -4,7 +4,8 @@
 
 /*
  * Two public sets of measured training runs (tests/data/predict), and what stage_cost makes of each
- * of their rows with one set of constants.
+ * of their rows with one set of constants. Machines are clusters of that folder with devices of the
+ * catalogue; layers are its profiles.
  */
 #include "src/plan/stage_cost.h"
 
@@ -12,7 +13,7 @@
 
 /* What is known of machines and models. Ends the process when a file cannot be read. */
 struct predict_data;
-struct predict_data *hdt_predict_data_new(const char *folder);
+struct predict_data *hdt_predict_data_new(const char *srcdir);
 void hdt_predict_data_free(struct predict_data *data);
 
 struct predict_row {

@@ -12,8 +12,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#define DATA HDT_TEST_SRCDIR "/tests/data/predict"
-
 static double percent(double predicted, double real)
 {
     return 100 * (predicted / real - 1);
@@ -39,7 +37,7 @@ static double mean_error(const struct predict_row *rows, size_t n, const char *f
 Test(predict_sets, set_a_within_promise)
 {
     struct predict_row rows[PREDICT_ROWS_MAX];
-    struct predict_data *data = hdt_predict_data_new(DATA);
+    struct predict_data *data = hdt_predict_data_new(HDT_TEST_SRCDIR);
     size_t n = hdt_predict_set_a(data, &hdt_stage_cost_fitted, rows);
 
     for (size_t i = 0; i < n; i++) {
@@ -93,7 +91,7 @@ static double rank_correlation(const struct predict_row *rows, size_t n)
 Test(predict_sets, set_b_ranked_as_measured)
 {
     struct predict_row rows[PREDICT_ROWS_MAX];
-    struct predict_data *data = hdt_predict_data_new(DATA);
+    struct predict_data *data = hdt_predict_data_new(HDT_TEST_SRCDIR);
     size_t n = hdt_predict_set_b(data, &hdt_stage_cost_fitted, rows), first = 0;
 
     for (size_t i = 0; i < n; i++) {
