@@ -60,7 +60,9 @@ struct probe {
     const struct hdt_profile_shape *shape;
     struct hdt_stage *stage;
     int n_units, n_slots;
+    int n_parts;                 /* of a round: only blocks have a backward in two halves */
     double fwd_s, bwd_s, step_s; /* of one unit */
+    double input_s, weight_s;    /* of its backward in two halves */
     uint64_t n_params;
 };
 
@@ -95,25 +97,43 @@ static enum hdt_status probe_fill(struct probe *p, int slot, struct hdt_error *e
     return status;
 }
 
-/* All slots forward, then all backward, as a pipeline that fills and drains. Times of one unit. */
-static enum hdt_status probe_round(struct probe *p, double *fwd_s, double *bwd_s,
-                                   struct hdt_error *err)
-{
-    for (int slot = 0; slot < p->n_slots; slot++) {
-        HDT_TRY(probe_fill(p, slot, err));
-    }
-    for (int i = 0; i < 2 * p->n_slots; i++) {
-        int slot = i % p->n_slots;
-        int64_t begin = hdt_clock_now_ns();
-        double *out = i < p->n_slots ? &fwd_s[slot] : &bwd_s[slot];
+/* What is timed in a round, and how a stage does it. */
+enum probe_part { PROBE_FWD, PROBE_BWD, PROBE_FWD_AGAIN, PROBE_INPUT, PROBE_WEIGHT, PROBE_PARTS };
 
-        if (i < p->n_slots) {
-            hdt_stage_forward(p->stage, slot, HDT_STAGE_TRAIN);
-        } else {
-            hdt_stage_backward(p->stage, slot);
+static void probe_run(struct probe *p, enum probe_part part, int slot)
+{
+    switch (part) {
+    case PROBE_BWD:
+        hdt_stage_backward(p->stage, slot);
+        break;
+    case PROBE_INPUT:
+        hdt_stage_backward_input(p->stage, slot);
+        break;
+    case PROBE_WEIGHT:
+        hdt_stage_backward_weight(p->stage, slot);
+        break;
+    default:
+        hdt_stage_forward(p->stage, slot, HDT_STAGE_TRAIN);
+    }
+}
+
+/* All slots forward, then all backward, as a pipeline that fills and drains; and the same with a
+ * backward in two halves. Times of one unit, a part of the round after the other. */
+static enum hdt_status probe_round(struct probe *p, double *times, struct hdt_error *err)
+{
+    for (int i = 0; i < p->n_parts * p->n_slots; i++) {
+        int slot = i % p->n_slots;
+        enum probe_part part = (enum probe_part)(i / p->n_slots);
+        bool fill = slot == 0 && (part == PROBE_FWD || part == PROBE_FWD_AGAIN);
+        int64_t begin;
+
+        for (int j = 0; fill && j < p->n_slots; j++) {
+            HDT_TRY(probe_fill(p, j, err));
         }
+        begin = hdt_clock_now_ns();
+        probe_run(p, part, slot);
         HDT_TRY(hdt_stage_wait(p->stage, err));
-        *out = (double)(hdt_clock_now_ns() - begin) / 1e9 / p->n_units;
+        times[i] = (double)(hdt_clock_now_ns() - begin) / 1e9 / p->n_units;
     }
     return HDT_OK;
 }
@@ -148,25 +168,43 @@ static bool rounds_are_enough(int n, int64_t fastest_ns, int64_t begin_ns)
                                           hdt_clock_now_ns() - begin_ns >= PATIENCE * BUDGET_NS));
 }
 
+/* Of all rounds' times those of one part. */
+static double probe_typical(const struct probe *p, const double *times, int n_rounds,
+                            enum probe_part part)
+{
+    double own[ROUNDS_MAX * SLOTS_MAX];
+    int n = 0;
+
+    for (int round = 0; round < n_rounds; round++) {
+        for (int slot = 0; slot < p->n_slots; slot++) {
+            own[n++] = times[(round * p->n_parts + (int)part) * p->n_slots + slot];
+        }
+    }
+    return typical(own, n);
+}
+
 static enum hdt_status probe_time(struct probe *p, struct hdt_error *err)
 {
-    double fwd[ROUNDS_MAX * SLOTS_MAX], bwd[ROUNDS_MAX * SLOTS_MAX], step[ROUNDS_MAX];
+    double times[ROUNDS_MAX * SLOTS_MAX * PROBE_PARTS], step[ROUNDS_MAX];
     int64_t begin_ns, round_ns, fastest_ns = INT64_MAX;
-    int n = 0, at;
+    int n = 0;
 
-    HDT_TRY(probe_round(p, fwd, bwd, err));
+    HDT_TRY(probe_round(p, times, err));
     begin_ns = hdt_clock_now_ns();
     while (!rounds_are_enough(n, fastest_ns, begin_ns)) {
         round_ns = hdt_clock_now_ns();
-        at = n * p->n_slots;
-        HDT_TRY(probe_round(p, fwd + at, bwd + at, err));
+        HDT_TRY(probe_round(p, times + n * p->n_parts * p->n_slots, err));
         HDT_TRY(probe_step(p, &step[n], err));
         round_ns = hdt_clock_now_ns() - round_ns;
         fastest_ns = round_ns < fastest_ns ? round_ns : fastest_ns;
         n++;
     }
-    p->fwd_s = typical(fwd, n * p->n_slots);
-    p->bwd_s = typical(bwd, n * p->n_slots);
+    p->fwd_s = probe_typical(p, times, n, PROBE_FWD);
+    p->bwd_s = probe_typical(p, times, n, PROBE_BWD);
+    if (p->n_parts == PROBE_PARTS) {
+        p->input_s = probe_typical(p, times, n, PROBE_INPUT);
+        p->weight_s = probe_typical(p, times, n, PROBE_WEIGHT);
+    }
     p->step_s = typical(step, n);
     return HDT_OK;
 }
@@ -190,6 +228,7 @@ static enum hdt_status probe_units(struct probe *p, int64_t unit, int n_units, i
 
     p->n_units = n_units;
     p->n_slots = n_slots;
+    p->n_parts = unit > 0 && unit <= p->shape->model.L ? PROBE_PARTS : PROBE_BWD + 1;
     conf = probe_conf(p, unit);
     HDT_TRY(hdt_stage_new(p->backend, p->device, &conf, &p->stage, err));
     hdt_stage_set_loss_scale(p->stage, 1e-3f);
@@ -268,6 +307,8 @@ enum hdt_status hdt_profile_measure(const struct hdt_backend *backend, struct hd
     HDT_TRY(probe_blocks(&p, err));
     out.block_fwd_s = p.fwd_s;
     out.block_bwd_s = p.bwd_s;
+    out.block_bwd_input_s = p.input_s;
+    out.block_bwd_weight_s = p.weight_s;
     out.step_s_per_param = p.step_s / (double)p.n_params;
     HDT_TRY(probe_units(&p, shape->model.L + 1, 1, 1, err));
     out.head_fwd_s = p.fwd_s;

@@ -110,7 +110,7 @@ static void stage_conf_fill(const struct hdt_runner *r, const struct hdt_plan_st
     conf->n_units = (int)(stage->unit_end - stage->unit_begin);
     conf->B = (int)r->plan.micro_batch;
     conf->T = (int)r->plan.seq_len;
-    conf->n_slots = r->n_slots;
+    conf->n_slots = (int)r->train.n_slots[stage - r->plan.stages];
     conf->recompute = stage->recompute;
     conf->seed = (uint64_t)r->job.seed;
     conf->alive = r->alive;
@@ -186,7 +186,6 @@ static enum hdt_status build_schedules(struct hdt_runner *r, struct hdt_error *e
         HDT_TRY(hdt_schedule_build(&r->plan, r->rank, HDT_PHASE_EVAL, r->job.eval.n_micro_batches,
                                    &r->eval, err));
     }
-    r->n_slots = r->train.n_in_flight > 0 ? (int)r->train.n_in_flight : 1;
     return HDT_OK;
 }
 

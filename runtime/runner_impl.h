@@ -61,7 +61,6 @@ struct hdt_runner {
     struct hdt_plan plan;
     struct hdt_schedule train, eval;
     struct hdt_stage **stages; /* by plan index, NULL where another rank's */
-    int n_slots;
     struct hdt_port_job *port;
     struct runner_flow *flows;         /* by plan index */
     struct hdt_codec_state **feedback; /* of this rank's ends: see struct hdt_state_conf */

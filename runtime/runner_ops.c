@@ -51,7 +51,7 @@ void hdt_runner_commit(struct hdt_runner *r, int flow, size_t len, size_t raw_le
 
 static int op_slot(const struct hdt_runner *r, const struct hdt_op *op)
 {
-    return (int)(op->mb % r->n_slots);
+    return (int)(op->mb % r->train.n_slots[op->stage]);
 }
 
 static enum hdt_status op_load(struct hdt_runner *r, const struct hdt_op *op, struct hdt_error *err)
@@ -281,6 +281,12 @@ static enum hdt_status op_run(struct hdt_runner *r, const struct hdt_op *op, str
         return op_forward(r, op, err);
     case HDT_OP_BACKWARD:
         hdt_stage_backward(r->stages[op->stage], op_slot(r, op));
+        return HDT_OK;
+    case HDT_OP_BACKWARD_INPUT:
+        hdt_stage_backward_input(r->stages[op->stage], op_slot(r, op));
+        return HDT_OK;
+    case HDT_OP_BACKWARD_WEIGHT:
+        hdt_stage_backward_weight(r->stages[op->stage], op_slot(r, op));
         return HDT_OK;
     case HDT_OP_TIED_SYNC:
         return hdt_runner_tied_sync(r, err);

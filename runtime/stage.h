@@ -21,6 +21,8 @@
  *         (head) hdt_stage_set_labels before forward        -> hdt_stage_loss() after it
  *         (not head) gradient from the next stage into hdt_stage_output_grad()
  *         hdt_stage_backward(s, slot)                       -> hdt_stage_input_grad() to the former
+ *         or in two halves: hdt_stage_backward_input        -> hdt_stage_input_grad() to the former
+ *                           hdt_stage_backward_weight, any time later; then the slot is free
  *     hdt_stage_finish_grads(s, ...);              tied embeddings: see there
  *     hdt_stage_grad_sumsq(s, sums);               -> global norm over all stages, in model order
  *     hdt_stage_step(s, &adamw);                   grad_scale = clipping factor
@@ -45,7 +47,7 @@ struct hdt_stage_conf {
     int n_units;    /* L + 2 units in all */
     int B;          /* sequences in a micro-batch */
     int T;          /* tokens in a sequence; at most model.T */
-    int n_slots;    /* micro-batches in flight: forward done, backward not yet */
+    int n_slots;    /* micro-batches in flight: forward done, backward (both halves) not yet */
     bool recompute; /* keep only each slot's input, compute the rest again in backward */
     bool inference; /* no gradients, no optimizer state: forward only, one set of activations */
     uint64_t seed;  /* of the initial weights */
@@ -116,13 +118,15 @@ size_t hdt_stage_activation_bytes(const struct hdt_stage *stage);
  * embedding (see hdt_stage_set_tokens). */
 float *hdt_stage_input(struct hdt_stage *stage, int slot);
 
-/* Set by forward; may be read until the slot's next forward. NULL with the head. */
+/* Set by forward; may be read until the slot's next forward, or the first half of a backward. NULL
+ * with the head. */
 float *hdt_stage_output(struct hdt_stage *stage, int slot);
 
 /* Filled by the caller before backward, which uses it up. NULL with the head. */
 float *hdt_stage_output_grad(struct hdt_stage *stage, int slot);
 
-/* Set by backward; may be read until the slot's next backward. NULL with the embedding. */
+/* Set by backward (or its first half); may be read until the slot's next backward. NULL with the
+ * embedding. */
 float *hdt_stage_input_grad(struct hdt_stage *stage, int slot);
 
 /* Tokens (B, T) of the embedding's stage, labels (B, T) of the head's (a negative label counts
@@ -154,6 +158,13 @@ enum hdt_status hdt_stage_loss(struct hdt_stage *stage, int slot, double *loss_s
 /* Backward pass of one micro-batch: adds to the gradients, sets the slot's input gradient. The
  * slot's last forward was TRAIN. Call in the same micro-batch order on every stage. */
 void hdt_stage_backward(struct hdt_stage *stage, int slot);
+
+/* The same bits in two halves. The first one sets the slot's input gradient; the second one adds to
+ * the gradients of matrices and embedding, from what the first one left in the slot: until then the
+ * slot takes no other micro-batch. Each half in the same micro-batch order on every stage. Not with
+ * recompute. */
+void hdt_stage_backward_input(struct hdt_stage *stage, int slot);
+void hdt_stage_backward_weight(struct hdt_stage *stage, int slot);
 
 /*
  * After the last backward of a step, before sumsq and step. A tied model has an accumulator for the

@@ -6,6 +6,11 @@
  * as the gradient of a block's output, each half of the block adds its share to it by the norm's
  * backward (the residual path needs nothing), and it leaves as the gradient of the block's input.
  *
+ * In two halves, the first one keeps what the second needs over activations that nobody needs any
+ * more, so that it takes no memory: the gradient of a block's output over that output, of gate and
+ * up over these, of the attention's output over mid, of q, k and v over these. Norms are done with
+ * in the first half: their weights are few, and one op makes both of their gradients.
+ *
  * The head runs its backward within forward, on a few rows at a time: logits of a large vocabulary
  * would be the largest thing in memory, and so they never exist as a whole.
  */
@@ -159,25 +164,35 @@ static void mlp_half_fwd(const struct hdt_stage *s, int block, const struct stag
     }
 }
 
+/* `kept`: where to leave the gradient of the block's output, for the weights' half to come; NULL:
+ * add to the weights' gradients here. */
 static void mlp_half_bwd(const struct hdt_stage *s, int block, const struct stage_act *act,
-                         float *grad)
+                         float *grad, float *kept)
 {
     const struct stage_tensor *down = hdt_stage_block_tensor(s, block, DOWN);
     const struct stage_tensor *gate = hdt_stage_block_tensor(s, block, GATE);
     const struct stage_tensor *norm = hdt_stage_block_tensor(s, block, NORM2);
     float *dh = s->work.dnarrow, *dgu = s->work.dwide, *dxn = s->work.dxn;
 
-    linear_dw(s, grad, act->h, s->n, s->F, s->C, down->grad);
+    if (kept) {
+        buffer_copy(s, kept, grad, (size_t)s->n * s->C);
+    } else {
+        linear_dw(s, grad, act->h, s->n, s->F, s->C, down->grad);
+    }
     linear_dx(s, grad, down->w, s->n, s->F, s->C, dh);
     s->ops->swiglu_bwd(s->stream, dh, act->gu, s->n, s->F, dgu);
-    linear_dw(s, dgu, act->xn2, s->n, s->C, 2 * s->F, gate->grad);
+    if (kept) {
+        buffer_copy(s, act->gu, dgu, (size_t)s->n * 2 * s->F);
+    } else {
+        linear_dw(s, dgu, act->xn2, s->n, s->C, 2 * s->F, gate->grad);
+    }
     linear_dx(s, dgu, gate->w, s->n, s->C, 2 * s->F, dxn);
     s->ops->rmsnorm_bwd(s->stream, dxn, act->mid, norm->w, act->rstd2, s->n, s->C, grad,
                         norm->grad);
 }
 
 static void attention_half_bwd(const struct hdt_stage *s, int block, const struct stage_act *act,
-                               const float *x, float *grad)
+                               const float *x, float *grad, bool keep)
 {
     const struct stage_tensor *wo = hdt_stage_block_tensor(s, block, WO);
     const struct stage_tensor *wq = hdt_stage_block_tensor(s, block, WQ);
@@ -187,11 +202,19 @@ static void attention_half_bwd(const struct hdt_stage *s, int block, const struc
     float *datt = s->work.dnarrow, *dqkv = s->work.dwide, *dxn = s->work.dxn;
     float *dk = dqkv + s->NH * s->HS;
 
-    linear_dw(s, grad, act->att, s->n, s->NH * s->HS, s->C, wo->grad);
+    if (keep) {
+        buffer_copy(s, act->mid, grad, (size_t)s->n * s->C);
+    } else {
+        linear_dw(s, grad, act->att, s->n, s->NH * s->HS, s->C, wo->grad);
+    }
     linear_dx(s, grad, wo->w, s->n, s->NH * s->HS, s->C, datt);
     s->ops->attention_bwd(s->stream, &a, datt, dqkv, dk, dk + s->NKV * s->HS);
     s->ops->rope_bwd(s->stream, s->cos_sin, s->n, s->T, 0, s->NH + s->NKV, s->HS, s->Q, dqkv);
-    linear_dw(s, dqkv, act->xn1, s->n, s->C, s->Q, wq->grad);
+    if (keep) {
+        buffer_copy(s, act->qkv, dqkv, (size_t)s->n * s->Q);
+    } else {
+        linear_dw(s, dqkv, act->xn1, s->n, s->C, s->Q, wq->grad);
+    }
     linear_dx(s, dqkv, wq->w, s->n, s->C, s->Q, dxn);
     s->ops->rmsnorm_bwd(s->stream, dxn, x, norm->w, act->rstd1, s->n, s->C, grad, norm->grad);
 }
@@ -200,6 +223,20 @@ static void attention_half_bwd(const struct hdt_stage *s, int block, const struc
 static float *block_output(const struct hdt_stage *s, const struct stage_slot *slot, int block)
 {
     return block == s->n_blocks - 1 ? slot->y : slot->acts[block].y;
+}
+
+/* What mlp_half_bwd and attention_half_bwd left out. */
+static void block_weights_bwd(const struct hdt_stage *s, const struct stage_slot *slot, int block)
+{
+    const struct stage_act *act = &slot->acts[block];
+
+    linear_dw(s, block_output(s, slot, block), act->h, s->n, s->F, s->C,
+              hdt_stage_block_tensor(s, block, DOWN)->grad);
+    linear_dw(s, act->gu, act->xn2, s->n, s->C, 2 * s->F,
+              hdt_stage_block_tensor(s, block, GATE)->grad);
+    linear_dw(s, act->mid, act->att, s->n, s->NH * s->HS, s->C,
+              hdt_stage_block_tensor(s, block, WO)->grad);
+    linear_dw(s, act->qkv, act->xn1, s->n, s->C, s->Q, hdt_stage_block_tensor(s, block, WQ)->grad);
 }
 
 /* All blocks on the given rows. `again`: to recompute, where the stage's output is known. */
@@ -304,6 +341,23 @@ enum hdt_status hdt_stage_loss(struct hdt_stage *s, int slot, double *loss_sum,
     return hdt_stage_read(s, loss_sum, slot_at(s, slot)->loss, sizeof(*loss_sum), err);
 }
 
+static void blocks_bwd(const struct hdt_stage *s, const struct stage_slot *slot, bool keep)
+{
+    for (int i = s->n_blocks - 1; i >= 0; i--) {
+        const float *x = i > 0 ? slot->acts[i - 1].y : slot->x;
+
+        mlp_half_bwd(s, i, &slot->acts[i], slot->grad, keep ? block_output(s, slot, i) : NULL);
+        attention_half_bwd(s, i, &slot->acts[i], x, slot->grad, keep);
+    }
+}
+
+static void embedding_bwd(const struct hdt_stage *s, const struct stage_slot *slot)
+{
+    if (s->has_embedding) {
+        s->ops->embedding_bwd(s->stream, slot->tokens, slot->grad, s->n, s->C, s->tensors[0].grad);
+    }
+}
+
 void hdt_stage_backward(struct hdt_stage *s, int slot_idx)
 {
     struct stage_slot *slot = slot_at(s, slot_idx);
@@ -313,15 +367,24 @@ void hdt_stage_backward(struct hdt_stage *s, int slot_idx)
     if (s->conf.recompute) {
         blocks_fwd(s, slot, &r, true);
     }
-    for (int i = s->n_blocks - 1; i >= 0; i--) {
-        const float *x = i > 0 ? slot->acts[i - 1].y : slot->x;
+    blocks_bwd(s, slot, false);
+    embedding_bwd(s, slot);
+}
 
-        mlp_half_bwd(s, i, &slot->acts[i], slot->grad);
-        attention_half_bwd(s, i, &slot->acts[i], x, slot->grad);
+void hdt_stage_backward_input(struct hdt_stage *s, int slot_idx)
+{
+    HDT_ASSERT(!s->conf.inference && !s->conf.recompute);
+    blocks_bwd(s, slot_at(s, slot_idx), true);
+}
+
+void hdt_stage_backward_weight(struct hdt_stage *s, int slot_idx)
+{
+    struct stage_slot *slot = slot_at(s, slot_idx);
+
+    for (int i = s->n_blocks - 1; i >= 0; i--) {
+        block_weights_bwd(s, slot, i);
     }
-    if (s->has_embedding) {
-        s->ops->embedding_bwd(s->stream, slot->tokens, slot->grad, s->n, s->C, s->tensors[0].grad);
-    }
+    embedding_bwd(s, slot);
 }
 
 /* ---- The end of a step ----------------------------------------------------------------------- */

@@ -41,7 +41,7 @@ enum hdt_conf_type {
     HDT_CONF_T_BYTES,    /* uint64_t, bounds min..max */
     HDT_CONF_T_DURATION, /* int64_t milliseconds, bounds min..max */
     HDT_CONF_T_RATE,     /* uint64_t bits a second, 0 = no limit ("max") */
-    HDT_CONF_T_FLOAT,    /* double, bounds min..max */
+    HDT_CONF_T_FLOAT,    /* double, bounds min..max; by default "null": may be null, then NaN */
     HDT_CONF_T_ENUM,     /* int: index into names[] */
     HDT_CONF_T_STRINGS,  /* struct hdt_conf_strings */
     HDT_CONF_T_SECTION,  /* a struct embedded at offset, described by rows */
@@ -123,6 +123,12 @@ struct hdt_conf_schema {
 #define HDT_CONF_FLOAT(s, f, def_, min_, max_, help_)                                              \
  {                                                                                                 \
   .name = #f, .type = HDT_CONF_T_FLOAT, .offset = offsetof(s, f), .def = def_, .min = min_,        \
+  .max = max_, .help = help_                                                                       \
+ }
+/* A number that may be unknown: null, as when it is not given, and NaN in the struct. */
+#define HDT_CONF_OPTIONAL(s, f, min_, max_, help_)                                                 \
+ {                                                                                                 \
+  .name = #f, .type = HDT_CONF_T_FLOAT, .offset = offsetof(s, f), .def = "null", .min = min_,      \
   .max = max_, .help = help_                                                                       \
  }
 #define HDT_CONF_ENUM(s, f, def_, names_, help_)                                                   \

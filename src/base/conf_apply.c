@@ -172,6 +172,10 @@ static void scalar_apply(struct apply *apply, const struct hdt_conf_row *row, in
         kind_refuse(apply, node, "a single value", "write 'key: value' on one line");
         return;
     }
+    if (hdt_conf_scalar_is_null(&at->scalar) && hdt_conf_row_is_optional(row)) {
+        hdt_conf_value_default(row, field);
+        return;
+    }
     if (hdt_conf_scalar_is_null(&at->scalar)) {
         hdt_error_set(&cause, HDT_EINVAL, "it has no value");
         hdt_error_hint(&cause, "write a value (%s), or remove the key; empty text is \"\"",

@@ -92,6 +92,9 @@ char *hdt_conf_bound_format(const struct hdt_conf_row *row, double bound,
                             char buf[HDT_CONF_VALUE_CAP]);
 bool hdt_conf_row_is_bounded(const struct hdt_conf_row *row);
 
+/* A number that may be null. */
+bool hdt_conf_row_is_optional(const struct hdt_conf_row *row);
+
 /* Plain and empty, "~" or "null": nothing was given. */
 bool hdt_conf_scalar_is_null(const struct hdt_conf_scalar *scalar);
 

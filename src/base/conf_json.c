@@ -5,6 +5,7 @@
 #include "src/base/buf.h"
 
 #include <jansson.h>
+#include <math.h>
 #include <string.h>
 
 static json_t *strings_to_json(const struct hdt_conf_strings *strings)
@@ -59,7 +60,7 @@ static json_t *field_to_json(const struct hdt_conf_row *row, void *field,
     case HDT_CONF_T_RATE:
         return json_integer((json_int_t) * (uint64_t *)field);
     case HDT_CONF_T_FLOAT:
-        return json_real(*(double *)field);
+        return isnan(*(double *)field) ? json_null() : json_real(*(double *)field);
     case HDT_CONF_T_ENUM:
         return json_string(row->names[*(int *)field]);
     case HDT_CONF_T_STRINGS:

@@ -163,6 +163,8 @@ static void row_form(const struct hdt_conf_row *row, struct hdt_buf *buf)
                         hdt_conf_bound_format(row, row->max, most));
         if (row->type == HDT_CONF_T_COUNT) {
             hdt_buf_append_str(buf, ", or auto");
+        } else if (hdt_conf_row_is_optional(row)) {
+            hdt_buf_append_str(buf, ", or null");
         }
     } else if (row->type == HDT_CONF_T_RATE) {
         hdt_buf_append_str(buf, " in bits a second, or max");

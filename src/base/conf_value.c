@@ -286,6 +286,11 @@ bool hdt_conf_row_is_bounded(const struct hdt_conf_row *row)
     return row->min != 0 || row->max != 0;
 }
 
+bool hdt_conf_row_is_optional(const struct hdt_conf_row *row)
+{
+    return row->type == HDT_CONF_T_FLOAT && row->def && strcmp(row->def, "null") == 0;
+}
+
 static enum hdt_status bounds_check(const struct hdt_conf_row *row, double value, const char *text,
                                     struct hdt_error *err)
 {
@@ -413,6 +418,10 @@ void hdt_conf_value_default(const struct hdt_conf_row *row, void *field)
     }
     if (row->type == HDT_CONF_T_STRINGS) {
         strings_default(row->def, field);
+        return;
+    }
+    if (hdt_conf_row_is_optional(row)) {
+        *(double *)field = NAN;
         return;
     }
     scalar.text = (char *)row->def; /* only read */

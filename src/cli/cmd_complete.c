@@ -5,6 +5,7 @@
 
 #include "src/cli/cmd.h"
 #include "src/cli/kinds.h"
+#include "src/core/devices.h"
 
 #include <argp.h>
 #include <stdio.h>
@@ -44,6 +45,20 @@ static void config_print(int n, char **words)
     }
 }
 
+/* hdt device show NAME; nothing where no catalogue is installed. */
+static void devices_print(const char *begin)
+{
+    struct hdt_devices devices;
+
+    if (hdt_devices_load(NULL, &devices, NULL) != HDT_OK) {
+        return;
+    }
+    for (size_t i = 0; i < devices.items.n; i++) {
+        candidate(((const struct hdt_device *)devices.items.items)[i].name, begin);
+    }
+    hdt_devices_release(&devices);
+}
+
 static const struct hdt_cmd *table_find(const struct hdt_cmd *const *table, const char *name)
 {
     while (*table && strcmp((*table)->name, name) != 0) {
@@ -77,6 +92,8 @@ static int complete_run(int argc, char **argv)
         options_print(cmd->argp, argv[argc - 1]);
     } else if (argc > 3 && strcmp(argv[1], "config") == 0) {
         config_print(argc - 3, argv + 3);
+    } else if (argc == 4 && strcmp(argv[1], "device") == 0 && strcmp(argv[2], "show") == 0) {
+        devices_print(argv[3]);
     }
     return HDT_EXIT_OK;
 }

@@ -14,10 +14,8 @@
 #include <string.h>
 
 static const struct hdt_conf_schema *const kinds[] = {
-    &hdt_gateway_conf_schema,
-    &hdt_worker_conf_schema,
-    &hdt_job_schema,
-    NULL,
+    &hdt_gateway_conf_schema, &hdt_worker_conf_schema, &hdt_job_schema,
+    &hdt_cluster_file_schema, &hdt_devices_schema,     NULL,
 };
 
 const struct hdt_conf_schema *const *hdt_kinds(void)
@@ -76,7 +74,7 @@ static const struct hdt_conf_schema *kind_find(const char *word)
     if (near.best) {
         hdt_error_hint(&err, "did you mean '%s'?", near.best);
     } else {
-        hdt_error_hint(&err, "write gateway, worker or job");
+        hdt_error_hint(&err, "write gateway, worker, job, cluster or devices");
     }
     hdt_error_print(&err, "hdt");
     return NULL;
@@ -84,7 +82,7 @@ static const struct hdt_conf_schema *kind_find(const char *word)
 
 static const struct argp example_argp = {
     .parser = option_parse,
-    .args_doc = "gateway|worker|job",
+    .args_doc = "gateway|worker|job|cluster|devices",
     .doc = "Print a commented settings file to start from. What must be changed or confirmed "
            "stands as a setting; defaults stand behind a '#'.",
 };
@@ -141,7 +139,7 @@ static const struct argp_option check_options[] = {
 static const struct argp check_argp = {
     .options = check_options,
     .parser = option_parse,
-    .args_doc = "gateway|worker|job FILE",
+    .args_doc = "gateway|worker|job|cluster|devices FILE",
     .doc = "Check a settings file: names, types, bounds, required settings. The daemons' "
            "--check-config looks at certificates and addresses too.",
 };
@@ -182,7 +180,7 @@ static int check_run(int argc, char **argv)
 
 static const struct argp explain_argp = {
     .parser = option_parse,
-    .args_doc = "gateway|worker|job [KEY]",
+    .args_doc = "gateway|worker|job|cluster|devices [KEY]",
     .doc = "Say what a setting is: its form, bounds, default and use. Without KEY, all of them.",
 };
 
@@ -203,7 +201,8 @@ static int explain_run(int argc, char **argv)
     return HDT_EXIT_OK;
 }
 
-static const struct argp mdoc_argp = {.parser = option_parse, .args_doc = "gateway|worker|job"};
+static const struct argp mdoc_argp = {.parser = option_parse,
+                                      .args_doc = "gateway|worker|job|cluster|devices"};
 
 static int mdoc_run(int argc, char **argv)
 {
@@ -232,8 +231,8 @@ static const struct hdt_cmd *const subs[] = {&example_cmd, &check_cmd, &explain_
 static int config_run(int argc, char **argv)
 {
     return hdt_cmd_dispatch(subs,
-                            "Settings files: gateway (hdt-gateway), worker (hdt-worker) and job "
-                            "(hdt submit).\n\nCommands:\n",
+                            "Settings files: gateway (hdt-gateway), worker (hdt-worker), job (hdt "
+                            "submit), cluster and devices (predictions).\n\nCommands:\n",
                             argc, argv);
 }
 

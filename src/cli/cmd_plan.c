@@ -21,6 +21,7 @@ enum plan_option {
     OPT_CLUSTER,
     OPT_TRACE,
     OPT_CODEC,
+    OPT_SCHEDULE,
     OPT_REMEASURE,
     OPT_VALIDATE,
     OPT_EXPLAIN
@@ -33,6 +34,7 @@ static const struct argp_option options[] = {
     {"trace", OPT_TRACE, "FILE", 0,
      "Write the predicted timeline of a step for chrome://tracing or ui.perfetto.dev", 0},
     {"codec", OPT_CODEC, "NAME", 0, "Codec of all edges between sites, in place of the job's", 0},
+    {"schedule", OPT_SCHEDULE, "NAME", 0, "Order of the work in a step, in place of the job's", 0},
     {"remeasure", OPT_REMEASURE, NULL, 0, "Measure links again, even when that was done just now",
      0},
     {"explain", OPT_EXPLAIN, NULL, 0, "Say why the plan is as it is", 0},
@@ -67,6 +69,9 @@ static error_t option_parse(int key, char *arg, struct argp_state *state)
         return 0;
     case OPT_CODEC:
         args->overrides.codec = arg;
+        return 0;
+    case OPT_SCHEDULE:
+        args->overrides.schedule = arg;
         return 0;
     case OPT_REMEASURE:
         args->overrides.remeasure = true;

@@ -18,7 +18,15 @@
 #include <string.h>
 #include <unistd.h>
 
-enum submit_option { OPT_RESUME = 256, OPT_DETACH, OPT_JSON, OPT_STEPS, OPT_CODEC, OPT_VERBOSE };
+enum submit_option {
+    OPT_RESUME = 256,
+    OPT_DETACH,
+    OPT_JSON,
+    OPT_STEPS,
+    OPT_CODEC,
+    OPT_SCHEDULE,
+    OPT_VERBOSE
+};
 
 static const struct argp_option options[] = {
     {"resume", OPT_RESUME, "DIR", 0,
@@ -29,6 +37,7 @@ static const struct argp_option options[] = {
     {"json", OPT_JSON, "FILE", 0, "Write the results of the run to FILE", 0},
     {"steps", OPT_STEPS, "N", 0, "Steps, in place of the job's", 0},
     {"codec", OPT_CODEC, "NAME", 0, "Codec of all edges between sites, in place of the job's", 0},
+    {"schedule", OPT_SCHEDULE, "NAME", 0, "Order of the work in a step, in place of the job's", 0},
     {"verbose", OPT_VERBOSE, NULL, 0,
      "A line for each step, also where the output is no terminal (default: of the first 1000, then "
      "one in 10 seconds)",
@@ -65,6 +74,9 @@ static error_t option_parse(int key, char *arg, struct argp_state *state)
         return 0;
     case OPT_CODEC:
         args->overrides.codec = arg;
+        return 0;
+    case OPT_SCHEDULE:
+        args->overrides.schedule = arg;
         return 0;
     case OPT_VERBOSE:
         args->verbose = true;

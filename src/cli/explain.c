@@ -60,6 +60,8 @@ static struct terms rank_terms(const struct hdt_planned *p, int rank)
             t.fwd_s += busy_s;
             break;
         case HDT_OP_BACKWARD:
+        case HDT_OP_BACKWARD_INPUT:
+        case HDT_OP_BACKWARD_WEIGHT:
             t.bwd_s += busy_s;
             break;
         case HDT_OP_STEP:
@@ -345,7 +347,7 @@ static void explain_warmup(const struct hdt_planned *p, json_t *lines)
 {
     const struct hdt_plan *plan = plan_of(p);
 
-    for (size_t i = 0; i + 1 < plan->n_stages; i++) {
+    for (size_t i = 0; i + 1 < plan->n_stages && plan->schedule == HDT_SCHEDULE_WAN; i++) {
         const struct hdt_plan_stage *s = &plan->stages[i];
         size_t behind = plan->n_stages - 1 - i;
 
@@ -354,6 +356,52 @@ static void explain_warmup(const struct hdt_planned *p, json_t *lines)
             "that are under way meanwhile",
             i, (long long)s->warmup, behind, behind == 1 ? "" : "s",
             (long long)s->warmup - (long long)behind);
+    }
+    for (size_t i = 0; i < plan->n_stages && plan->schedule != HDT_SCHEDULE_WAN; i++) {
+        const struct hdt_plan_stage *s = &plan->stages[i];
+
+        say(lines,
+            "under schedule %s stage %zu runs %lld forwards ahead and keeps the activations of %lld "
+            "micro-batches",
+            hdt_schedule_names[plan->schedule], i, (long long)s->warmup, (long long)s->in_flight);
+    }
+}
+
+static uint64_t most_memory(const struct hdt_plan *plan)
+{
+    uint64_t most = 0;
+
+    for (int rank = 0; rank < (int)plan->n_ranks; rank++) {
+        uint64_t sum = 0;
+
+        for (size_t i = 0; i < plan->n_stages; i++) {
+            sum += plan->stages[i].rank == rank ? plan->stages[i].memory_bytes : 0;
+        }
+        most = sum > most ? sum : most;
+    }
+    return most;
+}
+
+/* The same job in each other order. One that no plan follows is left out. */
+static void explain_schedules(const struct hdt_planned *p, json_t *lines)
+{
+    for (int kind = HDT_SCHEDULE_GPIPE; kind < HDT_SCHEDULE_KIND_COUNT; kind++) {
+        struct hdt_job job = p->job; /* shares its texts */
+        struct hdt_cost_inputs in = {&job, &p->model, &p->cluster};
+        struct hdt_search_result other;
+        char memory[HDT_HUMAN_CAP];
+
+        job.plan.schedule = kind;
+        if (plan_of(p)->n_stages < 2 || kind == (int)plan_of(p)->schedule ||
+            (job.recompute && hdt_schedule_is_split((enum hdt_schedule_kind)kind)) ||
+            hdt_search_plan(&in, &other, NULL) != HDT_OK) {
+            continue;
+        }
+        say(lines, "schedule %s would take %.3f s a step, %+.1f %%, with %s at most on a worker",
+            hdt_schedule_names[kind], other.cost.step_s,
+            100 * (other.cost.step_s / p->result.cost.step_s - 1),
+            hdt_human_memory((double)most_memory(&other.plan), memory));
+        hdt_search_result_release(&other);
     }
 }
 
@@ -396,6 +444,7 @@ json_t *hdt_explain(const struct hdt_planned *p)
     }
     explain_warmup(p, lines);
     explain_batch(p, lines);
+    explain_schedules(p, lines);
     explain_second(p, lines);
     return lines;
 }

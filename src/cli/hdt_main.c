@@ -8,12 +8,13 @@
 
 /* In the order of `hdt --help`; a command without summary is not listed. */
 const struct hdt_cmd *const hdt_cmds[] = {
-    &hdt_cmd_ca,       &hdt_cmd_config,     &hdt_cmd_doctor,
-    &hdt_cmd_tokenize, &hdt_cmd_plan,       &hdt_cmd_submit,
-    &hdt_cmd_status,   &hdt_cmd_link,       &hdt_cmd_logs,
-    &hdt_cmd_stop,     &hdt_cmd_eval,       &hdt_cmd_generate,
-    &hdt_cmd_export,   &hdt_cmd_checkpoint, &hdt_cmd_codec,
-    &hdt_cmd_version,  &hdt_cmd_complete,   NULL,
+    &hdt_cmd_ca,       &hdt_cmd_config,   &hdt_cmd_doctor,
+    &hdt_cmd_tokenize, &hdt_cmd_plan,     &hdt_cmd_simulate,
+    &hdt_cmd_submit,   &hdt_cmd_status,   &hdt_cmd_link,
+    &hdt_cmd_logs,     &hdt_cmd_stop,     &hdt_cmd_eval,
+    &hdt_cmd_generate, &hdt_cmd_export,   &hdt_cmd_checkpoint,
+    &hdt_cmd_codec,    &hdt_cmd_device,   &hdt_cmd_cluster,
+    &hdt_cmd_version,  &hdt_cmd_complete, NULL,
 };
 
 static const char intro[] =

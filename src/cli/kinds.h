@@ -4,6 +4,8 @@
 
 /* The kinds of settings files that `hdt config` knows. */
 #include "src/base/conf.h"
+#include "src/core/cluster_file.h"
+#include "src/core/devices.h"
 #include "src/core/gateway_conf.h"
 #include "src/core/job.h"
 #include "src/core/worker_conf.h"

@@ -40,11 +40,28 @@ static enum hdt_status override_codec(struct hdt_job *job, const char *name, str
     return HDT_OK;
 }
 
+static enum hdt_status override_schedule(struct hdt_job *job, const char *name,
+                                         struct hdt_error *err)
+{
+    for (int i = 0; hdt_schedule_names[i]; i++) {
+        if (strcmp(hdt_schedule_names[i], name) == 0) {
+            job->plan.schedule = i;
+            return HDT_OK;
+        }
+    }
+    hdt_error_set(err, HDT_EINVAL, "--schedule '%s' is unknown", name);
+    hdt_error_hint(err, "known are auto, gpipe, 1f1b, interleaved, zb-h1, zb-mem, wan");
+    return HDT_EINVAL;
+}
+
 static enum hdt_status job_override(struct hdt_job *job, const struct hdt_planned_overrides *o,
                                     struct hdt_error *err)
 {
     if (o->steps) {
         HDT_TRY(override_steps(job, o->steps, err));
+    }
+    if (o->schedule) {
+        HDT_TRY(override_schedule(job, o->schedule, err));
     }
     return o->codec ? override_codec(job, o->codec, err) : HDT_OK;
 }
@@ -174,13 +191,35 @@ enum hdt_status hdt_planned_cluster_file(struct hdt_planned *p, const char *path
     enum hdt_status status;
 
     if (!json) {
-        hdt_error_set(err, HDT_EINVAL, "cannot read the cluster: %s", json_err.text);
-        hdt_error_where(err, "%s:%d", path, json_err.line);
-        return HDT_EINVAL;
+        status =
+            json_error_code(&json_err) == json_error_cannot_open_file ? HDT_ENOENT : HDT_EINVAL;
+        hdt_error_set(err, status, "cannot read the cluster: %s", json_err.text);
+        if (status == HDT_EINVAL) {
+            hdt_error_where(err, "%s:%d", path, json_err.line);
+        }
+        hdt_error_hint(err, "it is the \"cluster\" of 'hdt plan --json JOB.YAML'");
+        return status;
     }
     status = cluster_take(p, inner ? inner : json, path, err);
     json_decref(json);
     return status;
+}
+
+enum hdt_status hdt_planned_from_json(struct hdt_planned *p, const json_t *json,
+                                      struct hdt_error *err)
+{
+    const json_t *cluster = json_object_get(json, "cluster");
+
+    if (!json_is_object(json_object_get(json, "plan")) ||
+        !json_is_object(json_object_get(json, "job"))) {
+        hdt_error_set(err, HDT_EINVAL, "it is no plan: it has no \"plan\" or no \"job\"");
+        hdt_error_hint(err, "'hdt plan --json JOB.YAML' prints one");
+        return HDT_EINVAL;
+    }
+    HDT_TRY(hdt_conf_from_json(&hdt_job_schema, json_object_get(json, "job"), "job", &p->job, err));
+    HDT_TRY(hdt_model_from_json(json_object_get(json, "model"), "model", &p->model, err));
+    HDT_TRY(hdt_plan_from_json(json_object_get(json, "plan"), &p->model, &p->result.plan, err));
+    return cluster ? hdt_cluster_from_json(cluster, "cluster", &p->cluster, err) : HDT_OK;
 }
 
 enum hdt_status hdt_planned_search(struct hdt_planned *p, struct hdt_error *err)

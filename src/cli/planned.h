@@ -27,7 +27,8 @@ struct hdt_planned {
 struct hdt_planned_overrides {
     const char *steps; /* NULL: as in the file */
     const char *codec; /* of activations and their gradients */
-    bool remeasure;    /* links, even when they were measured a short while ago */
+    const char *schedule;
+    bool remeasure; /* links, even when they were measured a short while ago */
 };
 
 /* Are these values ones that a job may have? Otherwise the command line is wrong. */
@@ -55,6 +56,11 @@ enum hdt_status hdt_planned_survey(struct hdt_planned *planned, struct hdt_gwcli
 enum hdt_status hdt_planned_cluster_file(struct hdt_planned *planned, const char *path,
                                          struct hdt_error *err);
 
+/* What `hdt plan --json` printed, or a run's plan.json: job, model, plan and, where it is said, the
+ * cluster. HDT_EINVAL. */
+enum hdt_status hdt_planned_from_json(struct hdt_planned *planned, const json_t *json,
+                                      struct hdt_error *err);
+
 /* Make the plan. */
 enum hdt_status hdt_planned_search(struct hdt_planned *planned, struct hdt_error *err);
 
@@ -63,7 +69,8 @@ void hdt_planned_release(struct hdt_planned *planned);
 /* Tables of stages and edges, prediction, limit, runner-up. */
 void hdt_planned_print(const struct hdt_planned *planned, FILE *out);
 
-/* New reference: "plan", "cluster", "step_s", "tokens_per_s", "limit", "second", "edges". */
+/* New reference: "plan", "job", "model", "cluster", "step_s", "tokens_per_s", "limit", "second",
+ * "edges". */
 json_t *hdt_planned_to_json(const struct hdt_planned *planned);
 
 /* The predicted timeline for chrome://tracing or ui.perfetto.dev; ops as the worker names them. */

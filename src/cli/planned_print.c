@@ -160,6 +160,16 @@ static void left_out_print(const struct hdt_planned *p, FILE *out)
     }
 }
 
+static int64_t most_in_flight(const struct hdt_plan *plan)
+{
+    int64_t most = 0;
+
+    for (size_t i = 0; i < plan->n_stages; i++) {
+        most = plan->stages[i].in_flight > most ? plan->stages[i].in_flight : most;
+    }
+    return most;
+}
+
 void hdt_planned_print(const struct hdt_planned *p, FILE *out)
 {
     const struct hdt_search_result *r = &p->result;
@@ -170,6 +180,8 @@ void hdt_planned_print(const struct hdt_planned *p, FILE *out)
     fprintf(out, "\ndata       %s/%s reads the shards; %s/%s writes checkpoints\n",
             plan->ranks[plan->data_rank].site, plan->ranks[plan->data_rank].worker,
             plan->ranks[plan->checkpoint_rank].site, plan->ranks[plan->checkpoint_rank].worker);
+    fprintf(out, "schedule   %s: at most %lld micro-batches of a stage are kept\n",
+            hdt_schedule_names[plan->schedule], (long long)most_in_flight(plan));
     fprintf(out, "predicted  %.3f s a step, %.0f tokens/s, %.2f MB a step between sites\n",
             plan->step_s, r->cost.tokens_per_s, 1e-6 * plan->wan_bytes);
     fprintf(out, "limit      %s\n", plan->limit);
@@ -210,11 +222,12 @@ json_t *hdt_planned_to_json(const struct hdt_planned *p)
 {
     const struct hdt_search_result *r = &p->result;
 
-    return json_pack("{s:o, s:f, s:f, s:s, s:s, s:o, s:o, s:O}", "plan", hdt_plan_to_json(&r->plan),
-                     "step_s", r->plan.step_s, "tokens_per_s", r->cost.tokens_per_s, "limit",
-                     r->plan.limit, "second", r->second, "stage_layers",
-                     hdt_planned_stage_layers(p), "edges", edges_json(p), "cluster",
-                     p->cluster_json);
+    return json_pack("{s:o, s:o, s:o, s:f, s:f, s:s, s:s, s:o, s:o, s:O}", "plan",
+                     hdt_plan_to_json(&r->plan), "job", hdt_conf_to_json(&hdt_job_schema, &p->job),
+                     "model", hdt_model_to_json(&p->model), "step_s", r->plan.step_s,
+                     "tokens_per_s", r->cost.tokens_per_s, "limit", r->plan.limit, "second",
+                     r->second, "stage_layers", hdt_planned_stage_layers(p), "edges", edges_json(p),
+                     "cluster", p->cluster_json);
 }
 
 void hdt_planned_timeline(const struct hdt_planned *p, struct hdt_timeline *timeline)

@@ -22,18 +22,14 @@ static enum hdt_status plan_json_take(struct hdt_validated *v, const json_t *jso
                                       struct hdt_error *err)
 {
     struct hdt_planned *p = &v->planned;
-    const json_t *cluster = json_object_get(json, "cluster");
     struct hdt_cost_inputs in = {&p->job, &p->model, &p->cluster};
 
-    HDT_TRY(hdt_conf_from_json(&hdt_job_schema, json_object_get(json, "job"), "job", &p->job, err));
-    HDT_TRY(hdt_model_from_json(json_object_get(json, "model"), "model", &p->model, err));
-    HDT_TRY(hdt_plan_from_json(json_object_get(json, "plan"), &p->model, &p->result.plan, err));
-    if (!cluster) {
+    HDT_TRY(hdt_planned_from_json(p, json, err));
+    if (!json_object_get(json, "cluster")) {
         hdt_error_set(err, HDT_ENOENT, "the run does not say what cluster it was planned with");
         hdt_error_hint(err, "only jobs that 'hdt submit' planned can be compared");
         return HDT_ENOENT;
     }
-    HDT_TRY(hdt_cluster_from_json(cluster, "cluster", &p->cluster, err));
     return hdt_cost_play(&in, &p->result.plan, true, &p->result.cost, err);
 }
 

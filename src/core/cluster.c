@@ -117,12 +117,13 @@ struct number_field {
  }
 
 static const struct number_field profile_numbers[] = {
-    PROFILE_NUMBER(embed_fwd_s),      PROFILE_NUMBER(embed_bwd_s),
-    PROFILE_NUMBER(block_fwd_s),      PROFILE_NUMBER(block_bwd_s),
-    PROFILE_NUMBER(head_fwd_s),       PROFILE_NUMBER(head_bwd_s),
-    PROFILE_NUMBER(step_s_per_param), PROFILE_NUMBER(op_overhead_s),
-    PROFILE_NUMBER(cast_bytes_per_s), PROFILE_NUMBER(copy_bytes_per_s),
-    PROFILE_NUMBER(run_factor),       {NULL, 0}};
+    PROFILE_NUMBER(embed_fwd_s),       PROFILE_NUMBER(embed_bwd_s),
+    PROFILE_NUMBER(block_fwd_s),       PROFILE_NUMBER(block_bwd_s),
+    PROFILE_NUMBER(block_bwd_input_s), PROFILE_NUMBER(block_bwd_weight_s),
+    PROFILE_NUMBER(head_fwd_s),        PROFILE_NUMBER(head_bwd_s),
+    PROFILE_NUMBER(step_s_per_param),  PROFILE_NUMBER(op_overhead_s),
+    PROFILE_NUMBER(cast_bytes_per_s),  PROFILE_NUMBER(copy_bytes_per_s),
+    PROFILE_NUMBER(run_factor),        {NULL, 0}};
 
 static const struct number_field gateway_numbers[] = {
     GATEWAY_NUMBER(send_s_per_byte),    GATEWAY_NUMBER(recv_s_per_byte),    GATEWAY_NUMBER(frame_s),
@@ -262,8 +263,10 @@ double hdt_profile_run_factor(const struct hdt_profile *profile)
 
 void hdt_profile_scale(struct hdt_profile *p, double f)
 {
-    double *times[] = {&p->embed_fwd_s, &p->embed_bwd_s, &p->block_fwd_s,      &p->block_bwd_s,
-                       &p->head_fwd_s,  &p->head_bwd_s,  &p->step_s_per_param, &p->op_overhead_s};
+    double *times[] = {&p->embed_fwd_s,  &p->embed_bwd_s,       &p->block_fwd_s,
+                       &p->block_bwd_s,  &p->block_bwd_input_s, &p->block_bwd_weight_s,
+                       &p->head_fwd_s,   &p->head_bwd_s,        &p->step_s_per_param,
+                       &p->op_overhead_s};
 
     for (size_t i = 0; i < sizeof(times) / sizeof(times[0]); i++) {
         *times[i] = number_within(*times[i] * f);

@@ -28,10 +28,11 @@ struct hdt_profile {
     bool valid;
     int64_t micro_batch, seq_len;
     double embed_fwd_s, embed_bwd_s;
-    double block_fwd_s, block_bwd_s; /* one block; backward without recompute */
-    double head_fwd_s, head_bwd_s;   /* norm + head + loss */
-    double step_s_per_param;         /* norm, clip and AdamW */
-    double op_overhead_s;            /* fixed cost of one op of the list */
+    double block_fwd_s, block_bwd_s;              /* one block; backward without recompute */
+    double block_bwd_input_s, block_bwd_weight_s; /* the same in two halves; 0: not measured */
+    double head_fwd_s, head_bwd_s;                /* norm + head + loss */
+    double step_s_per_param;                      /* norm, clip and AdamW */
+    double op_overhead_s;                         /* fixed cost of one op of the list */
     double cast_bytes_per_s; /* worker codecs bf16/int8: bytes of fp32 in a second, one core */
     double copy_bytes_per_s; /* codec none: into and out of a slot */
     double run_factor; /* all of these are scaled by it: what they take in a job beside what was

@@ -87,6 +87,9 @@ static const struct hdt_conf_row eval_rows[] = {
                  "Micro-batches read from data.valid for an evaluation."),
     HDT_CONF_END};
 
+const char *const hdt_schedule_names[HDT_SCHEDULE_KIND_COUNT + 1] = {
+    "auto", "gpipe", "1f1b", "interleaved", "zb-h1", "zb-mem", "wan", NULL};
+
 static const struct hdt_conf_row plan_rows[] = {
     HDT_CONF_STRINGS(struct hdt_job_plan, sites, "",
                      "Only these sites take part, in any order; empty: all that are there."),
@@ -96,6 +99,13 @@ static const struct hdt_conf_row plan_rows[] = {
     HDT_CONF_STRINGS(struct hdt_job_plan, cut, "",
                      "Fixed cut in pipeline order as \"SITE/WORKER=UNITS\"; units are the "
                      "embedding, each block, and the head. Empty: the planner cuts."),
+    HDT_CONF_ENUM(
+        struct hdt_job_plan, schedule, "auto", hdt_schedule_names,
+        "Order of the work in a step; the bits are the same. 1f1b: a forward and a backward in "
+        "turn; wan: the same with more forwards ahead, so many that round trips of links are "
+        "hidden; gpipe: all forwards, then all backwards; interleaved: each worker has several "
+        "stages; zb-h1: backward in two halves, the weights' half where the worker would wait, in "
+        "the memory of 1f1b; zb-mem: the same with as much memory as there is. auto: wan."),
     HDT_CONF_END};
 
 static const char *const on_loss_names[] = {"wait", "shrink", "fail", NULL};
@@ -325,6 +335,14 @@ static enum hdt_status job_check_plan(const struct hdt_job *job,
             return hdt_conf_error(doc, "plan.sites", err, HDT_EINVAL, "'%s' is no name of a site",
                                   job->plan.sites.items[i]);
         }
+    }
+    if (job->recompute && hdt_schedule_is_split((enum hdt_schedule_kind)job->plan.schedule)) {
+        hdt_conf_error(doc, "plan.schedule", err, HDT_EINVAL,
+                       "schedule %s cannot be used with recompute: it keeps activations until the "
+                       "weights' half of a backward, recompute keeps none",
+                       hdt_schedule_names[job->plan.schedule]);
+        hdt_error_hint(err, "set recompute: false, or plan.schedule: auto");
+        return HDT_EINVAL;
     }
     return job_check_cut(job, model, doc, err);
 }

@@ -55,12 +55,34 @@ struct hdt_job_eval {
     int64_t n_micro_batches; /* [16] micro-batches read from the held-out shard */
 };
 
+/* In which order the ranks of a pipeline do their work (schedule.h). */
+enum hdt_schedule_kind {
+    HDT_SCHEDULE_AUTO, /* jobs only: plans name one of the others */
+    HDT_SCHEDULE_GPIPE,
+    HDT_SCHEDULE_1F1B,
+    HDT_SCHEDULE_INTERLEAVED,
+    HDT_SCHEDULE_ZB_H1,
+    HDT_SCHEDULE_ZB_MEM,
+    HDT_SCHEDULE_WAN,
+    HDT_SCHEDULE_KIND_COUNT
+};
+
+/* "auto", "gpipe", ...: as settings, plans and people call them; ends with NULL. */
+extern const char *const hdt_schedule_names[HDT_SCHEDULE_KIND_COUNT + 1];
+
+/* Does it do a backward in two halves? */
+static inline bool hdt_schedule_is_split(enum hdt_schedule_kind kind)
+{
+    return kind == HDT_SCHEDULE_ZB_H1 || kind == HDT_SCHEDULE_ZB_MEM;
+}
+
 struct hdt_job_plan {
     struct hdt_conf_strings sites; /* [] only these sites, in any order; empty: all */
     int64_t max_stages;            /* [0] 0: no limit */
     int64_t min_stages;            /* [1] */
     struct hdt_conf_strings cut;   /* [] fixed plan: "SITE/WORKER=UNITS" in pipeline order, units a
                                       stage as a count; empty: searched */
+    int schedule;                  /* enum hdt_schedule_kind [auto] */
 };
 
 /* What happens when a worker of the job is lost. */

@@ -7,7 +7,8 @@
  * Depths. A flow's depth is the number of frames that its ends keep slots for: from SEND until the
  * receiver has taken the frame. They are chosen so that no SEND of a training step ever waits for a
  * slot (w: warm-up of a stage, s the sending, 0 the first stage; forward m of a stage follows its
- * backward m - w - 1):
+ * backward m - w - 1, or the first half of it; where stages take turns, w is one less than the most
+ * micro-batches between their forward and their backward):
  *
  *   activations s -> s + 1   w(s) + 2: at forward m, stage s has seen the gradient of m - w(s) - 1,
  *                            so stage s + 1 has taken that activation
@@ -17,7 +18,8 @@
  *                            stage 0 loads up to w(0) + 1 micro-batches ahead of it
  *
  * and never more than a step has micro-batches. This needs warm-ups that do not grow along the
- * pipeline. schedule.c builds its lists on it; tests/unit/test_schedule.c plays them.
+ * pipeline, but where stages take turns. schedule.c builds its lists on it;
+ * tests/unit/test_schedule.c plays them.
  */
 #include "compress/codec.h"
 #include "compress/ladder.h"
@@ -148,7 +150,8 @@ static enum hdt_status plan_check_stage(const struct hdt_plan *plan, size_t idx,
                              "without gap or overlap",
                              idx, (long long)s->unit_begin, (long long)s->unit_end);
     }
-    if (s->warmup < 0 || s->warmup > plan->n_micro_batches || (prev && prev->warmup < s->warmup)) {
+    if (s->warmup < 0 || s->warmup > plan->n_micro_batches ||
+        (prev && prev->warmup < s->warmup && plan->schedule != HDT_SCHEDULE_INTERLEAVED)) {
         return hdt_error_set(err, HDT_EINVAL,
                              "stage %zu has a warm-up of %lld: it must lie in 0..%lld and not grow "
                              "along the pipeline",
@@ -198,7 +201,7 @@ enum hdt_status hdt_plan_check_stages(const struct hdt_plan *plan,
         return hdt_error_set(err, HDT_EINVAL, "the stages cover %lld units, the model has %lld",
                              (long long)last->unit_end, (long long)hdt_model_n_units(model));
     }
-    return HDT_OK;
+    return hdt_plan_check_order(plan, err);
 }
 
 /* ---- flows ---- */
@@ -460,21 +463,6 @@ static enum hdt_status plan_set_roles(struct hdt_plan *plan, const struct hdt_jo
     return HDT_OK;
 }
 
-/* Warm-ups in 0..n_micro_batches that do not grow along the pipeline: raised, never lowered, but
- * for the cap. */
-static void plan_fit_warmups(struct hdt_plan *plan)
-{
-    int64_t least = 0;
-
-    for (size_t i = plan->n_stages; i-- > 0;) {
-        struct hdt_plan_stage *s = &plan->stages[i];
-
-        s->warmup = s->warmup < least ? least : s->warmup;
-        s->warmup = s->warmup > plan->n_micro_batches ? plan->n_micro_batches : s->warmup;
-        least = s->warmup;
-    }
-}
-
 enum hdt_status hdt_plan_derive_flows(struct hdt_plan *plan, const struct hdt_job *job,
                                       const struct hdt_model_config *model, struct hdt_error *err)
 {
@@ -503,7 +491,11 @@ enum hdt_status hdt_plan_complete(struct hdt_plan *plan, const struct hdt_job *j
     plan->n_micro_batches = job->batch.n_micro_batches;
     plan->seq_len = job->batch.seq_len;
     plan->n_replicas = 1;
-    plan_fit_warmups(plan);
+    plan->schedule = (enum hdt_schedule_kind)job->plan.schedule;
+    if (plan->schedule == HDT_SCHEDULE_AUTO) {
+        plan->schedule = HDT_SCHEDULE_WAN;
+    }
+    HDT_TRY(hdt_plan_fit_order(plan, err));
     HDT_TRY(hdt_plan_check_stages(plan, model, err));
     HDT_TRY(plan_set_roles(plan, job, err));
     HDT_TRY(hdt_plan_derive_flows(plan, job, model, err));

@@ -50,11 +50,14 @@ struct hdt_plan_stage {
     int rank;                     /* of slice 0 of its rank group */
     int n_slices;                 /* tensor-parallel degree; 1 today */
     int64_t unit_begin, unit_end; /* [begin, end) */
-    int64_t warmup; /* forwards before the first pair of forward and backward (1F1B: stages after
-                       this one, raised for link latency); does not grow along the pipeline */
+    int64_t warmup;    /* forwards before the first pair of forward and backward (1F1B: stages after
+                          this one, raised for link latency); does not grow along the pipeline, but
+                          where stages take turns */
+    int64_t in_flight; /* micro-batches whose activations are kept at a time */
     bool recompute;
-    uint64_t memory_bytes; /* predicted */
-    double fwd_s, bwd_s;   /* predicted, one micro-batch */
+    uint64_t memory_bytes;            /* predicted */
+    double fwd_s, bwd_s;              /* predicted, one micro-batch */
+    double bwd_input_s, bwd_weight_s; /* of bwd_s, where the schedule splits it; else 0 */
 };
 
 struct hdt_plan_flow {
@@ -78,7 +81,8 @@ struct hdt_plan {
     struct hdt_plan_flow *flows;
     size_t n_flows;
     int n_replicas;
-    int data_rank;       /* reads the token shards */
+    enum hdt_schedule_kind schedule; /* never AUTO once the plan is complete */
+    int data_rank;                   /* reads the token shards */
     int root_rank;       /* adds norms, decides clip, stop and checkpoint: rank of stage 0 */
     int checkpoint_rank; /* gathers and writes checkpoints */
     int64_t micro_batch, n_micro_batches, seq_len; /* copied from the job */
@@ -101,12 +105,17 @@ json_t *hdt_plan_to_json(const struct hdt_plan *plan);
 enum hdt_status hdt_plan_from_json(const json_t *json, const struct hdt_model_config *model,
                                    struct hdt_plan *plan, struct hdt_error *err);
 
+/* Warm-ups and micro-batches in flight as plan->schedule wants them for n_micro_batches: those of
+ * wan and zb-mem are kept, capped and raised so that they do not grow along the pipeline; all
+ * others follow from the stages. HDT_EINVAL: interleaved, and the stages take no turns. */
+enum hdt_status hdt_plan_fit_order(struct hdt_plan *plan, struct hdt_error *err);
+
 /* Derive ranks' flows, depths, frame sizes, data/root/checkpoint ranks from stages and job: what is
  * left when ranks and stages (rank, units, warm-up) are chosen. Codecs of edges are taken from the
  * ACTIVATION and ACTIVATION_GRAD flows that the plan already has (only kind, stages and codec of
  * them are read); from the job where there is none, with "auto" = lossless between sites. Inside a
- * site the codec is none unless so chosen. Warm-ups are capped by n_micro_batches and raised so
- * that they do not grow along the pipeline. The data and checkpoint rank is, of the ranks at its
+ * site the codec is none unless so chosen. The schedule is the job's, "auto" = wan; warm-ups are
+ * fitted to it (hdt_plan_fit_order). The data and checkpoint rank is, of the ranks at its
  * site, that of stage 0, else of the last stage, else the first; a rank may have no stage. */
 enum hdt_status hdt_plan_complete(struct hdt_plan *plan, const struct hdt_job *job,
                                   const struct hdt_model_config *model, struct hdt_error *err);

@@ -22,12 +22,13 @@ static json_t *rank_to_json(const struct hdt_plan_rank *r)
 
 static json_t *stage_to_json(const struct hdt_plan_stage *s)
 {
-    return json_pack("{s:i, s:i, s:i, s:i, s:I, s:I, s:I, s:b, s:I, s:f, s:f}", "replica",
-                     s->replica, "pos", s->pos, "rank", s->rank, "n_slices", s->n_slices,
+    return json_pack("{s:i, s:i, s:i, s:i, s:I, s:I, s:I, s:I, s:b, s:I, s:f, s:f, s:f, s:f}",
+                     "replica", s->replica, "pos", s->pos, "rank", s->rank, "n_slices", s->n_slices,
                      "unit_begin", (json_int_t)s->unit_begin, "unit_end", (json_int_t)s->unit_end,
-                     "warmup", (json_int_t)s->warmup, "recompute", (int)s->recompute,
-                     "memory_bytes", (json_int_t)s->memory_bytes, "fwd_s", s->fwd_s, "bwd_s",
-                     s->bwd_s);
+                     "warmup", (json_int_t)s->warmup, "in_flight", (json_int_t)s->in_flight,
+                     "recompute", (int)s->recompute, "memory_bytes", (json_int_t)s->memory_bytes,
+                     "fwd_s", s->fwd_s, "bwd_s", s->bwd_s, "bwd_input_s", s->bwd_input_s,
+                     "bwd_weight_s", s->bwd_weight_s);
 }
 
 static json_t *flow_to_json(const struct hdt_plan_flow *f)
@@ -56,14 +57,14 @@ json_t *hdt_plan_to_json(const struct hdt_plan *plan)
     for (size_t i = 0; i < plan->n_flows; i++) {
         json_array_append_new(flows, flow_to_json(&plan->flows[i]));
     }
-    return json_pack("{s:o, s:o, s:o, s:i, s:i, s:i, s:i, s:I, s:I, s:I, s:f, s:f, s:f, s:s}",
+    return json_pack("{s:o, s:o, s:o, s:i, s:s, s:i, s:i, s:i, s:I, s:I, s:I, s:f, s:f, s:f, s:s}",
                      "ranks", ranks, "stages", stages, "flows", flows, "n_replicas",
-                     plan->n_replicas, "data_rank", plan->data_rank, "root_rank", plan->root_rank,
-                     "checkpoint_rank", plan->checkpoint_rank, "micro_batch",
-                     (json_int_t)plan->micro_batch, "n_micro_batches",
-                     (json_int_t)plan->n_micro_batches, "seq_len", (json_int_t)plan->seq_len,
-                     "step_s", plan->step_s, "bubble_share", plan->bubble_share, "wan_bytes",
-                     plan->wan_bytes, "limit", plan->limit);
+                     plan->n_replicas, "schedule", hdt_schedule_names[plan->schedule], "data_rank",
+                     plan->data_rank, "root_rank", plan->root_rank, "checkpoint_rank",
+                     plan->checkpoint_rank, "micro_batch", (json_int_t)plan->micro_batch,
+                     "n_micro_batches", (json_int_t)plan->n_micro_batches, "seq_len",
+                     (json_int_t)plan->seq_len, "step_s", plan->step_s, "bubble_share",
+                     plan->bubble_share, "wan_bytes", plan->wan_bytes, "limit", plan->limit);
 }
 
 /* ---- reading ---- */
@@ -176,6 +177,13 @@ static void stage_from_json(struct reader *r, struct hdt_plan *plan, size_t i)
     s->memory_bytes = (uint64_t)read_int(r, "memory_bytes", 0, INT64_MAX);
     s->fwd_s = read_real(r, "fwd_s");
     s->bwd_s = read_real(r, "bwd_s");
+    if (json_object_get(r->json, "in_flight")) {
+        s->in_flight = read_int(r, "in_flight", 0, 65536);
+        s->bwd_input_s = read_real(r, "bwd_input_s");
+        s->bwd_weight_s = read_real(r, "bwd_weight_s");
+    } else { /* a plan from before there were several schedules */
+        s->in_flight = s->warmup < plan->n_micro_batches ? s->warmup + 1 : plan->n_micro_batches;
+    }
 }
 
 static void flow_from_json(struct reader *r, struct hdt_plan *plan, size_t i)
@@ -241,6 +249,10 @@ static enum hdt_status plan_read_scalars(const json_t *json, struct hdt_plan *pl
     struct reader r = {json, HDT_OK, err};
 
     plan->n_replicas = (int)read_int(&r, "n_replicas", 1, 65535);
+    plan->schedule = HDT_SCHEDULE_WAN;
+    if (json_object_get(json, "schedule")) {
+        plan->schedule = (enum hdt_schedule_kind)read_name(&r, "schedule", hdt_schedule_names);
+    }
     plan->data_rank = (int)read_int(&r, "data_rank", 0, (int64_t)plan->n_ranks - 1);
     plan->root_rank = (int)read_int(&r, "root_rank", 0, (int64_t)plan->n_ranks - 1);
     plan->checkpoint_rank = (int)read_int(&r, "checkpoint_rank", 0, (int64_t)plan->n_ranks - 1);
@@ -251,6 +263,9 @@ static enum hdt_status plan_read_scalars(const json_t *json, struct hdt_plan *pl
     plan->bubble_share = read_real(&r, "bubble_share");
     plan->wan_bytes = read_real(&r, "wan_bytes");
     read_text(&r, "limit", plan->limit, sizeof(plan->limit));
+    if (r.status == HDT_OK && plan->schedule == HDT_SCHEDULE_AUTO) {
+        return hdt_error_set(err, HDT_EINVAL, "schedule 'auto' is for jobs, plans name another");
+    }
     return r.status;
 }
 

@@ -6,9 +6,20 @@
  * One op list, three readers: the planner scores it, a simulator plays it, the worker runs it, so
  * that a prediction and a run compare line by line.
  *
- * Schedule: 1F1B (Narayanan et al., arXiv 2104.04473, section 2.2) with the warm-up depth of each
- * stage taken from the plan. Backward ops of a stage run in micro-batch order, so gradients are
- * added in the same order under every plan.
+ * Which order it is stands in the plan (`schedule`), with each stage's warm-up and micro-batches in
+ * flight:
+ *
+ *   gpipe        all forwards, then all backwards (Huang et al., arXiv 1811.06965)
+ *   1f1b         a forward and a backward in turn (Narayanan et al., arXiv 2104.04473, section 2.2)
+ *   wan          1f1b with warm-ups that are raised for the round trips of links
+ *   interleaved  a rank has several stages, and groups of micro-batches go through them (the same)
+ *   zb-h1        1f1b with the backward in two halves: BACKWARD_INPUT where the other stage waits
+ *                for it, BACKWARD_WEIGHT later; no stage keeps more than 1f1b's first stage does
+ *                (Qi et al., arXiv 2401.10241)
+ *   zb-mem       the same with the warm-ups and the room that the plan gives each stage
+ *
+ * In all of them forwards, backwards and weights' halves of a stage run in micro-batch order, so
+ * that gradients are added in the same order under every plan and schedule.
  */
 #include "src/base/error.h"
 #include "src/core/plan.h"
@@ -52,15 +63,18 @@ struct hdt_op {
 struct hdt_schedule {
     struct hdt_op *ops;
     size_t n_ops;
-    int64_t
-        n_in_flight; /* most micro-batches between FORWARD and BACKWARD on any stage: stash slots */
+    /* By stage of the plan, 0 for those of other ranks: most micro-batches between FORWARD and the
+     * end of BACKWARD (of BACKWARD_WEIGHT, when split), which is how many slots keep activations.
+     */
+    int64_t *n_slots;
 };
 
 /* Build the list of `rank`: a TRAIN step over plan->n_micro_batches, or an EVAL pass (forward only,
  * ends in NORM_SYNC) over n_mb. Rules that keep it free of deadlock for depths from
  * hdt_plan_complete: RECV directly before its use, SEND directly after; tokens and labels of a
  * micro-batch are loaded and sent directly before the data rank's (or first stage's) FORWARD of it.
- * HDT_EINVAL when the plan has no such rank. */
+ * HDT_EINVAL when the plan has no such rank, or its stages do not take turns where its schedule
+ * wants it. */
 enum hdt_status hdt_schedule_build(const struct hdt_plan *plan, int rank, enum hdt_phase phase,
                                    int64_t n_mb, struct hdt_schedule *schedule,
                                    struct hdt_error *err);

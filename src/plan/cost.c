@@ -71,6 +71,32 @@ void hdt_cost_stage_times(const struct hdt_cost_inputs *in, const struct hdt_pro
     *step_s = params * p->step_s_per_param;
 }
 
+/* All that an embedding has of a backward is its weights' half; the head's is done in its forward.
+ */
+enum hdt_status hdt_cost_stage_halves(const struct hdt_cost_inputs *in,
+                                      const struct hdt_cluster_worker *worker, int64_t begin,
+                                      int64_t end, double *input_s, double *weight_s,
+                                      struct hdt_error *err)
+{
+    const struct hdt_profile *p = &worker->profile;
+    double n_blocks = (double)n_blocks_of(in->model, begin, end);
+
+    if (n_blocks > 0 && (p->block_bwd_input_s <= 0 || p->block_bwd_weight_s <= 0)) {
+        hdt_error_set(err, HDT_EINVAL,
+                      "worker %s/%s has not measured a backward in two halves, as zb-h1 and zb-mem "
+                      "do it",
+                      worker->site, worker->name);
+        hdt_error_hint(err,
+                       "hdt-worker %s/%s is older than this program: start a newer one, or "
+                       "choose another plan.schedule",
+                       worker->site, worker->name);
+        return HDT_EINVAL;
+    }
+    *input_s = n_blocks * p->block_bwd_input_s + (end == in->model->L + 2 ? p->head_bwd_s : 0.0);
+    *weight_s = n_blocks * p->block_bwd_weight_s + (begin == 0 ? p->embed_bwd_s : 0.0);
+    return HDT_OK;
+}
+
 static double max2(double a, double b)
 {
     return a > b ? a : b;

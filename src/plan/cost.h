@@ -28,6 +28,13 @@ struct hdt_cost_inputs {
 void hdt_cost_stage_times(const struct hdt_cost_inputs *in, const struct hdt_profile *profile,
                           int64_t begin, int64_t end, double *fwd_s, double *bwd_s, double *step_s);
 
+/* Seconds of the two halves of its backward, from the same. HDT_EINVAL: the profile has none, and
+ * one must not be guessed from the other. */
+enum hdt_status hdt_cost_stage_halves(const struct hdt_cost_inputs *in,
+                                      const struct hdt_cluster_worker *worker, int64_t begin,
+                                      int64_t end, double *input_s, double *weight_s,
+                                      struct hdt_error *err);
+
 /* Bytes that a stage takes on its device with `n_slots` micro-batches in flight: weights,
  * gradients, two moments, activations, workspace. The same arithmetic as the worker's own. */
 uint64_t hdt_cost_stage_memory(const struct hdt_cost_inputs *in, int64_t begin, int64_t end,

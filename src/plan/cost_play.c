@@ -5,7 +5,7 @@
  * Plays the op lists of all ranks with predicted times.
  *
  * Each list is unrolled into moves that either occupy the rank, send a frame or take one
- * (TIED_SYNC and NORM_SYNC are several). Two training steps are played (play.c), and the second
+ * (TIED_SYNC and NORM_SYNC are several). Two training steps are simulated (play.c), and the second
  * counts: the first one starts with an idle pipeline and all ranks in line.
  */
 #include "src/base/buf.h"
@@ -51,6 +51,19 @@ static enum hdt_status ranks_check(const struct play *p, struct hdt_error *err)
     return HDT_OK;
 }
 
+static enum hdt_status halves_check(const struct play *p, struct hdt_error *err)
+{
+    double input_s, weight_s;
+
+    for (size_t i = 0; i < p->plan->n_stages && hdt_schedule_is_split(p->plan->schedule); i++) {
+        const struct hdt_plan_stage *s = &p->plan->stages[i];
+
+        HDT_TRY(hdt_cost_stage_halves(p->in, rank_worker(p, s->rank), s->unit_begin, s->unit_end,
+                                      &input_s, &weight_s, err));
+    }
+    return HDT_OK;
+}
+
 static int link_index(struct play *p, const char *from, const char *to)
 {
     struct hdt_cost *cost = p->cost;
@@ -83,9 +96,6 @@ static enum hdt_status flow_setup(struct play *p, size_t i, struct hdt_error *er
     HDT_TRY(hdt_cost_transfer(p->in, from, to, &f->codec, n_values, &s->transfer, err));
     s->late_s = p->given ? p->given->late_s[i] : 0;
     s->link = strcmp(from, to) == 0 ? -1 : link_index(p, from, to);
-    s->cap = HDT_PLAY_STEPS * (p->plan->n_micro_batches + 1);
-    s->arrive_s = hdt_calloc((size_t)s->cap, sizeof(double));
-    s->taken_s = hdt_calloc((size_t)s->cap, sizeof(double));
     return HDT_OK;
 }
 
@@ -143,8 +153,15 @@ static double rank_step_s(const struct play *p, int rank)
 static double stage_op_s(const struct play *p, int rank, const struct hdt_op *op)
 {
     const struct hdt_plan_stage *s = &p->plan->stages[op->stage];
-    double fwd_s, bwd_s, step_s;
+    double fwd_s, bwd_s, step_s, input_s, weight_s;
+    enum hdt_status status;
 
+    if (op->kind == HDT_OP_BACKWARD_INPUT || op->kind == HDT_OP_BACKWARD_WEIGHT) {
+        status = hdt_cost_stage_halves(p->in, rank_worker(p, rank), s->unit_begin, s->unit_end,
+                                       &input_s, &weight_s, NULL);
+        HDT_ASSERT(status == HDT_OK); /* halves_check */
+        return op->kind == HDT_OP_BACKWARD_INPUT ? input_s : weight_s;
+    }
     hdt_cost_stage_times(p->in, rank_profile(p, rank), s->unit_begin, s->unit_end, &fwd_s, &bwd_s,
                          &step_s);
     return op->kind == HDT_OP_FORWARD ? fwd_s : bwd_s;
@@ -161,6 +178,8 @@ static void moves_push_op(struct play *p, int rank, const struct hdt_op *op)
     switch (op->kind) {
     case HDT_OP_FORWARD:
     case HDT_OP_BACKWARD:
+    case HDT_OP_BACKWARD_INPUT:
+    case HDT_OP_BACKWARD_WEIGHT:
         busy_s += stage_op_s(p, rank, op);
         move_push(r, (struct play_move){PLAY_WORK, -1, busy_s, *op});
         break;
@@ -214,14 +233,11 @@ static enum hdt_status rank_setup(struct play *p, int rank, struct hdt_error *er
 
     HDT_TRY(hdt_schedule_build(p->plan, rank, HDT_PHASE_TRAIN, p->plan->n_micro_batches, &schedule,
                                err));
-    for (int step = 0; step < HDT_PLAY_STEPS; step++) {
-        for (size_t i = 0; i < schedule.n_ops; i++) {
-            size_t first = p->ranks[rank].n_moves;
+    for (size_t i = 0; i < schedule.n_ops; i++) {
+        size_t first = p->ranks[rank].n_moves;
 
-            moves_push_op(p, rank, &schedule.ops[i]);
-            moves_give(p, rank, first);
-        }
-        p->ranks[rank].step_end[step] = p->ranks[rank].n_moves;
+        moves_push_op(p, rank, &schedule.ops[i]);
+        moves_give(p, rank, first);
     }
     p->ranks[rank].gateway_share = hdt_cost_gateway_share(p->in, p->plan, rank_worker(p, rank));
     hdt_schedule_release(&schedule);
@@ -231,13 +247,13 @@ static enum hdt_status rank_setup(struct play *p, int rank, struct hdt_error *er
 static enum hdt_status play_setup(struct play *p, struct hdt_error *err)
 {
     HDT_TRY(ranks_check(p, err));
+    HDT_TRY(halves_check(p, err));
     for (size_t i = 0; i < p->plan->n_flows; i++) {
         HDT_TRY(flow_setup(p, i, err));
     }
     for (int i = 0; i < (int)p->plan->n_ranks; i++) {
         HDT_TRY(rank_setup(p, i, err));
     }
-    p->link_free_s = hdt_calloc(p->cost->n_links + 1, sizeof(double));
     return HDT_OK;
 }
 
@@ -316,22 +332,16 @@ static void results_fill(struct play *p)
     limit_set(p);
 }
 
-static void play_release(struct play *p)
+void hdt_play_close(struct play *p)
 {
     for (size_t i = 0; i < p->plan->n_ranks; i++) {
         free(p->ranks[i].moves);
     }
-    for (size_t i = 0; i < p->plan->n_flows; i++) {
-        free(p->flows[i].arrive_s);
-        free(p->flows[i].taken_s);
-    }
     free(p->ranks);
     free(p->flows);
-    free(p->link_free_s);
-    free(p->events);
 }
 
-static enum hdt_status play(struct play *p, struct hdt_error *err)
+enum hdt_status hdt_play_open(struct play *p, struct hdt_error *err)
 {
     enum hdt_status status;
 
@@ -339,13 +349,25 @@ static enum hdt_status play(struct play *p, struct hdt_error *err)
     p->ranks = hdt_calloc(p->plan->n_ranks, sizeof(p->ranks[0]));
     p->flows = hdt_calloc(p->plan->n_flows + 1, sizeof(p->flows[0]));
     status = play_setup(p, err);
+    if (status != HDT_OK) {
+        hdt_play_close(p);
+        hdt_cost_release(p->cost);
+    }
+    return status;
+}
+
+static enum hdt_status play(struct play *p, struct hdt_error *err)
+{
+    enum hdt_status status;
+
+    HDT_TRY(hdt_play_open(p, err));
+    status = hdt_play_run(p, err);
     if (status == HDT_OK) {
-        hdt_play_run(p);
         results_fill(p);
     } else {
         hdt_cost_release(p->cost);
     }
-    play_release(p);
+    hdt_play_close(p);
     return status;
 }
 

@@ -2,12 +2,12 @@
 #include "config.h"
 
 /*
- * The clock of a played step. What happens first, of all ranks' next moves and of all that is on
- * its way, is played next, so that frames queue for a link in the order in which they are sent.
+ * Moves as tasks of the simulator, and what its run says of them.
  *
- * Gateways work when a frame leaves a rank and when it has come. A worker whose processors are all
- * computing is held up for as long: the gateway, which slept, goes first. A rank that waits loses
- * nothing but cannot begin before.
+ * All frames between two sites stand in one queue for their link, as in the gateway's: whole, in
+ * the order in which they were sent. Inside a site they take time and no link. Gateways are hosts:
+ * they work when a frame leaves a rank and when it has come, and hold up those who compute on their
+ * processors.
  *
  * Left out: the sharing of a link by chunks (a frame holds it whole), and checkpoints. What a link
  * really carries is in its measured goodput.
@@ -15,229 +15,230 @@
 #include "src/base/buf.h"
 #include "src/plan/play.h"
 
-#include <float.h>
 #include <stdlib.h>
 #include <string.h>
 
-static void event_push(struct play *p, struct play_event event)
+/* ---- tables ---- */
+
+static double link_rate(const struct play *p, size_t link)
 {
-    if (p->n_events == p->events_cap) {
-        p->events_cap = p->events_cap ? 2 * p->events_cap : 64;
-        p->events = hdt_realloc(p->events, p->events_cap * sizeof(p->events[0]));
-    }
-    p->events[p->n_events++] = event;
+    const struct hdt_cost_link *l = &p->cost->links[link];
+
+    return hdt_cluster_find_link(p->in->cluster, l->from, l->to)->rate_bytes_per_s;
 }
 
-/* Earliest event; -1: none. Of two at once the older flow's. */
-static int event_next(const struct play *p)
+/* Ranks beside a gateway, by the first rank of their site; a host for each site. */
+static void hosts_fill(const struct play *p, struct play_tables *t, int *host_of)
 {
-    int best = -1;
+    const struct hdt_plan_rank *ranks = p->plan->ranks;
+    size_t n = p->plan->n_ranks, n_members = 0;
 
-    for (size_t i = 0; i < p->n_events; i++) {
-        if (best < 0 || p->events[i].at_s < p->events[best].at_s) {
-            best = (int)i;
+    for (size_t i = 0; i < n; i++) {
+        struct hdt_sim_host *host = &t->hosts[t->setup.n_hosts];
+
+        host_of[i] = -1;
+        for (size_t k = 0; k < i && host_of[i] < 0; k++) {
+            host_of[i] = strcmp(ranks[k].site, ranks[i].site) == 0 ? host_of[k] : -1;
         }
+        if (host_of[i] >= 0) {
+            continue;
+        }
+        host_of[i] = (int)t->setup.n_hosts++;
+        host->first = n_members;
+        for (size_t k = i; k < n; k++) {
+            if (p->ranks[k].gateway_share > 0 && strcmp(ranks[k].site, ranks[i].site) == 0) {
+                t->host_ranks[n_members] = (int)k;
+                t->host_shares[n_members++] = p->ranks[k].gateway_share;
+            }
+        }
+        host->n = n_members - host->first;
     }
-    return best;
 }
 
-/* ---- ranks ---- */
-
-/* When the rank's next move can start; false: what it waits for has not been played yet. */
-static bool move_ready(const struct play *p, const struct play_rank *r, double *start_s)
+static void flow_fill(const struct play *p, struct play_tables *t, size_t i, const int *host_of)
 {
-    const struct play_move *m = &r->moves[r->next];
-    const struct play_flow *f = m->kind == PLAY_WORK ? NULL : &p->flows[m->flow];
-    int64_t depth = f ? (int64_t)p->plan->flows[m->flow].depth : 0;
-    double ready_s = 0;
+    const struct hdt_plan_flow *is = &p->plan->flows[i];
+    const struct play_flow *f = &p->flows[i];
+    struct hdt_sim_flow *out = &t->flows[i];
+    double beside_s = f->transfer.service_s - f->transfer.busy_s; /* the wire is the link's */
 
-    if (m->kind == PLAY_SEND && f->n_sent >= depth) {
-        if (f->n_taken <= f->n_sent - depth) {
-            return false;
-        }
-        /* The acknowledgement travels back. */
-        ready_s = f->taken_s[f->n_sent - depth] + f->transfer.latency_s;
+    *out = (struct hdt_sim_flow){.src = is->src_rank,
+                                 .dst = is->dst_rank,
+                                 .route = i,
+                                 .queue = -1,
+                                 .latency_s = f->transfer.latency_s,
+                                 .extra_s = f->transfer.service_s + f->late_s,
+                                 .depth = is->depth,
+                                 .src_host = -1,
+                                 .dst_host = -1};
+    if (f->link < 0) {
+        return;
+    }
+    t->routes[i] = f->link;
+    out->n_route = 1;
+    out->queue = f->link;
+    out->extra_s = (beside_s > 0 ? beside_s : 0) + f->late_s;
+    out->pace_s = f->transfer.pace_s;
+    out->src_host = host_of[is->src_rank];
+    out->dst_host = host_of[is->dst_rank];
+    out->src_cpu_s = f->transfer.src_cpu_s;
+    out->dst_cpu_s = f->transfer.dst_cpu_s;
+}
+
+/* Bytes that a micro-batch takes on its stage between forward and backward. */
+static int64_t slot_bytes(const struct play *p, const struct hdt_op *op)
+{
+    const struct hdt_plan_stage *s = &p->plan->stages[op->stage];
+
+    return (int64_t)(hdt_cost_stage_memory(p->in, s->unit_begin, s->unit_end, 1) -
+                     hdt_cost_stage_memory(p->in, s->unit_begin, s->unit_end, 0));
+}
+
+static struct hdt_sim_task move_task(const struct play *p, const struct play_move *m)
+{
+    struct hdt_sim_task task = {
+        .kind = HDT_SIM_COMPUTE, .peer = m->flow, .dur_s = m->busy_s, .op = m->op};
+
+    if (m->kind == PLAY_SEND) {
+        task.kind = HDT_SIM_SEND;
+        task.bytes = p->flows[m->flow].transfer.wire_bytes;
     } else if (m->kind == PLAY_RECV) {
-        if (f->n_arrived <= f->n_taken) {
-            return false;
-        }
-        ready_s = f->arrive_s[f->n_taken];
+        task.kind = HDT_SIM_RECV;
+    } else if (m->op.kind == HDT_OP_FORWARD) {
+        task.mem_begin = slot_bytes(p, &m->op);
+    } else if (m->op.kind == HDT_OP_BACKWARD || m->op.kind == HDT_OP_BACKWARD_WEIGHT) {
+        task.mem_end = -slot_bytes(p, &m->op);
     }
-    *start_s = ready_s > r->free_s ? ready_s : r->free_s;
-    return true;
+    return task;
 }
 
-static void timeline_push(struct play *p, int rank, const struct play_move *m, double start_s,
-                          double arrived_s)
+static void lists_fill(const struct play *p, struct play_tables *t)
+{
+    for (size_t i = 0; i < p->plan->n_ranks; i++) {
+        for (size_t k = 0; k < p->ranks[i].n_moves; k++) {
+            struct hdt_sim_task task = move_task(p, &p->ranks[i].moves[k]);
+
+            hdt_sim_list_push(&t->lists.ranks[i], &task);
+        }
+    }
+    for (size_t i = 0; i < p->plan->n_stages; i++) {
+        const struct hdt_plan_stage *s = &p->plan->stages[i];
+
+        t->mem_base[s->rank] +=
+            (int64_t)hdt_cost_stage_memory(p->in, s->unit_begin, s->unit_end, 0);
+    }
+}
+
+void hdt_play_tables_init(const struct play *p, int n_steps, struct play_tables *t)
+{
+    size_t n_ranks = p->plan->n_ranks, n_flows = p->plan->n_flows, n_links = p->cost->n_links;
+    int *host_of = hdt_calloc(n_ranks, sizeof(host_of[0]));
+
+    memset(t, 0, sizeof(*t));
+    t->links = hdt_calloc(n_links + 1, sizeof(t->links[0]));
+    t->flows = hdt_calloc(n_flows + 1, sizeof(t->flows[0]));
+    t->routes = hdt_calloc(n_flows + 1, sizeof(t->routes[0]));
+    t->hosts = hdt_calloc(n_ranks, sizeof(t->hosts[0]));
+    t->host_ranks = hdt_calloc(n_ranks, sizeof(t->host_ranks[0]));
+    t->host_shares = hdt_calloc(n_ranks, sizeof(t->host_shares[0]));
+    t->mem_base = hdt_calloc(n_ranks, sizeof(t->mem_base[0]));
+    t->lists.ranks = hdt_calloc(n_ranks, sizeof(t->lists.ranks[0]));
+    t->lists.n_steps = n_steps;
+    hosts_fill(p, t, host_of);
+    for (size_t i = 0; i < n_links; i++) {
+        t->links[i].rate_bytes_per_s = link_rate(p, i);
+    }
+    for (size_t i = 0; i < n_flows; i++) {
+        flow_fill(p, t, i, host_of);
+    }
+    lists_fill(p, t);
+    free(host_of);
+    t->setup = (struct hdt_sim_setup){.n_ranks = n_ranks,
+                                      .n_links = n_links,
+                                      .n_flows = n_flows,
+                                      .n_queues = n_links,
+                                      .n_hosts = t->setup.n_hosts,
+                                      .links = t->links,
+                                      .flows = t->flows,
+                                      .routes = t->routes,
+                                      .hosts = t->hosts,
+                                      .host_ranks = t->host_ranks,
+                                      .host_shares = t->host_shares,
+                                      .mem_base = t->mem_base,
+                                      .task = hdt_sim_list_task,
+                                      .ctx = &t->lists,
+                                      .n_steps = n_steps,
+                                      .first_step = 1};
+}
+
+void hdt_play_tables_release(const struct play *p, struct play_tables *t)
+{
+    for (size_t i = 0; i < p->plan->n_ranks; i++) {
+        free(t->lists.ranks[i].tasks);
+    }
+    free(t->links);
+    free(t->flows);
+    free(t->routes);
+    free(t->hosts);
+    free(t->host_ranks);
+    free(t->host_shares);
+    free(t->mem_base);
+    free(t->lists.ranks);
+}
+
+/* ---- results ---- */
+
+static void timeline_fill(struct play *p, const struct hdt_sim_result *result)
 {
     struct hdt_cost *cost = p->cost;
 
-    if ((cost->n_ops & (cost->n_ops - 1)) == 0) {
-        cost->ops =
-            hdt_realloc(cost->ops, (cost->n_ops ? 2 * cost->n_ops : 1) * sizeof(cost->ops[0]));
-    }
-    cost->ops[cost->n_ops++] =
-        (struct hdt_cost_op){rank, m->op, start_s, start_s + m->busy_s, arrived_s};
-    p->ranks[rank].last_op = cost->n_ops;
-}
+    cost->ops = hdt_calloc(result->n_spans + 1, sizeof(cost->ops[0]));
+    for (size_t i = 0; i < result->n_spans; i++) {
+        const struct hdt_sim_span *s = &result->spans[i];
 
-static void step_ends_set(struct play_rank *r)
-{
-    for (int step = 0; step < HDT_PLAY_STEPS; step++) {
-        if (r->next == r->step_end[step]) {
-            r->step_end_s[step] = r->free_s;
+        if (s->step >= HDT_PLAY_STEPS - 1) {
+            cost->ops[cost->n_ops++] = (struct hdt_cost_op){
+                s->rank, s->op, s->start_s, s->end_s, s->kind == HDT_SIM_RECV ? s->arrive_s : 0};
         }
     }
 }
 
-static void move_play(struct play *p, int rank, double start_s)
+static void results_take(struct play *p, const struct hdt_sim_result *result)
 {
-    struct play_rank *r = &p->ranks[rank];
-    const struct play_move *m = &r->moves[r->next];
-    struct play_flow *f = m->kind == PLAY_WORK ? NULL : &p->flows[m->flow];
-    bool counts = r->next >= r->step_end[HDT_PLAY_STEPS - 2];
-    double end_s = start_s + m->busy_s, arrived_s = 0;
+    struct hdt_cost *cost = p->cost;
 
-    if (m->kind == PLAY_SEND) {
-        f->n_sent++;
-        event_push(p, (struct play_event){end_s, m->flow, false, counts});
-    } else if (m->kind == PLAY_RECV) {
-        arrived_s = f->arrive_s[f->n_taken];
-        f->taken_s[f->n_taken++] = end_s;
-    }
-    r->free_s = end_s;
-    r->busy_s += counts ? m->busy_s : 0.0;
-    r->last_counts = counts;
-    if (counts && p->timeline) {
-        timeline_push(p, rank, m, start_s, arrived_s);
-    }
-    r->next++;
-    step_ends_set(r);
-}
+    for (size_t i = 0; i < result->n_ranks; i++) {
+        const double *use_s = result->ranks[i].use_s;
 
-/* Has it nothing to do at this time, after its last move? */
-static bool rank_waits(const struct play *p, const struct play_rank *r, double at_s)
-{
-    double start_s;
-
-    return r->free_s <= at_s && r->next < r->n_moves &&
-           (!move_ready(p, r, &start_s) || start_s > at_s);
-}
-
-/* The gateway of this rank's site works for cpu_s from at_s on. */
-static void rank_hold(struct play *p, int rank, double at_s, double cpu_s)
-{
-    struct play_rank *r = &p->ranks[rank];
-    double held_s = cpu_s * r->gateway_share;
-
-    if (held_s <= 0) {
-        return;
-    }
-    if (r->free_s < at_s || rank_waits(p, r, at_s)) {
-        r->free_s = at_s + held_s;
-        return;
-    }
-    /* It is at work: its move, and all that ends with it, ends later. */
-    for (size_t i = 0; i < p->n_events; i++) {
-        struct play_event *e = &p->events[i];
-
-        if (!e->arrives && p->plan->flows[e->flow].src_rank == rank && e->at_s == r->free_s) {
-            e->at_s += held_s;
+        p->ranks[i].held_s = use_s[HDT_SIM_HELD];
+        p->ranks[i].busy_s = use_s[HDT_SIM_BUSY] + use_s[HDT_SIM_COMM] + use_s[HDT_SIM_HELD];
+        for (size_t step = 0; step < HDT_PLAY_STEPS; step++) {
+            p->ranks[i].step_end_s[step] = result->step_end_s[step * result->n_ranks + i];
         }
     }
-    r->free_s += held_s;
-    step_ends_set(r);
-    if (r->last_counts) {
-        r->busy_s += held_s;
-        r->held_s += held_s;
-        if (p->timeline && r->last_op > 0) {
-            p->cost->ops[r->last_op - 1].end_s += held_s;
-        }
+    for (size_t i = 0; i < result->n_links; i++) {
+        cost->links[i].bytes = result->links[i].bytes;
+        cost->links[i].busy_s = result->links[i].busy_s;
+        cost->wan_bytes += result->links[i].bytes;
+    }
+    if (p->timeline) {
+        timeline_fill(p, result);
     }
 }
 
-static void gateway_works(struct play *p, const char *site, double at_s, double cpu_s)
+enum hdt_status hdt_play_run(struct play *p, struct hdt_error *err)
 {
-    for (size_t i = 0; i < p->plan->n_ranks; i++) {
-        if (strcmp(p->plan->ranks[i].site, site) == 0) {
-            rank_hold(p, (int)i, at_s, cpu_s);
-        }
+    struct play_tables tables;
+    struct hdt_sim_result result;
+    enum hdt_status status;
+
+    hdt_play_tables_init(p, HDT_PLAY_STEPS, &tables);
+    tables.setup.record = p->timeline;
+    status = hdt_sim_run(&tables.setup, &result, err);
+    if (status == HDT_OK) {
+        results_take(p, &result);
+        hdt_sim_result_release(&result);
     }
-}
-
-/* ---- frames ---- */
-
-/* A frame has left its rank: it queues for its link. */
-static void frame_leaves(struct play *p, const struct play_event *e)
-{
-    struct play_flow *f = &p->flows[e->flow];
-    const char *site = p->plan->ranks[p->plan->flows[e->flow].src_rank].site;
-    double start_s = e->at_s;
-
-    if (f->link >= 0) {
-        double *free_s = &p->link_free_s[f->link];
-
-        start_s = *free_s > start_s ? *free_s : start_s;
-        *free_s = start_s + f->transfer.pace_s;
-        if (e->counts) {
-            p->cost->links[f->link].bytes += f->transfer.wire_bytes;
-            p->cost->links[f->link].busy_s += f->transfer.busy_s;
-            p->cost->wan_bytes += f->transfer.wire_bytes;
-        }
-        gateway_works(p, site, e->at_s, f->transfer.src_cpu_s);
-    }
-    event_push(
-        p, (struct play_event){start_s + f->transfer.service_s + f->transfer.latency_s + f->late_s,
-                               e->flow, true, e->counts});
-}
-
-static void frame_arrives(struct play *p, const struct play_event *e)
-{
-    struct play_flow *f = &p->flows[e->flow];
-
-    HDT_ASSERT(f->n_arrived < f->cap);
-    if (f->link >= 0) {
-        gateway_works(p, p->plan->ranks[p->plan->flows[e->flow].dst_rank].site,
-                      e->at_s - f->transfer.dst_cpu_s, f->transfer.dst_cpu_s);
-    }
-    f->arrive_s[f->n_arrived++] = e->at_s;
-}
-
-static void event_play(struct play *p, int idx)
-{
-    struct play_event e = p->events[idx];
-
-    p->events[idx] = p->events[--p->n_events];
-    if (e.arrives) {
-        frame_arrives(p, &e);
-    } else {
-        frame_leaves(p, &e);
-    }
-}
-
-void hdt_play_run(struct play *p)
-{
-    for (;;) {
-        int best = -1, event = event_next(p);
-        double best_s = event >= 0 ? p->events[event].at_s : DBL_MAX, start_s;
-
-        for (int i = 0; i < (int)p->plan->n_ranks; i++) {
-            struct play_rank *r = &p->ranks[i];
-
-            if (r->next < r->n_moves && move_ready(p, r, &start_s) && start_s < best_s) {
-                best = i;
-                best_s = start_s;
-            }
-        }
-        if (best >= 0) {
-            move_play(p, best, best_s);
-        } else if (event >= 0) {
-            event_play(p, event);
-        } else {
-            break;
-        }
-    }
-    for (size_t i = 0; i < p->plan->n_ranks; i++) {
-        HDT_ASSERT(p->ranks[i].next == p->ranks[i].n_moves);
-    }
+    hdt_play_tables_release(p, &tables);
+    return status;
 }

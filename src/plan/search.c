@@ -12,6 +12,8 @@
 
 /* Cuts that are played op by op. */
 #define N_JUDGED 12
+/* Most stages of a worker that take turns. */
+#define CHUNKS_MAX 4
 /* Moves of a border after that. */
 #define N_REFINE 16
 /* A step must be so much faster for a codec that sends more bytes. */
@@ -153,9 +155,13 @@ static double stage_s(const void *user, int worker, int64_t begin, int64_t end)
 static bool stage_fits(const void *user, int worker, int64_t begin, int64_t end, int n_after)
 {
     const struct search *s = user;
+    /* What the judge counts is this or more: the whole pipeline is not known yet. */
+    int64_t warmup = s->in->job->plan.schedule == HDT_SCHEDULE_GPIPE
+                         ? s->in->job->batch.n_micro_batches
+                         : n_after;
 
-    return s->ignore_memory ||
-           hdt_search_stage_bytes(s, begin, end, n_after) <= s->workers[worker]->memory_bytes;
+    return s->ignore_memory || hdt_search_stage_bytes(s, begin, end, warmup, warmup + 1) <=
+                                   s->workers[worker]->memory_bytes;
 }
 
 static void edge_set(struct search *s, int i, int j)
@@ -251,13 +257,41 @@ static enum hdt_status search_fixed(struct search *s, struct hdt_search_result *
 
 /* ---- the search ---- */
 
+static int64_t cut_end(const struct search *s, const struct hdt_search_cut *cut, int i)
+{
+    return i + 1 < cut->n_stages ? cut->begin[i + 1] : s->problem.n_units;
+}
+
+/* With several chunks a worker's units are dealt out, the first chunks first, and each turn goes
+ * through all workers. */
 static void cut_to_plan(struct search *s, const struct hdt_search_cut *cut, struct hdt_plan *plan)
 {
+    int n_chunks = s->n_chunks > 0 ? s->n_chunks : 1;
+    int64_t unit = 0;
+
     memset(plan, 0, sizeof(*plan));
-    for (int i = 0; i < cut->n_stages; i++) {
-        hdt_search_add_stage(s, plan, s->workers[cut->worker[i]], cut->begin[i],
-                             i + 1 < cut->n_stages ? cut->begin[i + 1] : s->problem.n_units);
+    for (int chunk = 0; chunk < n_chunks; chunk++) {
+        for (int i = 0; i < cut->n_stages; i++) {
+            int64_t n = cut_end(s, cut, i) - cut->begin[i];
+
+            n = n / n_chunks + (chunk < n % n_chunks);
+            hdt_search_add_stage(s, plan, s->workers[cut->worker[i]], unit, unit + n);
+            unit += n;
+        }
     }
+}
+
+/* Has each worker of the cut a unit for each of so many chunks, and may there be so many stages? */
+static bool cut_has_chunks(const struct search *s, const struct hdt_search_cut *cut, int n_chunks)
+{
+    int64_t most = s->in->job->plan.max_stages;
+
+    for (int i = 0; i < cut->n_stages; i++) {
+        if (cut_end(s, cut, i) - cut->begin[i] < n_chunks) {
+            return false;
+        }
+    }
+    return most == 0 || (int64_t)n_chunks * cut->n_stages <= most;
 }
 
 static void plan_words(const struct hdt_plan *plan, const struct hdt_plan *best, char *out,
@@ -319,9 +353,8 @@ static bool plan_is_known(const struct hdt_search_result *result, const struct h
            !hdt_drift_moves(&result->plan, plan, moves, sizeof(moves))[0];
 }
 
-/* Judge a cut and offer it; true when it is the best so far. */
-static bool search_try(struct search *s, const struct hdt_search_cut *cut,
-                       struct hdt_search_result *result, double margin)
+static bool search_try_chunks(struct search *s, const struct hdt_search_cut *cut,
+                              struct hdt_search_result *result, double margin)
 {
     struct hdt_plan plan;
     struct hdt_cost cost = {0};
@@ -334,6 +367,32 @@ static bool search_try(struct search *s, const struct hdt_search_cut *cut,
     }
     result->n_judged++;
     return result_offer(result, margin, &plan, &cost);
+}
+
+/* Judge a cut and offer it; true when it is the best so far. */
+static bool search_try(struct search *s, const struct hdt_search_cut *cut,
+                       struct hdt_search_result *result, double margin)
+{
+    bool best = false;
+
+    if (s->in->job->plan.schedule != HDT_SCHEDULE_INTERLEAVED || cut->n_stages == 1) {
+        s->n_chunks = 0;
+        return search_try_chunks(s, cut, result, margin);
+    }
+    for (int n = 2; n <= CHUNKS_MAX && cut_has_chunks(s, cut, n); n++) {
+        s->n_chunks = n;
+        best = search_try_chunks(s, cut, result, margin) || best;
+    }
+    if (!cut_has_chunks(s, cut, 2)) {
+        hdt_error_set(
+            &s->last_err, HDT_EINVAL,
+            "schedule interleaved needs two stages of each worker, which the model of %lld "
+            "layers has not for %d workers, or plan.max_stages forbids",
+            (long long)s->in->model->L, cut->n_stages);
+        hdt_error_hint(&s->last_err,
+                       "choose another plan.schedule, or fewer workers by plan.sites");
+    }
+    return best;
 }
 
 /* The objective counts filling and draining roughly, the judge op by op: move the borders of the
@@ -398,6 +457,7 @@ static enum hdt_status search_explain(struct search *s, struct hdt_error *err)
         return s->last_err.status != HDT_OK ? s->last_err.status : HDT_ENOENT;
     }
     s->ignore_memory = false;
+    s->n_chunks = s->in->job->plan.schedule == HDT_SCHEDULE_INTERLEAVED && cut.n_stages > 1 ? 2 : 0;
     cut_to_plan(s, &cut, &plan);
     status = hdt_search_judge(s, &plan, &cost);
     hdt_plan_release(&plan);

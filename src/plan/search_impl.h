@@ -13,6 +13,7 @@ struct search {
     int n_workers;
     const struct hdt_codec_spec *codec; /* of all edges between sites that the job leaves open;
                                            NULL: chosen for each */
+    int n_chunks;                       /* stages of each worker of a cut; 0: one */
     bool ignore_memory;                 /* to find out what is missing */
     struct hdt_search_problem problem;
     struct hdt_error last_err; /* why the last candidate was dropped */
@@ -21,8 +22,9 @@ struct search {
 /* fp32 values of one activation. */
 double hdt_search_values(const struct hdt_cost_inputs *in);
 
-/* Memory of a stage with its frames. */
-uint64_t hdt_search_stage_bytes(const struct search *s, int64_t begin, int64_t end, int64_t warmup);
+/* Memory of a stage with its frames, which keeps so many micro-batches. */
+uint64_t hdt_search_stage_bytes(const struct search *s, int64_t begin, int64_t end, int64_t warmup,
+                                int64_t in_flight);
 
 void hdt_search_add_stage(struct search *s, struct hdt_plan *plan,
                           const struct hdt_cluster_worker *w, int64_t begin, int64_t end);

@@ -25,13 +25,14 @@ static uint64_t frames_bytes(const struct search *s, int64_t warmup)
     return (uint64_t)(2 * frame * (double)(warmup + 2));
 }
 
-uint64_t hdt_search_stage_bytes(const struct search *s, int64_t begin, int64_t end, int64_t warmup)
+uint64_t hdt_search_stage_bytes(const struct search *s, int64_t begin, int64_t end, int64_t warmup,
+                                int64_t in_flight)
 {
     int64_t n_mb = s->in->job->batch.n_micro_batches;
     bool whole = begin == 0 && end == hdt_model_n_units(s->in->model);
 
     warmup = warmup < n_mb ? warmup : n_mb;
-    return hdt_cost_stage_memory(s->in, begin, end, warmup + 1 < n_mb ? warmup + 1 : n_mb) +
+    return hdt_cost_stage_memory(s->in, begin, end, in_flight < n_mb ? in_flight : n_mb) +
            (whole ? 0 : frames_bytes(s, warmup));
 }
 
@@ -132,6 +133,12 @@ static double plan_pace(const struct hdt_plan *plan, double slowest_edge_s)
     return pace_s > 0 ? pace_s : 1e-9;
 }
 
+static uint64_t stage_bytes(const struct search *s, const struct hdt_plan_stage *st, int64_t warmup,
+                            int64_t in_flight)
+{
+    return hdt_search_stage_bytes(s, st->unit_begin, st->unit_end, warmup, in_flight);
+}
+
 /*
  * Warm-ups from the last stage to the first: one for each stage behind, and for each link behind
  * as many as its round trip holds at the pipeline's pace; as many of these as memory allows.
@@ -149,15 +156,117 @@ static void plan_set_warmups(struct search *s, struct hdt_plan *plan, const doub
             warmup = least + (int64_t)ceil(fmin(round_trip_s[i] / pace_s, 1e6));
             warmup = warmup > n_mb ? n_mb : warmup;
             least = least > n_mb ? n_mb : least;
-            while (warmup > least &&
-                   hdt_search_stage_bytes(s, st->unit_begin, st->unit_end, warmup) >
-                       stage_worker(s, plan, i)->memory_bytes) {
+            while (warmup > least && stage_bytes(s, st, warmup, warmup + 1) >
+                                         stage_worker(s, plan, i)->memory_bytes) {
                 warmup--;
             }
         }
         st->warmup = warmup;
-        st->memory_bytes = hdt_search_stage_bytes(s, st->unit_begin, st->unit_end, warmup);
     }
+}
+
+/* Memory for a stage: its rank's, shared evenly with the rank's other stages. */
+static uint64_t stage_share(const struct search *s, const struct hdt_plan *plan, size_t stage)
+{
+    uint64_t n = 0;
+
+    for (size_t i = 0; i < plan->n_stages; i++) {
+        n += plan->stages[i].rank == plan->stages[stage].rank;
+    }
+    return stage_worker(s, plan, stage)->memory_bytes / n;
+}
+
+/* The slowest forward of a rank: what a pipeline that fills goes at. */
+static double plan_fill_pace(const struct hdt_plan *plan)
+{
+    double pace_s = 0;
+
+    for (int rank = 0; rank < (int)plan->n_ranks; rank++) {
+        double sum_s = 0;
+
+        for (size_t i = 0; i < plan->n_stages; i++) {
+            sum_s += plan->stages[i].rank == rank ? plan->stages[i].fwd_s : 0.0;
+        }
+        pace_s = sum_s > pace_s ? sum_s : pace_s;
+    }
+    return pace_s > 0 ? pace_s : 1e-9;
+}
+
+/*
+ * zb-mem, from the last stage to the first: as many forwards as go on until the first gradient can
+ * be there, all forwards and first halves behind the stage and the round trips of all links behind
+ * it; at least one for each stage behind. Then all stages keep as many micro-batches as the first
+ * one does (with equal stages and no latency that is ZB-H2 of arXiv 2401.10241). As many of both as
+ * memory allows.
+ */
+static void plan_set_room(struct search *s, struct hdt_plan *plan, const double *round_trip_s)
+{
+    double pace_s = plan_fill_pace(plan), back_s = 0;
+    int64_t n_mb = s->in->job->batch.n_micro_batches, warmup = 0, least = 0;
+
+    for (size_t i = plan->n_stages; i-- > 0;) {
+        struct hdt_plan_stage *st = &plan->stages[i];
+
+        if (i + 1 < plan->n_stages) {
+            const struct hdt_plan_stage *next = st + 1;
+
+            back_s += next->fwd_s + next->bwd_input_s + round_trip_s[i];
+            least = warmup + 1 < n_mb ? warmup + 1 : n_mb;
+            /* Rounding must not add a forward where the times are equal. */
+            warmup = (int64_t)fmin(ceil(back_s / pace_s - 1e-6), (double)n_mb);
+            warmup = warmup > least ? warmup : least;
+        }
+        while (warmup > least && stage_bytes(s, st, warmup, warmup + 1) > stage_share(s, plan, i)) {
+            warmup--;
+        }
+        st->warmup = warmup;
+    }
+    for (size_t i = 0; i < plan->n_stages; i++) {
+        struct hdt_plan_stage *st = &plan->stages[i];
+
+        st->in_flight = plan->stages[0].warmup + 1;
+        while (st->in_flight > st->warmup + 1 &&
+               stage_bytes(s, st, st->warmup, st->in_flight) > stage_share(s, plan, i)) {
+            st->in_flight--;
+        }
+    }
+}
+
+/* Seconds of the halves of each stage's backward. */
+static enum hdt_status plan_set_halves(struct search *s, struct hdt_plan *plan)
+{
+    for (size_t i = 0; i < plan->n_stages; i++) {
+        struct hdt_plan_stage *st = &plan->stages[i];
+
+        HDT_TRY(hdt_cost_stage_halves(s->in, stage_worker(s, plan, i), st->unit_begin, st->unit_end,
+                                      &st->bwd_input_s, &st->bwd_weight_s, &s->last_err));
+        st->bwd_s = st->bwd_input_s + st->bwd_weight_s;
+    }
+    return HDT_OK;
+}
+
+/* How far each stage runs ahead under the job's schedule, and what that takes. */
+static enum hdt_status plan_set_order(struct search *s, struct hdt_plan *plan,
+                                      const double *round_trip_s, double slowest_edge_s)
+{
+    plan->schedule = (enum hdt_schedule_kind)s->in->job->plan.schedule;
+    plan->schedule = plan->schedule == HDT_SCHEDULE_AUTO ? HDT_SCHEDULE_WAN : plan->schedule;
+    plan->n_micro_batches = s->in->job->batch.n_micro_batches;
+    if (hdt_schedule_is_split(plan->schedule)) {
+        HDT_TRY(plan_set_halves(s, plan));
+    }
+    if (plan->schedule == HDT_SCHEDULE_WAN) {
+        plan_set_warmups(s, plan, round_trip_s, plan_pace(plan, slowest_edge_s));
+    } else if (plan->schedule == HDT_SCHEDULE_ZB_MEM) {
+        plan_set_room(s, plan, round_trip_s);
+    }
+    HDT_TRY(hdt_plan_fit_order(plan, &s->last_err));
+    for (size_t i = 0; i < plan->n_stages; i++) {
+        struct hdt_plan_stage *st = &plan->stages[i];
+
+        st->memory_bytes = stage_bytes(s, st, st->warmup, st->in_flight);
+    }
+    return HDT_OK;
 }
 
 /* Data and checkpoint sites need a rank, with or without a stage. */
@@ -231,9 +340,9 @@ enum hdt_status hdt_search_judge(struct search *s, struct hdt_plan *plan, struct
             status == HDT_OK && service_s > slowest_edge_s ? service_s : slowest_edge_s;
     }
     if (status == HDT_OK) {
-        plan_set_warmups(s, plan, round_trip_s, plan_pace(plan, slowest_edge_s));
-        status = plan_check_memory(s, plan);
+        status = plan_set_order(s, plan, round_trip_s, slowest_edge_s);
     }
+    status = status == HDT_OK ? plan_check_memory(s, plan) : status;
     free(round_trip_s);
     HDT_TRY(status);
     HDT_TRY(plan_add_role(s, plan, "data.site", s->in->job->data.site));

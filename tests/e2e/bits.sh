@@ -45,6 +45,13 @@ for case in "2 none 1,2" "2 lossless 2,1" "3 lossless 1,2,1" "3 none 1,1,1"; do
         grep -q '"tls": *"TLSv1.3' "$work/$name.json"
 done
 
+# Every order of the work; the searched plan of interleaved has several stages on each site.
+for schedule in gpipe 1f1b interleaved zb-h1 zb-mem; do
+    run "$schedule" --sites 2 --codec lossless --threads 1,2 --schedule "$schedule"
+    same "schedule $schedule: losses" "$(field "$work/$schedule.json" loss)" "$reference"
+    same "schedule $schedule: weights" "$(field "$work/$schedule.json" weights_digest)" "$digest"
+done
+
 # A checkpoint that two sites wrote goes on at one and at three, with the bits of the run itself.
 run whole --sites 2 --codec lossless --threads 1,1 --steps $((2 * steps)) --checkpoint-every "$steps"
 checkpoint=$(dirname "$(field "$work/whole.json" checkpoint | tr -d '"')")/$(printf 'step-%08d' "$steps")

@@ -29,6 +29,8 @@ for kind in gateway worker job; do
     same "defaults of $kind" "$(hdt config check --json "$kind" "$kind-plain.yaml")" \
         "$(hdt config check --json "$kind" "$kind.yaml")"
 done
+check "etc/cluster.yaml is a cluster file" hdt config check cluster "$src/etc/cluster.yaml"
+check "etc/devices.yaml is a catalogue" hdt config check devices "$src/etc/devices.yaml"
 refused 1 "'model' is still CHANGE-ME" hdt config check job "$src/etc/job.yaml"
 refused 2 "options follow the command" hdt --gateway unix:/x status
 mkdir no-checkpoints
@@ -70,8 +72,8 @@ man_lacks() { # COMMAND...
             grep -qE "Fl Fl ${name#--}( |$)" "$src/doc/hdt.1" || echo "$name"
         done
 }
-for name in doctor tokenize plan submit status logs stop eval generate export version \
-    "link "{bench,explain} "codec "{list,bench} "checkpoint "{list,verify,copy} \
+for name in doctor tokenize plan simulate submit status logs stop eval generate export version \
+    "link "{bench,explain} "codec "{list,bench} "device "{list,show} "cluster "show "checkpoint "{list,verify,copy} \
     "ca "{init,issue,request,sign,revoke,list,bundle,install} "config "{example,check,explain}; do
     # shellcheck disable=SC2086 # a command and its sub-command
     said=$(man_lacks $name)
@@ -126,6 +128,25 @@ refused 1 "'empty.safetensors' holds no values" hdt codec bench empty.safetensor
 printf "no tensors at all" >text
 refused 1 "text: no safetensors file" hdt codec bench text
 refused 2 "'int9' is no codec" hdt codec bench --codec int9 ones.safetensors
+
+# ---- devices and clusters ----
+catalogue=$src/etc/devices.yaml
+same "device show" "312.0 80.0 a100" "$(hdt device show a100 --json --catalogue "$catalogue" |
+    python3 -c '
+import json, sys
+d = json.load(sys.stdin)
+print(d["compute"]["bf16"], d["memory"]["gb"], *d["sources"])')"
+same "device list has null in JSON" "True" "$(hdt device list --json --catalogue "$catalogue" |
+    python3 -c '
+import json, sys
+print(any(d["compute"]["fp8"] is None for d in json.load(sys.stdin)["devices"]))')"
+refused 3 "there is no device 'h10'" hdt device show h10 --catalogue "$catalogue"
+refused 3 "cannot read the catalogue of devices" hdt device list --catalogue nothing
+check "cluster show" hdt cluster show "$src/tests/data/predict/clusters/gcp.yaml" \
+    --catalogue "$catalogue"
+printf 'sites:\n  - name: a\n    nodes: [{device: H10}]\n' >cluster.yaml
+refused 1 "cluster.yaml:3:22: unknown device 'H10'" \
+    hdt cluster show cluster.yaml --catalogue "$catalogue"
 
 # ---- tokenize ----
 printf 'In the beginning \xc3\xa9\n' >text

@@ -38,6 +38,7 @@ python3 - <<'PY'
 import json
 c = json.load(open("even.json"))["cluster"]
 times = {"embed_fwd_s": 1e-5, "embed_bwd_s": 1e-5, "block_fwd_s": 2e-3, "block_bwd_s": 4e-3,
+         "block_bwd_input_s": 2.2e-3, "block_bwd_weight_s": 1.8e-3,
          "head_fwd_s": 5e-4, "head_bwd_s": 1e-6, "op_overhead_s": 1e-7, "step_s_per_param": 1e-9}
 for link in c["links"]:
     link.update(rate_bytes_per_s=1.25e9, rtt_s=1e-4, up=True)
@@ -58,6 +59,22 @@ same_b=$(of same-plan "$units_of_b") slow_b=$(of slow-plan "$units_of_b")
 check "b has 6 to 8 of 14 units when it is as fast: $same_b" test "$same_b" -ge 6 -a "$same_b" -le 8
 check "and fewer when it is three times as slow: $slow_b" test "$slow_b" -le $((same_b - 2))
 check "it is said why" says "b/w0 is 3.0x slower a block than a/w0" slow-plan.json
+check "and what another schedule would take" says "schedule zb-h1 would take" slow-plan.json
+for schedule in gpipe 1f1b interleaved zb-h1 zb-mem wan; do
+    hdt plan --cluster same.json --json --schedule $schedule cut.yaml >schedule.json
+    same "plan --schedule $schedule" "$schedule" "$(of schedule 'd["plan"]["schedule"]')"
+done
+refused 2 "--schedule '2f2b' is unknown" hdt plan --cluster same.json --schedule 2f2b cut.yaml
+
+section "a plan, simulated"
+hdt simulate --json --svg sim.svg --trace sim-trace.json same-plan.json >sim.json || fail "hdt simulate"
+same "its step is the plan's" "True" "$(of sim "abs(d['step_s'] / $(of same-plan 'd["step_s"]') - 1) < 1e-3")"
+check "the picture is XML" python3 -c 'import xml.dom.minidom as m; m.parse("sim.svg")'
+check "the trace is JSON" python3 -c 'import json; json.load(open("sim-trace.json"))["traceEvents"][0]'
+hdt simulate --json --scenario straggler:rank=0,factor=2 same-plan.json >sim.json || fail "hdt simulate --scenario"
+same "a straggler costs time" "True" "$(of sim 'd["step_s"] > 1.2 * d["calm_step_s"]')"
+refused 2 "it uses a/b, b/a" hdt simulate --scenario outage:link=a/c,to=1 same-plan.json
+refused 1 "'hdt plan --json JOB.YAML' prints one" hdt simulate same.json
 
 section "a worker that is slower for real"
 restart_b() { # HOW: worker or slow_worker

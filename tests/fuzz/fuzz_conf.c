@@ -22,7 +22,7 @@ struct outer {
     bool on;
     int64_t count, wait;
     uint64_t rate;
-    double ratio;
+    double ratio, maybe;
     int kind;
     struct inner section;
     struct hdt_conf_list list;
@@ -42,6 +42,7 @@ static const struct hdt_conf_row outer_rows[] = {
     HDT_CONF_DURATION(struct outer, wait, "1s", 0, 0, "Wait."),
     HDT_CONF_RATE(struct outer, rate, "max", "Rate."),
     HDT_CONF_FLOAT(struct outer, ratio, "0.5", 0, 0, "Ratio."),
+    HDT_CONF_OPTIONAL(struct outer, maybe, 0, 0, "Perhaps."),
     HDT_CONF_ENUM(struct outer, kind, "one", kinds, "Kind."),
     HDT_CONF_SECTION(struct outer, section, inner_rows, "Section."),
     HDT_CONF_LIST(struct outer, list, inner_rows, struct inner, "List."),

@@ -188,7 +188,7 @@ static json_t *conf_json(const struct rig_run *run, uint32_t job)
     snprintf(own, sizeof(own), "ckpt-%u", job);
     return json_pack(
         "{s:s,s:s,s:{s:s,s:s,s:s},s:{s:i,s:i,s:i},s:I,s:I,s:b,s:{s:f,s:f,s:i},s:{s:s,s:s},"
-        "s:{s:s,s:s,s:I,s:i},s:{s:I,s:i},s:I}",
+        "s:{s:s,s:s,s:I,s:i},s:{s:I,s:i},s:{s:s},s:I}",
         "name", "rig", "model", "config.json", "data", "train", "train.bin", "valid", "valid.bin",
         "site", site, "batch", "micro_batch", 2, "n_micro_batches", 4, "seq_len", 16, "steps",
         (json_int_t)run->steps, "seed", (json_int_t)7, "recompute", (int)run->recompute,
@@ -196,7 +196,8 @@ static json_t *conf_json(const struct rig_run *run, uint32_t job)
         "activations", codec, "activation_grads", codec, "checkpoint", "dir",
         run->ckpt_name ? run->ckpt_name : own, "site", site, "every",
         (json_int_t)run->checkpoint_every, "keep", 2, "eval", "every", (json_int_t)run->eval_every,
-        "n_micro_batches", 3, "progress_timeout", (json_int_t)5000);
+        "n_micro_batches", 3, "plan", "schedule", hdt_schedule_names[run->schedule],
+        "progress_timeout", (json_int_t)5000);
 }
 
 static json_t *plan_json(const struct rig_run *run, const json_t *conf,
@@ -225,6 +226,7 @@ static json_t *plan_json(const struct rig_run *run, const json_t *conf,
         unit += run->n_units[i];
         plan.stages[i].unit_end = unit;
         plan.stages[i].warmup = run->n_stages - 1 - i;
+        plan.stages[i].in_flight = plan.stages[i].warmup + 1 + run->n_more;
         plan.stages[i].recompute = run->recompute;
     }
     must(hdt_plan_complete(&plan, &job, model, &err) == HDT_OK, "plan", &err);

@@ -28,6 +28,8 @@ struct rig_run {
     int64_t steps, checkpoint_every, eval_every;
     const char *codec; /* of activations and their gradients; NULL: none */
     bool tied, recompute;
+    enum hdt_schedule_kind schedule;
+    int n_more;            /* micro-batches that stages keep beyond 1F1B's, where a schedule may */
     double lr;             /* 0: 1e-2 */
     const char *resume;    /* folder, or NULL */
     const char *ckpt_name; /* folder of checkpoints under the rig's; NULL: one of its own */

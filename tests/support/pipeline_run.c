@@ -109,12 +109,23 @@ static void backward(struct pipeline *p, int mb)
     int slot = mb % p->conf->n_slots;
 
     for (int i = p->conf->n_stages - 1; i >= 0; i--) {
-        hdt_stage_backward(p->stages[i], slot);
+        if (p->conf->halves) {
+            hdt_stage_backward_input(p->stages[i], slot);
+        } else {
+            hdt_stage_backward(p->stages[i], slot);
+        }
         if (i > 0) {
             memcpy(hdt_stage_output_grad(p->stages[i - 1], slot),
                    hdt_stage_input_grad(p->stages[i], slot),
                    hdt_stage_activation_bytes(p->stages[i]));
         }
+    }
+}
+
+static void weights(struct pipeline *p, int mb)
+{
+    for (int i = 0; i < p->conf->n_stages; i++) {
+        hdt_stage_backward_weight(p->stages[i], mb % p->conf->n_slots);
     }
 }
 
@@ -146,6 +157,7 @@ static double step_run(struct pipeline *p, int step, double *norm)
                               .grad_scale = 1,
                               .step = step + 1};
     double loss = 0, sum = 0;
+    int ahead = conf->n_slots - 1 - conf->late;
 
     for (int i = 0; i < conf->n_stages; i++) {
         hdt_stage_zero_grads(p->stages[i]);
@@ -154,8 +166,11 @@ static double step_run(struct pipeline *p, int step, double *norm)
         if (mb < conf->n_micro) {
             loss += forward(p, step, mb);
         }
-        if (mb >= conf->n_slots - 1) {
-            backward(p, mb - (conf->n_slots - 1));
+        if (mb >= ahead && mb - ahead < conf->n_micro) {
+            backward(p, mb - ahead);
+        }
+        if (conf->halves && mb >= conf->n_slots - 1) {
+            weights(p, mb - (conf->n_slots - 1));
         }
     }
     grads_finish(p);

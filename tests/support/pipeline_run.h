@@ -16,6 +16,8 @@ struct pipeline_conf {
     struct hdt_model_config model;
     int B, T, n_slots, n_micro, n_steps;
     bool recompute;
+    bool halves; /* backward in two: the second one */
+    int late;    /* so many micro-batches after the first */
     uint64_t seed;
     float clip_norm;
     int n_stages;

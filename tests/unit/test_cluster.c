@@ -19,6 +19,8 @@ static void cluster_fill(struct hdt_cluster *cluster)
                                                .micro_batch = 8,
                                                .seq_len = 128,
                                                .block_fwd_s = 0.1234567890123456,
+                                               .block_bwd_input_s = 0.25,
+                                               .block_bwd_weight_s = 0.125,
                                                .step_s_per_param = 1e-9}};
     struct hdt_cluster_link link = {
         .from = "site-a", .to = "site-b", .up = true, .rate_bytes_per_s = 25e6, .rtt_s = 0.04};
@@ -46,6 +48,8 @@ Test(cluster, survives_json)
     cr_expect_eq(back.workers[0].memory_bytes, UINT64_C(1) << 33);
     cr_expect(back.workers[0].busy);
     cr_expect_eq(back.workers[0].profile.block_fwd_s, 0.1234567890123456);
+    cr_expect_eq(back.workers[0].profile.block_bwd_input_s, 0.25);
+    cr_expect_eq(back.workers[0].profile.block_bwd_weight_s, 0.125);
     link = hdt_cluster_find_link(&back, "site-a", "site-b");
     cr_assert(link);
     cr_expect_eq(link->rtt_s, 0.04);
@@ -141,4 +145,21 @@ Test(cluster, a_link_of_another_program_is_checked)
     cr_expect_eq(hdt_cluster_link_from_json(json, &link, &err), HDT_OK, "%s", err.msg);
     cr_expect(link.up && link.rtt_s == 0.1);
     json_decref(json);
+}
+
+Test(cluster, a_scaled_profile_is_slower_in_all_its_times)
+{
+    struct hdt_profile p = {.block_bwd_s = 4,
+                            .block_bwd_input_s = 2.5,
+                            .block_bwd_weight_s = 1.5,
+                            .op_overhead_s = 0.5,
+                            .copy_bytes_per_s = 8};
+
+    hdt_profile_scale(&p, 2);
+    cr_expect_eq(p.block_bwd_s, 8);
+    cr_expect_eq(p.block_bwd_input_s, 5);
+    cr_expect_eq(p.block_bwd_weight_s, 3);
+    cr_expect_eq(p.op_overhead_s, 1);
+    cr_expect_eq(p.copy_bytes_per_s, 4);
+    cr_expect_eq(hdt_profile_run_factor(&p), 2);
 }

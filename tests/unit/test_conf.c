@@ -6,6 +6,7 @@
 
 #include <criterion/criterion.h>
 #include <jansson.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -590,5 +591,51 @@ Test(conf, a_count_of_auto_is_itself_again_after_json)
     cr_assert_eq(hdt_conf_from_json(&counted_schema, json, "c", &after, &err), HDT_OK, "%s",
                  err.msg);
     cr_expect_eq(after.n, 0);
+    json_decref(json);
+}
+
+struct known {
+    double tflops;
+};
+static const struct hdt_conf_row known_rows[] = {
+    HDT_CONF_OPTIONAL(struct known, tflops, 0.1, 1e5, "Peak."),
+    HDT_CONF_END,
+};
+static const struct hdt_conf_schema known_schema = {
+    .name = "known", .help = "Help.", .rows = known_rows, .size = sizeof(struct known)};
+
+static enum hdt_status known(const char *text, struct known *out, struct hdt_error *err)
+{
+    return hdt_conf_parse(&known_schema, text, strlen(text), "k.yaml", out, NULL, err);
+}
+
+Test(conf, an_optional_number_may_be_null)
+{
+    static const char *const nulls[] = {"{}", "tflops: null", "tflops: ~", "tflops:"};
+    struct hdt_error err = {0};
+    struct known k;
+
+    for (size_t i = 0; i < sizeof(nulls) / sizeof(nulls[0]); i++) {
+        k.tflops = 1;
+        cr_assert_eq(known(nulls[i], &k, &err), HDT_OK, "%s", err.msg);
+        cr_expect(isnan(k.tflops), "%s", nulls[i]);
+    }
+    cr_assert_eq(known("tflops: 312", &k, &err), HDT_OK, "%s", err.msg);
+    cr_expect_eq(k.tflops, 312);
+    cr_expect_eq(known("tflops: 0", &k, &err), HDT_EINVAL);
+    cr_expect_str_eq(err.where, "k.yaml:1:9");
+    cr_expect_eq(known("tflops: nan", &k, &err), HDT_EINVAL);
+    cr_expect_eq(known("tflops: 'null'", &k, &err), HDT_EINVAL);
+}
+
+Test(conf, an_optional_number_is_itself_again_after_json)
+{
+    struct known before = {.tflops = NAN}, after = {.tflops = 1};
+    struct hdt_error err = {0};
+    json_t *json = hdt_conf_to_json(&known_schema, &before);
+
+    cr_expect(json_is_null(json_object_get(json, "tflops")));
+    cr_assert_eq(hdt_conf_from_json(&known_schema, json, "k", &after, &err), HDT_OK, "%s", err.msg);
+    cr_expect(isnan(after.tflops));
     json_decref(json);
 }

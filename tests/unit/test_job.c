@@ -99,6 +99,8 @@ Test(job, what_does_not_fit_is_refused_with_its_line)
         {MINIMAL "plan:\n  cut: [a/w0=2, b/w0=3]\n", "job.yaml:6", "5 units, the model 6"},
         {MINIMAL "plan:\n  cut: [a=2]\n", "job.yaml:6", "SITE/WORKER=UNITS"},
         {MINIMAL "plan:\n  max_stages: 1\n  min_stages: 2\n", "job.yaml:6", "max_stages 1"},
+        {MINIMAL "plan:\n  schedule: 2f2b\n", "job.yaml:6", "schedule"},
+        {MINIMAL "recompute: true\nplan:\n  schedule: zb-mem\n", "job.yaml:7", "recompute"},
         {MINIMAL "plan:\n  min_stages: 7\n", "job.yaml:6", "min_stages 7"},
         {"model: m.json\nsteps: 0\ndata:\n  train: t.bin\n", "job.yaml:2", "steps"},
         {"model: m.json\nsteps: 1\n", "job.yaml", "train"},

@@ -65,3 +65,16 @@ Test(profile, a_machine_that_stands_still_for_a_moment_is_not_believed, .timeout
         cr_expect_lt(p.head_fwd_s + p.head_bwd_s, HALT_S / 4, "halt at %d", halt_at);
     }
 }
+
+/* One product of two is in each half, so that neither is nothing, nor much more than the whole. */
+Test(profile, halves_of_a_backward_are_measured_apart)
+{
+    struct hdt_profile p;
+
+    n_halts = 0;
+    measure(&p);
+    cr_expect_gt(p.block_bwd_input_s, 0);
+    cr_expect_gt(p.block_bwd_weight_s, 0);
+    cr_expect_lt(p.block_bwd_input_s, 3 * p.block_bwd_s);
+    cr_expect_lt(p.block_bwd_weight_s, 3 * p.block_bwd_s);
+}

@@ -155,6 +155,68 @@ Test(runner, tied_embeddings_give_the_same_bits)
     }
 }
 
+static const struct rig_run turns = {.n_ranks = 2,
+                                     .n_stages = 4,
+                                     .stage_rank = {0, 1, 0, 1},
+                                     .n_units = {1, 2, 1, 2},
+                                     .schedule = HDT_SCHEDULE_INTERLEAVED,
+                                     .steps = 8,
+                                     .eval_every = 4,
+                                     .threads = {2, 1}};
+
+/* Under each schedule, with data and checkpoints at each rank, and embeddings of both kinds. */
+Test(runner, every_schedule_gives_the_same_bits)
+{
+    for (int tied = 0; tied < 2; tied++) {
+        struct rig_run plain = three;
+        struct rig_result a, b;
+
+        plain.tied = tied;
+        plain.schedule = HDT_SCHEDULE_1F1B;
+        run_well(&plain, &a);
+        for (int kind = HDT_SCHEDULE_GPIPE; kind < HDT_SCHEDULE_KIND_COUNT; kind++) {
+            struct rig_run run = kind == HDT_SCHEDULE_INTERLEAVED ? turns : plain;
+
+            run.tied = tied;
+            run.schedule = (enum hdt_schedule_kind)kind;
+            run.n_more = 2;
+            run.data_rank = kind % run.n_ranks;
+            run_well(&run, &b);
+            expect_same(&a, &b, 1, 8);
+        }
+    }
+}
+
+/* Several stages of a rank that take no turns, and data that comes from beside them. */
+Test(runner, schedules_of_uneven_ranks_give_the_same_bits)
+{
+    struct rig_run run = {.n_ranks = 3,
+                          .n_stages = 4,
+                          .stage_rank = {0, 1, 0, 2},
+                          .n_units = {2, 1, 2, 1},
+                          .data_rank = 1,
+                          .n_more = 1,
+                          .steps = 8,
+                          .eval_every = 4};
+    struct rig_result a, b;
+
+    run_well(&one, &a);
+    for (int i = 0; i < 3; i++) {
+        run.schedule = (enum hdt_schedule_kind[]){HDT_SCHEDULE_GPIPE, HDT_SCHEDULE_ZB_H1,
+                                                  HDT_SCHEDULE_ZB_MEM}[i];
+        run_well(&run, &b);
+        expect_same(&a, &b, 1, 8);
+    }
+    run = turns;
+    run.data_rank = 1;
+    run_well(&run, &b);
+    expect_same(&a, &b, 1, 8);
+    run.n_ranks = 3; /* one of them only reads data */
+    run.data_rank = 2;
+    run_well(&run, &b);
+    expect_same(&a, &b, 1, 8);
+}
+
 Test(runner, data_may_lie_with_another_rank)
 {
     struct rig_run last = three, middle = three;

@@ -32,7 +32,7 @@ struct flow_state {
 };
 
 struct stage_state {
-    int64_t n_fwd, n_bwd;
+    int64_t n_fwd, n_bwd, n_weight;
     bool has_input[MAX_MB], has_labels[MAX_MB], has_grad[MAX_MB];
 };
 
@@ -138,7 +138,7 @@ static void play_forward(struct player *p, int rank, const struct hdt_op *op)
         cr_assert(s->has_labels[op->mb]);
     }
     if (p->part[rank] != 1) {
-        cr_assert_leq(s->n_fwd - s->n_bwd, p->lists[p->part[rank]][rank].n_in_flight);
+        cr_assert_leq(s->n_fwd - s->n_weight, p->lists[p->part[rank]][rank].n_slots[op->stage]);
     }
 }
 
@@ -150,6 +150,16 @@ static void play_backward(struct player *p, int rank, const struct hdt_op *op)
     cr_assert_lt(op->mb, s->n_fwd, "backward follows forward");
     s->n_bwd++;
     cr_assert(op->stage == (int)p->plan->n_stages - 1 || s->has_grad[op->mb]);
+    s->n_weight += op->kind == HDT_OP_BACKWARD;
+}
+
+static void play_backward_weight(struct player *p, int rank, const struct hdt_op *op)
+{
+    struct stage_state *s = &p->stages[p->part[rank]][op->stage];
+
+    cr_assert_eq(op->mb, s->n_weight, "weights' halves run in order");
+    cr_assert_lt(op->mb, s->n_bwd, "the weights' half follows the other");
+    s->n_weight++;
 }
 
 /* One op of the rank; false: it has to wait. */
@@ -184,7 +194,11 @@ static bool play_op(struct player *p, int rank, const struct hdt_op *op)
         play_forward(p, rank, op);
         return true;
     case HDT_OP_BACKWARD:
+    case HDT_OP_BACKWARD_INPUT:
         play_backward(p, rank, op);
+        return true;
+    case HDT_OP_BACKWARD_WEIGHT:
+        play_backward_weight(p, rank, op);
         return true;
     case HDT_OP_TIED_SYNC:
         return play_exchange(p, rank, HDT_FLOW_TIED_GRAD, HDT_FLOW_TIED_GRAD, false);
@@ -259,11 +273,32 @@ static void play_all(struct player *p, unsigned long long seed, int round)
 static const struct hdt_model_config base_model = {
     .V = 256, .C = 64, .F = 128, .L = 8, .NH = 4, .NKV = 4, .HS = 16, .T = 256};
 
+/* Another rank than the last stage's; where stages take turns, the next one. */
+static int rank_random(const struct hdt_plan *plan, size_t stage, int n_turns)
+{
+    int rank;
+
+    if (n_turns > 0) {
+        return (int)(stage % (size_t)n_turns);
+    }
+    do {
+        rank = (int)rng(plan->n_ranks);
+    } while (stage > 0 && rank == plan->stages[stage - 1].rank);
+    return rank;
+}
+
 /* Stages on random ranks, no two neighbours on one; some ranks may have none. */
 static void plan_random(struct hdt_plan *plan, struct hdt_job *job, struct hdt_model_config *model)
 {
     size_t n_ranks = 1 + rng(5), n_stages = n_ranks == 1 ? 1 : 1 + rng(MAX_STAGES);
     int64_t unit = 0, n_units = hdt_model_n_units(model);
+    int n_turns = 0;
+
+    job->plan.schedule = (int)rng(HDT_SCHEDULE_KIND_COUNT);
+    if (job->plan.schedule == HDT_SCHEDULE_INTERLEAVED && n_stages > 1) {
+        n_turns = n_ranks > 2 && rng(2) ? 3 : 2;
+        n_stages = (size_t)n_turns * (n_turns == 3 ? 2 : 2 + rng(2));
+    }
 
     memset(plan, 0, sizeof(*plan));
     plan->n_ranks = n_ranks;
@@ -280,9 +315,7 @@ static void plan_random(struct hdt_plan *plan, struct hdt_job *job, struct hdt_m
 
         stage->pos = (int)s;
         stage->n_slices = 1;
-        do {
-            stage->rank = (int)rng(n_ranks);
-        } while (s > 0 && stage->rank == plan->stages[s - 1].rank);
+        stage->rank = rank_random(plan, s, n_turns);
         stage->unit_begin = unit;
         stage->unit_end =
             left == 1 ? n_units : unit + 1 + (int64_t)rng((uint64_t)(n_units - unit - left + 1));
@@ -290,6 +323,7 @@ static void plan_random(struct hdt_plan *plan, struct hdt_job *job, struct hdt_m
         stage->warmup = (int64_t)rng(8);
         stage->fwd_s = rng(2) ? 0.0 : 0.001 * (double)(1 + rng(100));
         stage->bwd_s = 2 * stage->fwd_s;
+        stage->in_flight = (int64_t)rng(16);
     }
     model->tie_word_embeddings = rng(2);
     job->batch.n_micro_batches = 1 + (int64_t)rng(20);
@@ -320,6 +354,7 @@ static void totals_check(const struct player *p, int64_t n_eval)
     for (size_t s = 0; s < p->plan->n_stages; s++) {
         cr_expect_eq(p->stages[0][s].n_fwd, p->plan->n_micro_batches);
         cr_expect_eq(p->stages[0][s].n_bwd, p->plan->n_micro_batches);
+        cr_expect_eq(p->stages[0][s].n_weight, p->plan->n_micro_batches);
         cr_expect_eq(p->stages[1][s].n_fwd, n_eval);
         cr_expect_eq(p->stages[1][s].n_bwd, 0);
         cr_expect_eq(p->stages[2][s].n_bwd, p->plan->n_micro_batches);
@@ -336,7 +371,7 @@ Test(schedule, no_plan_waits_for_ever)
     struct hdt_error err = {0};
 
     rng_state = seed;
-    for (int round = 0; round < 600; round++) {
+    for (int round = 0; round < 2000; round++) {
         struct hdt_model_config model = base_model;
         struct hdt_plan plan;
         struct hdt_job job = {0};
@@ -409,7 +444,8 @@ Test(schedule, two_stages_run_one_forward_one_backward)
                            "LOAD:2 SEND_LABELS:2 FORWARD:2 SEND_FORWARD:2 "
                            "RECV_BACKWARD:1 BACKWARD:1 RECV_BACKWARD:2 BACKWARD:2 "
                            "NORM_SYNC STEP");
-    cr_expect_eq(list.n_in_flight, 2);
+    cr_expect_eq(list.n_slots[0], 2);
+    cr_expect_eq(list.n_slots[1], 0);
     free(text);
     hdt_schedule_release(&list);
     cr_assert_eq(hdt_schedule_build(&plan, 1, HDT_PHASE_TRAIN, 3, &list, NULL), HDT_OK);

@@ -128,6 +128,31 @@ Test(stage, slots_and_recompute_give_the_same_bits)
     hdt_pipeline_result_release(&want);
 }
 
+/* Whenever the weights' half comes, as long as the slot is left alone. */
+Test(stage, backward_in_two_halves_gives_the_same_bits)
+{
+    for (int tied = 0; tied < 2; tied++) {
+        struct pipeline_conf conf = conf_of(tied);
+        struct pipeline_result want;
+
+        hdt_pipeline_run(&conf, &want);
+        conf.halves = true;
+        expect_same(&conf, &want, "halves at once");
+        conf.n_slots = 4;
+        expect_same(&conf, &want, "halves, four slots");
+        for (conf.late = 1; conf.late < 4; conf.late++) {
+            conf.n_stages = 1;
+            conf.units[0] = 6;
+            expect_same(&conf, &want, "late halves");
+            conf.n_stages = 3;
+            memcpy(conf.units, (int[]){1, 3, 2}, 3 * sizeof(int));
+            memcpy(conf.threads, (int[]){2, 1, 3}, 3 * sizeof(int));
+            expect_same(&conf, &want, "late halves of three stages");
+        }
+        hdt_pipeline_result_release(&want);
+    }
+}
+
 /* Several chunks of logits: a vocabulary so large that the head works on few rows at a time. */
 Test(stage, head_in_chunks_gives_the_same_bits_on_any_cut)
 {

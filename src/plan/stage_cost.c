@@ -1,0 +1,282 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "config.h"
+
+/*
+ * A measured profile of single layers is the best that is known of a device, and still not what a
+ * run does: it says little of the head, nothing of the embedding, and a backward alone pays for a
+ * start that a stage pays once. What is missing comes from counting: products, values that pass
+ * through memory, bytes in a ring. Counts are exact, so the constants that had to be fitted are few
+ * and each is a cost that a profiler can be shown (doc/predictor.md). A regression over runs would
+ * fit them closer and would be wrong on the next machine.
+ */
+#include "src/plan/stage_cost.h"
+#include "src/base/error.h"
+
+#include <math.h>
+
+const struct hdt_stage_cost_constants hdt_stage_cost_fitted = {
+    .message_s = 0.8e-3,
+    .input_s_per_token = 2.25e-6,
+    .backward_start_s = 0.7e-3,
+    .matrix_share = 0.4,
+    .ring_share = 0.6,
+};
+
+/* How often values pass through memory in the forward of a layer without fused kernels: T x T
+ * matrices (product, scale and mask, softmax, dropout, product), and rows of width C (two norms,
+ * biases, the four-fold wide middle, dropouts, sums). A backward makes twice of it, as of products.
+ */
+#define SCORE_PASSES 10
+#define ROW_PASSES   40
+
+/* Logits, there and back: product, maximum, difference, exponential, sum, quotient; and again. */
+#define LOGIT_FWD_PASSES 9
+#define LOGIT_BWD_PASSES 5
+
+/* Copies of the logits that are there at once. */
+#define LOGIT_COPIES 4
+
+/* Rows of width C that each rank of a tensor-parallel group keeps whole: inputs and outputs of the
+ * two norms, and masks of dropouts. */
+#define WHOLE_ROWS 5
+
+/* Until a message is longer than this, its sender need not wait: what NCCL's buffers hold. */
+#define EAGER_BYTES (4.0 * 1024 * 1024)
+
+/* Weight and both moments are read and written in fp32; a gradient is cleared, copied, divided,
+ * copied back, summed, clipped and read. */
+#define STEP_STATE_BYTES 24
+#define STEP_GRAD_PASSES 11
+
+static double max2(double a, double b)
+{
+    return a > b ? a : b;
+}
+
+static double min2(double a, double b)
+{
+    return a < b ? a : b;
+}
+
+/* Bytes that a micro-batch hands from layer to layer. */
+static double rows_bytes(const struct hdt_stage_cost *s)
+{
+    return (double)s->micro_batch * s->model->T * s->model->C * s->model->value_bytes;
+}
+
+/* Of a ring in the tensor-parallel group: an all-gather takes one round, an all-reduce two. */
+static double group_round_s(const struct hdt_stage_cost *s, double bytes)
+{
+    return s->tp > 1 ? (s->tp - 1) * bytes / s->tp / s->device->ring_bytes_per_s : 0;
+}
+
+/* A layer with one more sample: products at the device's rate and values at its memory's, twice in
+ * a backward, then two all-reduces. */
+static double sample_s(const struct hdt_stage_cost *s, bool is_bwd)
+{
+    const struct hdt_stage_cost_model *m = s->model;
+    double flop = m->T * (24 * m->C * m->C + 4 * m->T * m->C);
+    double values = SCORE_PASSES * m->NH * m->T * m->T + ROW_PASSES * m->T * m->C;
+    double alone_s = flop / (s->device->flop_per_s * s->constants->matrix_share) +
+                     values * m->value_bytes / s->device->bytes_per_s;
+
+    return (is_bwd ? 2 : 1) * alone_s / s->tp + 4 * group_round_s(s, m->T * m->C * m->value_bytes);
+}
+
+static double point_s(const struct hdt_stage_cost_point *p, bool is_bwd)
+{
+    return is_bwd ? p->bwd_s : p->fwd_s;
+}
+
+/* Along the line through two points. */
+static double line_s(const struct hdt_stage_cost_point *a, const struct hdt_stage_cost_point *b,
+                     bool is_bwd, double micro_batch)
+{
+    double slope =
+        (point_s(b, is_bwd) - point_s(a, is_bwd)) / (double)(b->micro_batch - a->micro_batch);
+
+    return point_s(a, is_bwd) + slope * (micro_batch - (double)a->micro_batch);
+}
+
+/* The profile's own answer. Below its first point time does not fall faster than the batch. */
+static double profile_s(const struct hdt_stage_cost *s, bool is_bwd)
+{
+    const struct hdt_stage_cost_profile *p = s->profile;
+    double b = (double)s->micro_batch, first, on_line;
+    int i = 0;
+
+    if (p->n_points == 0) {
+        return b * sample_s(s, is_bwd);
+    }
+    first = (double)p->points[0].micro_batch;
+    while (i < p->n_points - 2 && p->points[i + 1].micro_batch < s->micro_batch) {
+        i++;
+    }
+    on_line = p->n_points == 1 ? point_s(p->points, is_bwd) + sample_s(s, is_bwd) * (b - first)
+                               : line_s(&p->points[i], &p->points[i + 1], is_bwd, b);
+    return b < first ? max2(on_line, point_s(p->points, is_bwd) * b / first) : on_line;
+}
+
+/* What the two next larger micro-batches say about this one: 0 when there are not as many. */
+static double grown_s(const struct hdt_stage_cost *s, bool is_bwd)
+{
+    const struct hdt_stage_cost_profile *p = s->profile;
+    int i = 0;
+
+    while (i < p->n_points && p->points[i].micro_batch <= s->micro_batch) {
+        i++;
+    }
+    return i + 1 < p->n_points
+               ? line_s(&p->points[i], &p->points[i + 1], is_bwd, (double)s->micro_batch)
+               : 0;
+}
+
+void hdt_stage_cost_layer_time(const struct hdt_stage_cost *stage, double *fwd_s, double *bwd_s)
+{
+    double grown = grown_s(stage, true);
+
+    HDT_ASSERT(stage->tp >= 1 && stage->micro_batch >= 1);
+    *fwd_s = profile_s(stage, false);
+    *bwd_s = profile_s(stage, true);
+    /* Small micro-batches are bound by who launches the work, and there the start of a backward
+     * shows; from larger ones it can be told how long the work itself is. */
+    if (grown > 0) {
+        *bwd_s = min2(*bwd_s, max2(*bwd_s - stage->constants->backward_start_s, grown));
+    }
+}
+
+/* Share of a layer's forward that its T x T matrices are, by the device's figures. */
+static double score_share(const struct hdt_stage_cost *s)
+{
+    const struct hdt_stage_cost_model *m = s->model;
+    double flop_s = 4 * m->T * m->T * m->C / (s->device->flop_per_s * s->constants->matrix_share);
+    double pass_s = SCORE_PASSES * m->NH * m->T * m->T * m->value_bytes / s->device->bytes_per_s;
+
+    return (flop_s + pass_s) / s->tp / sample_s(s, false);
+}
+
+static void head_time(const struct hdt_stage_cost *s, double *fwd_s, double *bwd_s)
+{
+    const struct hdt_stage_cost_model *m = s->model;
+    double n = (double)s->micro_batch, product_s, pass_s;
+
+    if (s->profile->head_fwd_s > 0) {
+        *fwd_s = n * s->profile->head_fwd_s;
+        *bwd_s = 2 * *fwd_s;
+        return;
+    }
+    product_s =
+        2 * n * m->T * m->C * m->V / s->tp / (s->device->flop_per_s * s->constants->matrix_share);
+    pass_s = n * m->T * m->V / s->tp * m->value_bytes / s->device->bytes_per_s;
+    *fwd_s = product_s + LOGIT_FWD_PASSES * pass_s;
+    *bwd_s = 2 * product_s + LOGIT_BWD_PASSES * pass_s;
+}
+
+void hdt_stage_cost_time(const struct hdt_stage_cost *stage, double *fwd_s, double *bwd_s)
+{
+    double n = (double)stage->n_layers, fwd, bwd, whole_s = group_round_s(stage, rows_bytes(stage));
+    double input_s =
+        stage->constants->input_s_per_token * (double)stage->micro_batch * stage->model->T;
+
+    hdt_stage_cost_layer_time(stage, &fwd, &bwd);
+    if (stage->recompute == HDT_STAGE_COST_KEEP_INPUTS) {
+        bwd += fwd;
+    } else if (stage->recompute == HDT_STAGE_COST_KEEP_LINEAR) {
+        bwd += fwd * score_share(stage);
+    }
+    *fwd_s = n * fwd;
+    *bwd_s = n * bwd;
+    if (stage->is_first) {
+        *fwd_s += input_s / 2 + 2 * whole_s; /* each rank of the group has a part of the table */
+        *bwd_s += input_s / 2;
+    } else {
+        *fwd_s += whole_s;
+    }
+    if (stage->is_last) {
+        head_time(stage, &fwd, &bwd);
+        *fwd_s += fwd;
+        *bwd_s += bwd;
+    } else {
+        *bwd_s += 2 * whole_s; /* what was sent is wanted whole again, and so is its gradient */
+    }
+}
+
+void hdt_stage_cost_message(const struct hdt_stage_cost *stage, double rate_bytes_per_s,
+                            struct hdt_stage_cost_message *message)
+{
+    message->bytes = rows_bytes(stage) / stage->tp;
+    message->wire_s = message->bytes / rate_bytes_per_s;
+    message->end_s = stage->constants->message_s;
+    message->eager_share = min2(1, EAGER_BYTES / message->bytes);
+}
+
+double hdt_stage_cost_params(const struct hdt_stage_cost *stage)
+{
+    const struct hdt_stage_cost_model *m = stage->model;
+    double n = (double)stage->n_layers * m->layer_params;
+
+    n += stage->is_first ? m->embed_params : 0;
+    n += stage->is_last && !stage->is_first ? m->head_params : 0;
+    return n / stage->tp;
+}
+
+double hdt_stage_cost_ring_s(int n_ranks, double bytes, double rate_bytes_per_s)
+{
+    return n_ranks > 1 ? 2.0 * (n_ranks - 1) / n_ranks * bytes / rate_bytes_per_s : 0;
+}
+
+double hdt_stage_cost_grad_bytes(const struct hdt_stage_cost *stage)
+{
+    return hdt_stage_cost_params(stage) * stage->model->grad_bytes;
+}
+
+double hdt_stage_cost_tied_bytes(const struct hdt_stage_cost *stage)
+{
+    return stage->model->V * stage->model->C * stage->model->grad_bytes / stage->tp;
+}
+
+double hdt_stage_cost_step_s(const struct hdt_stage_cost *stage)
+{
+    double bytes = STEP_STATE_BYTES + STEP_GRAD_PASSES * stage->model->grad_bytes;
+
+    return hdt_stage_cost_params(stage) * bytes / stage->device->bytes_per_s;
+}
+
+/* Values of a sample that stay from the forward of the layers to their backward. */
+static double kept_values(const struct hdt_stage_cost *s)
+{
+    const struct hdt_stage_cost_model *m = s->model;
+    double row = m->T * m->C, whole = WHOLE_ROWS * row, n = (double)s->n_layers;
+    double all = whole + (m->layer_kept - whole) / s->tp;
+
+    switch (s->recompute) {
+    case HDT_STAGE_COST_KEEP_LINEAR:
+        return n * (all - m->NH * m->T * m->T / s->tp);
+    case HDT_STAGE_COST_KEEP_INPUTS:
+        return n * row;
+    default:
+        return n * all;
+    }
+}
+
+void hdt_stage_cost_memory(const struct hdt_stage_cost *stage, int64_t n_in_flight,
+                           struct hdt_stage_cost_memory *memory)
+{
+    const struct hdt_stage_cost_model *m = stage->model;
+    double params = hdt_stage_cost_params(stage), b = (double)stage->micro_batch;
+    double input = stage->is_first && stage->is_last ? 0 : m->T * m->C;
+    double one_layer = m->layer_kept / stage->tp + WHOLE_ROWS * m->T * m->C * (1 - 1.0 / stage->tp);
+
+    memory->weights = params * (4 + (m->value_bytes < 4 ? m->value_bytes : 0));
+    memory->grads = params * m->grad_bytes;
+    memory->moments = params * 8;
+    memory->buffers = params * 2 * m->grad_bytes;
+    memory->activations = (double)n_in_flight * b * (kept_values(stage) + input) * m->value_bytes;
+    if (stage->recompute == HDT_STAGE_COST_KEEP_INPUTS && stage->n_layers > 0) {
+        memory->activations += b * one_layer * m->value_bytes;
+    }
+    memory->head = stage->is_last ? LOGIT_COPIES * b * m->T * m->V / stage->tp * m->value_bytes : 0;
+    memory->framework = stage->device->framework_bytes;
+    memory->total = memory->weights + memory->grads + memory->moments + memory->buffers +
+                    memory->activations + memory->head + memory->framework;
+}

@@ -1,0 +1,127 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef HDT_PLAN_STAGE_COST_H
+#define HDT_PLAN_STAGE_COST_H
+
+/*
+ * What a stage of a pipeline costs on accelerators: how long its work and its messages take, what
+ * memory it needs, from numbers alone. doc/predictor.md derives the formulas and holds them against
+ * measurements. Who plays the times of all stages (order, waiting, sharing of links) is elsewhere.
+ * Pure functions: no I/O, no allocation; any thread.
+ */
+#include <stdbool.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* What no data sheet tells: found on measured runs, the same for all of them. */
+struct hdt_stage_cost_constants {
+    double message_s;         /* that each end of a message spends beside the wire */
+    double input_s_per_token; /* batches and embedding, on the first stage, both directions */
+    double backward_start_s;  /* that a profile of one layer adds to its backward */
+    double matrix_share;      /* of its peak that a device reaches in a matrix product */
+    double ring_share;        /* of a link's nominal rate that a ring of all-reduces gets */
+};
+#define HDT_STAGE_COST_N_CONSTANTS 5
+extern const struct hdt_stage_cost_constants hdt_stage_cost_fitted;
+
+struct hdt_stage_cost_model {
+    double C;    /* width */
+    double NH;   /* heads */
+    double T, V; /* positions of a sample, vocabulary */
+    double layer_params, embed_params, head_params;
+    double layer_kept;  /* values of a sample that one layer keeps for its backward, undivided */
+    double value_bytes; /* of an activation, in memory and on the wire */
+    double grad_bytes;  /* of a gradient, in memory and on the wire */
+};
+
+/* One accelerator, and the tensor-parallel group that it works in. */
+struct hdt_stage_cost_device {
+    double flop_per_s;       /* matrix products at the model's precision, dense */
+    double bytes_per_s;      /* memory */
+    double ring_bytes_per_s; /* of each one, through a ring of the group; unused when tp is 1 */
+    double framework_bytes;  /* that it holds before the first layer */
+};
+
+/* A transformer layer, measured alone. */
+struct hdt_stage_cost_point {
+    int64_t micro_batch;
+    double fwd_s, bwd_s;
+};
+
+/* Points of one degree of tensor parallelism, by micro-batch. */
+struct hdt_stage_cost_profile {
+    const struct hdt_stage_cost_point *points;
+    int n_points;
+    double head_fwd_s; /* of one sample; 0: from the device's figures */
+};
+
+enum hdt_stage_cost_recompute {
+    HDT_STAGE_COST_KEEP_ALL,
+    HDT_STAGE_COST_KEEP_LINEAR, /* all but the T x T matrices of the attention */
+    HDT_STAGE_COST_KEEP_INPUTS, /* of layers */
+};
+
+struct hdt_stage_cost {
+    const struct hdt_stage_cost_constants *constants;
+    const struct hdt_stage_cost_model *model;
+    const struct hdt_stage_cost_device *device;
+    const struct hdt_stage_cost_profile *profile;
+    int64_t n_layers, micro_batch;
+    int tp;
+    bool is_first, is_last; /* has the embedding; has the head */
+    enum hdt_stage_cost_recompute recompute;
+};
+
+/* One micro-batch through one layer, as it runs among others. Between points of the profile and
+ * beyond them along a line; the slope of a single point, and all when there is none, from the
+ * device's figures. */
+void hdt_stage_cost_layer_time(const struct hdt_stage_cost *stage, double *fwd_s, double *bwd_s);
+
+/* One micro-batch through the stage: layers, embedding, head, recomputation, and what a group of
+ * tensor parallelism does to make parts of messages whole. */
+void hdt_stage_cost_time(const struct hdt_stage_cost *stage, double *fwd_s, double *bwd_s);
+
+/* The activations of a micro-batch, or their gradient, from stage to stage: each rank of the group
+ * sends its part. */
+struct hdt_stage_cost_message {
+    double bytes;       /* of each rank */
+    double wire_s;      /* alone on a link that gives each rank rate_bytes_per_s */
+    double end_s;       /* that the sender spends before, and the receiver after */
+    double eager_share; /* that buffers take: the sender goes on when the rest has left */
+};
+void hdt_stage_cost_message(const struct hdt_stage_cost *stage, double rate_bytes_per_s,
+                            struct hdt_stage_cost_message *message);
+
+/* Parameters on each rank of the stage; a head that is tied to an embedding in the same stage has
+ * none. */
+double hdt_stage_cost_params(const struct hdt_stage_cost *stage);
+
+/* All-reduce of `bytes` on each of n_ranks, along a ring whose slowest hop has this rate. */
+double hdt_stage_cost_ring_s(int n_ranks, double bytes, double rate_bytes_per_s);
+
+/* Gradients of the stage on each rank; those of the tied table, which first and last stage add. */
+double hdt_stage_cost_grad_bytes(const struct hdt_stage_cost *stage);
+double hdt_stage_cost_tied_bytes(const struct hdt_stage_cost *stage);
+
+/* Adam with clipping. */
+double hdt_stage_cost_step_s(const struct hdt_stage_cost *stage);
+
+/* Bytes of one device, by what they are for. */
+struct hdt_stage_cost_memory {
+    double weights, grads, moments;
+    double buffers;     /* all-reduce and optimizer */
+    double activations; /* of layers, and inputs of the stage */
+    double head;        /* logits and what the loss makes of them */
+    double framework;
+    double total;
+};
+/* With activations of n_in_flight micro-batches. */
+void hdt_stage_cost_memory(const struct hdt_stage_cost *stage, int64_t n_in_flight,
+                           struct hdt_stage_cost_memory *memory);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* HDT_PLAN_STAGE_COST_H */

@@ -1,0 +1,269 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "config.h"
+
+/*
+ * Formulas of a stage on numbers that can be worked out by hand: a model of width 4 with 2 heads on
+ * samples of 8 positions and 16 words, on a device that does 1000 products and moves 100 bytes a
+ * second.
+ */
+#include "src/plan/stage_cost.h"
+
+#include <criterion/criterion.h>
+#include <math.h>
+
+static void near_is(const char *what, double is, double wanted)
+{
+    cr_assert(fabs(is - wanted) <= 1e-9 * (1 + fabs(wanted)), "%s is %.12g, not %.12g", what, is,
+              wanted);
+}
+
+#define NEAR(a, b) near_is(#a, a, b)
+
+static const struct hdt_stage_cost_constants constants = {
+    .message_s = 0.5,
+    .input_s_per_token = 0.25,
+    .backward_start_s = 2,
+    .matrix_share = 0.5,
+    .ring_share = 1,
+};
+static const struct hdt_stage_cost_model model = {
+    .C = 4,
+    .NH = 2,
+    .T = 8,
+    .V = 16,
+    .layer_params = 100,
+    .embed_params = 90,
+    .head_params = 64,
+    .layer_kept = 1000,
+    .value_bytes = 4,
+    .grad_bytes = 4,
+};
+static const struct hdt_stage_cost_device device = {
+    .flop_per_s = 1000,
+    .bytes_per_s = 100,
+    .ring_bytes_per_s = 64,
+    .framework_bytes = 7,
+};
+static const struct hdt_stage_cost_point points[] = {{1, 4, 9}, {2, 5, 8}, {4, 6, 12}, {8, 10, 24}};
+static const struct hdt_stage_cost_profile measured = {.points = points, .n_points = 4};
+static const struct hdt_stage_cost_profile unknown = {.n_points = 0};
+
+static struct hdt_stage_cost stage_of(const struct hdt_stage_cost_profile *profile,
+                                      int64_t micro_batch)
+{
+    return (struct hdt_stage_cost){.constants = &constants,
+                                   .model = &model,
+                                   .device = &device,
+                                   .profile = profile,
+                                   .n_layers = 3,
+                                   .micro_batch = micro_batch,
+                                   .tp = 1};
+}
+
+static void layer_is(const struct hdt_stage_cost *stage, double fwd_s, double bwd_s)
+{
+    double fwd, bwd;
+
+    hdt_stage_cost_layer_time(stage, &fwd, &bwd);
+    NEAR(fwd, fwd_s);
+    NEAR(bwd, bwd_s);
+}
+
+Test(stage_cost, profile_is_taken_and_lines_between_points)
+{
+    struct hdt_stage_cost s = stage_of(&measured, 8);
+
+    layer_is(&s, 10, 24);
+    s.micro_batch = 6;
+    layer_is(&s, 8, 18);
+    s.micro_batch = 16; /* slopes of 4 to 8: 1 and 3 */
+    layer_is(&s, 18, 48);
+}
+
+/* From 2 and 4: 8 - 2 = 6 at 1, from 4 and 8: 12 - 3 * 2 = 6 at 2. At most 2 may be taken off. */
+Test(stage_cost, start_of_backward_is_paid_once)
+{
+    struct hdt_stage_cost s = stage_of(&measured, 1);
+
+    layer_is(&s, 4, 7);
+    s.micro_batch = 2;
+    layer_is(&s, 5, 6);
+}
+
+/* 8 * (24 * 16 + 4 * 8 * 4) = 4096 flop at 500 a second; 10 * 2 * 64 + 40 * 32 = 2560 values of 4
+ * bytes at 100. */
+#define SAMPLE_FWD_S (4096.0 / 500 + 2560.0 * 4 / 100)
+
+Test(stage_cost, device_figures_stand_in_for_a_profile)
+{
+    const struct hdt_stage_cost_profile one = {.points = points, .n_points = 1};
+    struct hdt_stage_cost s = stage_of(&unknown, 3);
+    /* Two all-reduces of 8 * 4 * 4 = 128 bytes over two devices: 4 rounds of 64 bytes in a second.
+     */
+    double group_s = 4;
+
+    layer_is(&s, 3 * SAMPLE_FWD_S, 6 * SAMPLE_FWD_S);
+    s.tp = 2;
+    layer_is(&s, 3 * (SAMPLE_FWD_S / 2 + group_s), 3 * (SAMPLE_FWD_S + group_s));
+    s = stage_of(&one, 3);
+    layer_is(&s, 4 + 2 * SAMPLE_FWD_S, 9 + 4 * SAMPLE_FWD_S);
+}
+
+Test(stage_cost, less_than_the_first_point_is_at_most_proportional)
+{
+    static const struct hdt_stage_cost_point steep[] = {{4, 8, 8}, {8, 24, 12}};
+    const struct hdt_stage_cost_profile p = {.points = steep, .n_points = 2};
+    struct hdt_stage_cost s = stage_of(&p, 2);
+
+    /* The line says 0 and 6; half of the first point is 4. Backward: 6 is also what grows. */
+    layer_is(&s, 4, 6);
+}
+
+Test(stage_cost, stage_adds_embedding_head_and_group)
+{
+    struct hdt_stage_cost s = stage_of(&measured, 8);
+    double fwd, bwd;
+
+    hdt_stage_cost_time(&s, &fwd, &bwd);
+    NEAR(fwd, 30);
+    NEAR(bwd, 72);
+
+    s.is_first = true; /* 64 tokens at a quarter of a second */
+    hdt_stage_cost_time(&s, &fwd, &bwd);
+    NEAR(fwd, 30 + 8);
+    NEAR(bwd, 72 + 8);
+
+    s.is_first = false;
+    s.is_last = true; /* 2 * 64 * 4 * 16 = 8192 flop; 64 * 16 logits of 4 bytes, 9 and 5 times */
+    hdt_stage_cost_time(&s, &fwd, &bwd);
+    NEAR(fwd, 30 + 8192.0 / 500 + 9 * 4096.0 / 100);
+    NEAR(bwd, 72 + 2 * 8192.0 / 500 + 5 * 4096.0 / 100);
+}
+
+Test(stage_cost, group_makes_messages_whole)
+{
+    struct hdt_stage_cost s = stage_of(&measured, 8);
+    struct hdt_stage_cost_message m;
+    double fwd, bwd;
+
+    s.tp = 2; /* 8 * 8 * 4 values of 4 bytes: 1024; a round of the group: 512 / 64 */
+    hdt_stage_cost_time(&s, &fwd, &bwd);
+    NEAR(fwd, 30 + 8);
+    NEAR(bwd, 72 + 16);
+    hdt_stage_cost_message(&s, 256, &m);
+    NEAR(m.bytes, 512);
+    NEAR(m.wire_s, 2);
+    NEAR(m.end_s, 0.5);
+    NEAR(m.eager_share, 1);
+    s.micro_batch = 8 * 16384; /* 8 MiB a rank: buffers take half */
+    hdt_stage_cost_message(&s, 256, &m);
+    NEAR(m.eager_share, 0.5);
+}
+
+Test(stage_cost, recomputation_adds_to_backward)
+{
+    struct hdt_stage_cost s = stage_of(&measured, 8);
+    /* Of a sample's forward: 4 * 64 * 4 flop, and 10 * 2 * 64 values. */
+    double share = (1024.0 / 500 + 1280.0 * 4 / 100) / SAMPLE_FWD_S;
+    double fwd, bwd;
+
+    s.recompute = HDT_STAGE_COST_KEEP_INPUTS;
+    hdt_stage_cost_time(&s, &fwd, &bwd);
+    NEAR(fwd, 30);
+    NEAR(bwd, 72 + 30);
+    s.recompute = HDT_STAGE_COST_KEEP_LINEAR;
+    hdt_stage_cost_time(&s, &fwd, &bwd);
+    NEAR(bwd, 72 + 30 * share);
+}
+
+Test(stage_cost, measured_head_wins)
+{
+    const struct hdt_stage_cost_profile p = {.points = points, .n_points = 4, .head_fwd_s = 3};
+    struct hdt_stage_cost s = stage_of(&p, 2);
+    double fwd, bwd;
+
+    s.is_last = true;
+    s.n_layers = 0;
+    hdt_stage_cost_time(&s, &fwd, &bwd);
+    NEAR(fwd, 6);
+    NEAR(bwd, 12);
+}
+
+Test(stage_cost, parameters_gradients_and_steps)
+{
+    struct hdt_stage_cost s = stage_of(&measured, 1);
+
+    s.tp = 2;
+    NEAR(hdt_stage_cost_params(&s), 150);
+    s.is_first = true;
+    NEAR(hdt_stage_cost_params(&s), 195);
+    s.is_last = true; /* the head's table is the embedding's */
+    NEAR(hdt_stage_cost_params(&s), 195);
+    s.is_first = false;
+    NEAR(hdt_stage_cost_params(&s), 182);
+    NEAR(hdt_stage_cost_grad_bytes(&s), 728);
+    NEAR(hdt_stage_cost_tied_bytes(&s), 128);
+    NEAR(hdt_stage_cost_step_s(&s), 182 * (24 + 44) / 100.0);
+}
+
+/* Each rank sends (n - 1) / n of its bytes twice. */
+Test(stage_cost, rings)
+{
+    NEAR(hdt_stage_cost_ring_s(1, 1000, 10), 0);
+    NEAR(hdt_stage_cost_ring_s(2, 1000, 10), 100);
+    NEAR(hdt_stage_cost_ring_s(4, 1000, 10), 150);
+}
+
+Test(stage_cost, memory_by_class)
+{
+    struct hdt_stage_cost s = stage_of(&measured, 2);
+    struct hdt_stage_cost_memory m;
+
+    s.is_last = true;
+    hdt_stage_cost_memory(&s, 5, &m); /* 364 parameters */
+    NEAR(m.weights, 1456);
+    NEAR(m.grads, 1456);
+    NEAR(m.moments, 2912);
+    NEAR(m.buffers, 2912);
+    NEAR(m.activations, 5 * 2 * (3 * 1000 + 32) * 4);
+    NEAR(m.head, 4 * 2 * 8 * 16 * 4);
+    NEAR(m.framework, 7);
+    NEAR(m.total, 1456 + 1456 + 2912 + 2912 + 121280 + 4096 + 7);
+
+    s.recompute = HDT_STAGE_COST_KEEP_INPUTS; /* inputs of layers, and one layer at work */
+    hdt_stage_cost_memory(&s, 5, &m);
+    NEAR(m.activations, (5 * 2 * (3 * 32 + 32) + 2 * 1000) * 4);
+
+    s.recompute = HDT_STAGE_COST_KEEP_LINEAR; /* without 2 * 8 * 8 values of a layer */
+    hdt_stage_cost_memory(&s, 5, &m);
+    NEAR(m.activations, 5 * 2 * (3 * (1000 - 128) + 32) * 4);
+}
+
+/* Five rows of 32 values stay whole on each rank, the other 840 are divided. */
+Test(stage_cost, group_shares_activations)
+{
+    struct hdt_stage_cost s = stage_of(&measured, 1);
+    struct hdt_stage_cost_memory m;
+
+    s.tp = 4;
+    s.is_first = s.is_last = true;
+    hdt_stage_cost_memory(&s, 1, &m);
+    NEAR(m.activations, 3 * (160 + 840 / 4) * 4);
+}
+
+/* fp16 training keeps a second, fp32 weight. */
+Test(stage_cost, half_precision)
+{
+    struct hdt_stage_cost_model half = model;
+    struct hdt_stage_cost s = stage_of(&measured, 1);
+    struct hdt_stage_cost_memory m;
+
+    half.value_bytes = half.grad_bytes = 2;
+    s.model = &half;
+    hdt_stage_cost_memory(&s, 1, &m);
+    NEAR(m.weights, 300 * 6);
+    NEAR(m.grads, 300 * 2);
+    NEAR(m.moments, 300 * 8);
+    NEAR(m.buffers, 300 * 4);
+    NEAR(hdt_stage_cost_step_s(&s), 300 * (24 + 22) / 100.0);
+}
