@@ -93,7 +93,7 @@ void hdt_layout_net_release(struct layout_net *net)
 
 /* The link at a place of a table; made with this rate and name when it is not there. */
 static int link_get(struct layout_net *net, int *table, size_t idx, bool is_in, double rate,
-                    const char *name)
+                    const struct hdt_layout_link *name)
 {
     int *at = &table[2 * idx + is_in];
 
@@ -106,7 +106,7 @@ static int link_get(struct layout_net *net, int *table, size_t idx, bool is_in, 
         net->names = hdt_realloc(net->names, net->cap * sizeof(net->names[0]));
     }
     net->links[net->n_links] = (struct hdt_sim_link){.rate_bytes_per_s = rate};
-    snprintf(net->names[net->n_links], LAYOUT_LINK_NAME, "%s", name);
+    net->names[net->n_links] = *name;
     *at = (int)net->n_links++;
     return *at;
 }
@@ -126,13 +126,13 @@ static int inside_get(struct layout_net *net, size_t g, bool is_in)
     const struct hdt_layout_group *is = &net->files->groups[g];
     const struct hdt_link_curve *curve = is->nodes->inside;
     int64_t n = net->n_devices[net->node_of[g]];
-    char name[LAYOUT_LINK_NAME];
+    struct hdt_layout_link name = {.to = ""};
 
-    snprintf(name, sizeof(name), "inside %.60s %lld, group %zu%s", is->nodes->name,
+    snprintf(name.from, sizeof(name.from), "%.24s.%lld#%zu inside%s", is->nodes->name,
              (long long)is->node, g, way_text(curve, is_in));
     return link_get(net, net->inside, g, curve_has_in(curve, is_in),
                     (double)is->tp * hdt_link_curve_bytes_per_s(curve, net->message_bytes, n),
-                    name);
+                    &name);
 }
 
 /* The pair that a group's nodes are with those of another group of the site; NULL: none. */
@@ -159,13 +159,13 @@ static int pair_get(struct layout_net *net, size_t g, bool is_in,
 {
     const struct hdt_layout_group *is = &net->files->groups[g];
     size_t node = net->node_of[g];
-    char name[LAYOUT_LINK_NAME];
+    struct hdt_layout_link name = {.to = ""};
 
-    snprintf(name, sizeof(name), "pair %.40s-%.40s, %.40s %lld%s", pair->from, pair->to,
-             is->nodes->name, (long long)is->node, way_text(pair->link, is_in));
+    snprintf(name.from, sizeof(name.from), "%.16s.%lld pair %zu%s", is->nodes->name,
+             (long long)is->node, idx, way_text(pair->link, is_in));
     return link_get(
         net, net->pair, node * net->n_pairs + idx, curve_has_in(pair->link, is_in),
-        hdt_link_curve_bytes_per_s(pair->link, net->message_bytes, net->n_devices[node]), name);
+        hdt_link_curve_bytes_per_s(pair->link, net->message_bytes, net->n_devices[node]), &name);
 }
 
 static int node_get(struct layout_net *net, size_t g, bool is_in)
@@ -173,13 +173,13 @@ static int node_get(struct layout_net *net, size_t g, bool is_in)
     const struct hdt_layout_group *is = &net->files->groups[g];
     const struct hdt_link_curve *curve = is->nodes->between;
     size_t node = net->node_of[g];
-    char name[LAYOUT_LINK_NAME];
+    struct hdt_layout_link name = {.to = ""};
 
-    snprintf(name, sizeof(name), "node %.60s %lld%s", is->nodes->name, (long long)is->node,
+    snprintf(name.from, sizeof(name.from), "%.24s.%lld%s", is->nodes->name, (long long)is->node,
              way_text(curve, is_in));
     return link_get(net, net->node, node, curve_has_in(curve, is_in),
                     hdt_link_curve_bytes_per_s(curve, net->message_bytes, net->n_devices[node]),
-                    name);
+                    &name);
 }
 
 /* That a group's devices get of a link between nodes when no others of their node use it. */
@@ -187,24 +187,24 @@ static int port_get(struct layout_net *net, size_t g, bool is_in)
 {
     const struct hdt_layout_group *is = &net->files->groups[g];
     const struct hdt_link_curve *curve = is->nodes->between;
-    char name[LAYOUT_LINK_NAME];
+    struct hdt_layout_link name = {.to = ""};
 
-    snprintf(name, sizeof(name), "port %.60s %lld, group %zu%s", is->nodes->name,
-             (long long)is->node, g, way_text(curve, is_in));
+    snprintf(name.from, sizeof(name.from), "%.24s.%lld#%zu%s", is->nodes->name, (long long)is->node,
+             g, way_text(curve, is_in));
     return link_get(net, net->port, g, curve_has_in(curve, is_in),
-                    hdt_link_curve_bytes_per_s(curve, net->message_bytes, is->tp), name);
+                    hdt_link_curve_bytes_per_s(curve, net->message_bytes, is->tp), &name);
 }
 
 static int leg_get(struct layout_net *net, const struct hdt_cluster_file_wan *leg, bool is_reversed)
 {
     const struct hdt_cluster_file_wan *all = net->files->cluster.wan.items;
     bool is_half = leg->link && leg->link->duplex != HDT_LINK_FULL_DUPLEX;
-    char name[LAYOUT_LINK_NAME];
+    struct hdt_layout_link name = {.to = ""};
 
-    snprintf(name, sizeof(name), "%.70s -> %.70s", is_reversed ? leg->to : leg->from,
-             is_reversed ? leg->from : leg->to);
+    snprintf(name.from, sizeof(name.from), "%.63s", is_reversed ? leg->to : leg->from);
+    snprintf(name.to, sizeof(name.to), "%.63s", is_reversed ? leg->from : leg->to);
     return link_get(net, net->leg, (size_t)(leg - all), is_reversed && !is_half,
-                    hdt_cluster_file_leg_bytes_per_s(leg, net->message_bytes), name);
+                    hdt_cluster_file_leg_bytes_per_s(leg, net->message_bytes), &name);
 }
 
 /* ---- ways ---- */

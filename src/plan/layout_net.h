@@ -14,15 +14,13 @@
  *
  * A half-duplex link has one for both directions.
  */
-#include "src/core/layout.h"
-#include "src/sim/sim.h"
+#include "src/plan/layout_sim.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
 #define LAYOUT_ROUTE_MAX (HDT_CLUSTER_FILE_MAX_LEGS + 4)
-#define LAYOUT_LINK_NAME 160
 
 struct layout_net {
     const struct hdt_layout_files *files;
@@ -36,7 +34,7 @@ struct layout_net {
     int *inside, *port, *node, *pair, *leg;
     size_t n_pairs; /* of the site that has most: pairs of node n begin at n * n_pairs */
     struct hdt_sim_link *links;
-    char (*names)[LAYOUT_LINK_NAME];
+    struct hdt_layout_link *names;
     size_t n_links, cap;
 };
 

@@ -187,9 +187,10 @@ static void op_push(const struct replica *r, size_t rank, const struct hdt_op *o
     }
 }
 
-/* DeepSpeed's pairs: an activation goes when the gradient that the next backward needs has come. Its
- * steps have a fixed grid, so that this holds for a backward that stands in the step after the
- * forward; where the step is empty (fewer micro-batches than stages) the activation goes at once. */
+/* DeepSpeed's pairs: an activation goes when the gradient that the next backward needs has come.
+ * Its steps have a fixed grid, so that this holds for a backward that stands in the step after the
+ * forward; where the step is empty (fewer micro-batches than stages) the activation goes at once.
+ */
 static void ops_pair(struct hdt_schedule *schedule, size_t n_stages)
 {
     for (size_t i = 0; i + 1 < schedule->n_ops; i++) {
@@ -494,9 +495,9 @@ const struct hdt_layout_rank *hdt_layout_sim_rank(const struct hdt_layout_sim *s
     return &sim->ranks[rank].is;
 }
 
-const char *hdt_layout_sim_link_name(const struct hdt_layout_sim *sim, size_t link)
+const struct hdt_layout_link *hdt_layout_sim_link(const struct hdt_layout_sim *sim, size_t link)
 {
-    return sim->net.names[link];
+    return &sim->net.names[link];
 }
 
 double hdt_layout_sim_memory_bytes(const struct hdt_layout_sim *sim)

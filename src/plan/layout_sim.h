@@ -37,8 +37,12 @@ const struct hdt_sim_setup *hdt_layout_sim_setup(const struct hdt_layout_sim *si
 
 const struct hdt_layout_rank *hdt_layout_sim_rank(const struct hdt_layout_sim *sim, size_t rank);
 
-/* "node gh 3 out", "site-a -> site-b": of the setup's links, by number. */
-const char *hdt_layout_sim_link_name(const struct hdt_layout_sim *sim, size_t link);
+/* A link of the setup: between sites by their names, of a node as "gh.3 out" with `to` empty, of
+ * group 14 on it as "gh.3#14 out". */
+struct hdt_layout_link {
+    char from[HDT_NAME_CAP], to[HDT_NAME_CAP];
+};
+const struct hdt_layout_link *hdt_layout_sim_link(const struct hdt_layout_sim *sim, size_t link);
 
 /* Of the device that takes most. */
 double hdt_layout_sim_memory_bytes(const struct hdt_layout_sim *sim);
