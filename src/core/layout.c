@@ -368,11 +368,7 @@ enum hdt_status hdt_layout_open(const char *path, const struct hdt_layout_instea
     enum hdt_status status;
 
     memset(files, 0, sizeof(*files));
-    status = hdt_conf_load(&hdt_layout_schema, path, &files->layout, &doc, err);
-    if (status != HDT_OK) {
-        hdt_error_prefix(err, "cannot read the layout");
-        return status;
-    }
+    HDT_TRY(hdt_conf_load(&hdt_layout_schema, path, &files->layout, &doc, err));
     loader.doc = doc;
     status = files_load(&loader, instead);
     hdt_conf_doc_free(doc);

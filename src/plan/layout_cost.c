@@ -128,6 +128,72 @@ static void head_fill(const struct hdt_layer_profile *profile, int64_t tp,
     }
 }
 
+static struct hdt_stage_cost_point point_of(const struct hdt_layer_times *t)
+{
+    return (struct hdt_stage_cost_point){
+        .micro_batch = t->micro_batch, .fwd_s = t->forward_s, .bwd_s = backward_of(t)};
+}
+
+/* Work is divided by the degree and the rest is not: a + b / tp through two measured degrees. */
+static double between_degrees(double one_s, int64_t one, double two_s, int64_t two, int64_t tp)
+{
+    double b = (one_s - two_s) / (1.0 / (double)one - 1.0 / (double)two);
+    double a = one_s - b / (double)one;
+
+    return fmax(a + b / (double)tp, fmin(one_s, two_s) * 0.5);
+}
+
+/* The nearest two degrees at which a micro-batch was measured. */
+static bool degrees_find(const struct hdt_layer *block, int64_t micro_batch, int64_t tp,
+                         const struct hdt_layer_times **one, const struct hdt_layer_times **two)
+{
+    const struct hdt_layer_times *t = block->times.items;
+
+    *one = *two = NULL;
+    for (size_t i = 0; i < block->times.n; i++) {
+        if (t[i].micro_batch != micro_batch || isnan(t[i].forward_s)) {
+            continue;
+        }
+        if (!*one || llabs(t[i].tp - tp) < llabs((*one)->tp - tp)) {
+            *two = *one;
+            *one = &t[i];
+        } else if (!*two || llabs(t[i].tp - tp) < llabs((*two)->tp - tp)) {
+            *two = &t[i];
+        }
+    }
+    return *two != NULL;
+}
+
+/* Points of a degree that was not measured, from those that were. */
+static void points_between(const struct hdt_layer *block, int64_t tp, struct hdt_layout_part *part)
+{
+    const struct hdt_layer_times *t = block->times.items, *one, *two;
+
+    for (size_t i = 0; i < block->times.n; i++) {
+        struct hdt_stage_cost_point p, q;
+        bool is_new = true;
+
+        for (int k = 0; k < part->profile.n_points; k++) {
+            is_new = is_new && part->points[k].micro_batch != t[i].micro_batch;
+        }
+        if (!is_new || !degrees_find(block, t[i].micro_batch, tp, &one, &two)) {
+            continue;
+        }
+        p = point_of(one);
+        q = point_of(two);
+        p.fwd_s = between_degrees(p.fwd_s, one->tp, q.fwd_s, two->tp, tp);
+        p.bwd_s = between_degrees(p.bwd_s, one->tp, q.bwd_s, two->tp, tp);
+        part->points[part->profile.n_points++] = p;
+    }
+}
+
+static int points_compare(const void *a, const void *b)
+{
+    const struct hdt_stage_cost_point *p = a, *q = b;
+
+    return p->micro_batch < q->micro_batch ? -1 : p->micro_batch > q->micro_batch;
+}
+
 static void profile_fill(const struct hdt_layer_profile *profile, int64_t tp,
                          struct hdt_layout_part *part)
 {
@@ -143,12 +209,16 @@ static void profile_fill(const struct hdt_layer_profile *profile, int64_t tp,
         if (t[i].tp != tp || isnan(t[i].forward_s)) {
             continue;
         }
-        part->points[part->profile.n_points++] = (struct hdt_stage_cost_point){
-            .micro_batch = t[i].micro_batch, .fwd_s = t[i].forward_s, .bwd_s = backward_of(&t[i])};
+        part->points[part->profile.n_points++] = point_of(&t[i]);
         if (!has_share && halves > 0) {
             part->input_share = t[i].backward_input_s / halves;
             has_share = true;
         }
+    }
+    if (block && part->profile.n_points == 0) {
+        points_between(block, tp, part);
+        qsort(part->points, (size_t)part->profile.n_points, sizeof(part->points[0]),
+              points_compare);
     }
     head_fill(profile, tp, &part->profile);
 }

@@ -511,18 +511,25 @@ double hdt_layout_sim_memory_bytes(const struct hdt_layout_sim *sim)
 }
 
 enum hdt_status hdt_layout_predict(const struct hdt_layout_files *files,
-                                   const struct hdt_stage_cost_constants *constants, double *step_s,
-                                   double *memory_bytes, struct hdt_error *err)
+                                   const struct hdt_stage_cost_constants *constants,
+                                   struct hdt_layout_prediction *prediction, struct hdt_error *err)
 {
     struct hdt_layout_sim *sim;
     struct hdt_sim_result result;
     enum hdt_status status;
+    double busy_s = 0;
 
     HDT_TRY(hdt_layout_sim_open(files, constants, &sim, err));
     status = hdt_sim_run(&sim->setup, &result, err);
     if (status == HDT_OK) {
-        *step_s = result.makespan_s;
-        *memory_bytes = hdt_layout_sim_memory_bytes(sim);
+        for (size_t i = 0; i < result.n_ranks; i++) {
+            busy_s += result.ranks[i].use_s[HDT_SIM_BUSY];
+        }
+        *prediction = (struct hdt_layout_prediction){
+            .step_s = result.makespan_s,
+            .memory_bytes = hdt_layout_sim_memory_bytes(sim),
+            .bubble_share = 1 - busy_s / (double)result.n_ranks / result.makespan_s,
+        };
         hdt_sim_result_release(&result);
     }
     hdt_layout_sim_close(sim);

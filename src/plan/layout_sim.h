@@ -47,10 +47,15 @@ const struct hdt_layout_link *hdt_layout_sim_link(const struct hdt_layout_sim *s
 /* Of the device that takes most. */
 double hdt_layout_sim_memory_bytes(const struct hdt_layout_sim *sim);
 
-/* All at once: seconds of a step, most memory of a device. */
+/* All at once. */
+struct hdt_layout_prediction {
+    double step_s;
+    double memory_bytes; /* of the device that takes most */
+    double bubble_share; /* of the step, mean of all ranks: all but computing */
+};
 enum hdt_status hdt_layout_predict(const struct hdt_layout_files *files,
-                                   const struct hdt_stage_cost_constants *constants, double *step_s,
-                                   double *memory_bytes, struct hdt_error *err);
+                                   const struct hdt_stage_cost_constants *constants,
+                                   struct hdt_layout_prediction *prediction, struct hdt_error *err);
 
 #ifdef __cplusplus
 }

@@ -25,13 +25,19 @@ static size_t rows_keep(struct predict_row *rows, size_t n, const char *cluster)
 
 static void row_print(const struct predict_row *r)
 {
-    fprintf(stderr, "  %-58s %8.3f s, predicted %8.3f s %+6.1f %%", r->name, r->real_s,
-            r->predicted_s, 100 * (r->predicted_s / r->real_s - 1));
+    fprintf(stderr, "  %-58s predicted %8.3f s, bubbles %.3f", r->name, r->predicted_s,
+            r->bubble_share);
+    if (!isnan(r->real_s)) {
+        fprintf(stderr, "; measured %8.3f s %+6.1f %%", r->real_s,
+                100 * (r->predicted_s / r->real_s - 1));
+    }
     if (!isnan(r->real_gb)) {
-        fprintf(stderr, "; %6.2f GB, predicted %6.2f GB %+6.1f %%", r->real_gb, r->predicted_gb,
+        fprintf(stderr, "; %6.2f of %6.2f GB %+6.1f %%", r->predicted_gb, r->real_gb,
                 100 * (r->predicted_gb / r->real_gb - 1));
     }
     fprintf(stderr, "\n");
+    printf("sample_s:%s %.6g\nbubble:%s %.4f\n", r->file, r->predicted_s / r->samples, r->file,
+           r->bubble_share);
 }
 
 int main(int argc, char **argv)

@@ -163,12 +163,12 @@ print(d["step_s"] > 1.05 * d["calm_step_s"])')"
 refused 2 "uses no link" hdt simulate --catalogue "$catalogue" \
     --scenario slow:link=nowhere,factor=2 "$sets/set-b/1-1-2-8.yaml"
 refused 2 "one step" hdt simulate --steps 4 layout.yaml
-refused 3 "cannot read the layout" hdt simulate layout.yaml
+refused 3 "cannot read layout settings" hdt simulate layout.yaml
 sed -e "s|\.\./|$sets/|; s/nodes: p3/nodes: p2/" "$sets/set-b/1-1-2-8.yaml" >layout.yaml
-refused 1 "layout.yaml:15: site 'aws' has no nodes 'p2'" \
+refused 1 "layout.yaml:18:9: site 'aws' has no nodes 'p2'" \
     hdt simulate --catalogue "$catalogue" layout.yaml
 sed -e "s|\.\./|$sets/|; s/global_batch: 32/global_batch: 31/" "$sets/set-b/1-1-2-8.yaml" >layout.yaml
-refused 1 "layout.yaml:11: 31 sequences cannot be shared by 2 replicas" \
+refused 1 "layout.yaml:12:15: 31 sequences cannot be shared by 2 replicas" \
     hdt simulate --catalogue "$catalogue" layout.yaml
 
 # ---- tokenize ----

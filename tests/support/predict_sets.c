@@ -18,19 +18,24 @@ static void row_fill(const char *path, const struct hdt_stage_cost_constants *co
     struct hdt_layout_instead instead = {.catalogue = CATALOGUE};
     struct hdt_layout_files files;
     struct hdt_error err = {0};
-    double bytes = 0;
+    const char *base = strrchr(path, '/') + 1;
+    struct hdt_layout_prediction p = {0};
 
     memset(row, 0, sizeof(*row));
     if (hdt_layout_open(path, &instead, &files, &err) != HDT_OK ||
-        hdt_layout_predict(&files, constants, &row->predicted_s, &bytes, &err) != HDT_OK) {
+        hdt_layout_predict(&files, constants, &p, &err) != HDT_OK) {
         hdt_error_print(&err, path);
         abort();
     }
+    snprintf(row->file, sizeof(row->file), "%.*s", (int)strcspn(base, "."), base);
     snprintf(row->name, sizeof(row->name), "%s", files.layout.name);
     snprintf(row->cluster, sizeof(row->cluster), "%s", files.cluster.name);
     row->real_s = files.layout.measured.step_s;
     row->real_gb = files.layout.measured.memory_gb;
-    row->predicted_gb = bytes / 1e9;
+    row->predicted_s = p.step_s;
+    row->predicted_gb = p.memory_bytes / 1e9;
+    row->bubble_share = p.bubble_share;
+    row->samples = (double)files.layout.global_batch;
     hdt_layout_release(&files);
 }
 

@@ -10,10 +10,13 @@
 #include <stddef.h>
 
 struct predict_row {
+    char file[64]; /* without folder and ending */
     char name[96];
-    char cluster[32]; /* name of its cluster: goals are given by it */
-    double real_s, predicted_s;
-    double real_gb, predicted_gb; /* NaN: not measured */
+    char cluster[32];           /* name of its cluster: goals are given by it */
+    double real_s, predicted_s; /* NaN: not measured */
+    double real_gb, predicted_gb;
+    double bubble_share;
+    double samples; /* of a step */
 };
 #define PREDICT_ROWS_MAX 64
 
