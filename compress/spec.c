@@ -135,8 +135,7 @@ void hdt_codec_spec_known(char *text, size_t cap)
 
     hdt_buf_init(&known);
     for (size_t i = 0; i < N_WORDS; i++) {
-        hdt_buf_appendf(&known, "%s%s%s", i > 0 ? ", " : "", words[i].name,
-                        words[i].options & ~(unsigned)HDT_CODEC_DELTA ? "[:OPTION,...]" : "");
+        hdt_buf_appendf(&known, "%s%s", i > 0 ? ", " : "", words[i].name);
     }
     snprintf(text, cap, "%s", hdt_buf_str(&known));
     hdt_buf_release(&known);
@@ -148,7 +147,7 @@ static enum hdt_status no_codec(const char *text, struct hdt_error *err)
 
     hdt_codec_spec_known(known, sizeof(known));
     hdt_error_set(err, HDT_EINVAL, "'%.64s' is no codec", text);
-    hdt_error_hint(err, "known are %s; +lossless may follow", known);
+    hdt_error_hint(err, "known are %s; options and +lossless may follow (hdt codec list)", known);
     return HDT_EINVAL;
 }
 

@@ -107,7 +107,7 @@ struct hdt_codec_spec hdt_codec_spec_default(enum hdt_codec_id id);
 
 bool hdt_codec_spec_equal(const struct hdt_codec_spec *a, const struct hdt_codec_spec *b);
 
-/* What exists, for hints: "none, bf16, int8[:OPTION], ...". */
+/* What exists, for hints: "none, bf16, int8, ...", without options. */
 void hdt_codec_spec_known(char *text, size_t cap);
 
 #ifdef __cplusplus

@@ -115,12 +115,17 @@ static void way_print(const struct hdt_cluster_file *cluster, size_t from, size_
     double least = INFINITY;
 
     hdt_cluster_file_path(cluster, from, to, &path);
+    if (path.rtt_s > 0) {
+        hdt_human_time(path.rtt_s, rtt);
+    } else {
+        snprintf(rtt, sizeof(rtt), "-");
+    }
     for (size_t i = 0; i < path.n_legs; i++) {
         least = fmin(least, hdt_cluster_file_leg_bytes_per_s(path.legs[i], SHOWN_BYTES));
     }
     printf("%-14s  %-14s  %12s  %9s  %7.3g %%  %8.4g", hdt_cluster_file_site(cluster, from)->name,
-           hdt_cluster_file_site(cluster, to)->name, hdt_human_rate(least, rate),
-           hdt_human_time(path.rtt_s, rtt), 100 * path.loss, path.price_per_gb);
+           hdt_cluster_file_site(cluster, to)->name, hdt_human_rate(least, rate), rtt,
+           100 * path.loss, path.price_per_gb);
     for (size_t i = 1; i < path.n_legs; i++) {
         printf("%s%s", i == 1 ? "  over " : ", ",
                path.reversed[i] ? path.legs[i]->to : path.legs[i]->from);

@@ -191,9 +191,14 @@ enum hdt_status hdt_planned_cluster_file(struct hdt_planned *p, const char *path
     enum hdt_status status;
 
     if (!json) {
-        hdt_error_set(err, HDT_EINVAL, "cannot read the cluster: %s", json_err.text);
-        hdt_error_where(err, "%s:%d", path, json_err.line);
-        return HDT_EINVAL;
+        status =
+            json_error_code(&json_err) == json_error_cannot_open_file ? HDT_ENOENT : HDT_EINVAL;
+        hdt_error_set(err, status, "cannot read the cluster: %s", json_err.text);
+        if (status == HDT_EINVAL) {
+            hdt_error_where(err, "%s:%d", path, json_err.line);
+        }
+        hdt_error_hint(err, "it is the \"cluster\" of 'hdt plan --json JOB.YAML'");
+        return status;
     }
     status = cluster_take(p, inner ? inner : json, path, err);
     json_decref(json);

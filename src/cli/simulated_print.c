@@ -6,6 +6,7 @@
 #include "src/cli/human.h"
 #include "src/cli/simulated.h"
 
+#include <math.h>
 #include <stdlib.h>
 
 static const char *const use_names[HDT_SIM_USE_COUNT] = {
@@ -80,14 +81,15 @@ static void path_print(const struct hdt_simulated *s, FILE *out)
 void hdt_simulated_print(const struct hdt_simulated *s, FILE *out)
 {
     const struct hdt_plan *plan = &s->planned.result.plan;
-    double slower = share(s->result.step_s, s->calm_step_s) - 1;
+    /* Added to 0, so that it is never "-0.0". */
+    double slower_percent = 0 + round(1000 * (share(s->result.step_s, s->calm_step_s) - 1)) / 10;
     bool calm = s->scenario.n_ranks == 0 && s->scenario.n_links == 0 && s->scenario.jitter <= 0;
 
     fprintf(out, "simulated  %d steps of %lld micro-batches on %zu ranks\n", s->n_steps,
             (long long)plan->n_micro_batches, plan->n_ranks);
     fprintf(out, "step       %.4g s, %.0f tokens/s", s->result.step_s, tokens_per_s(s));
     if (!calm) {
-        fprintf(out, "; %.4g s without the scenario (%+.1f %%)", s->calm_step_s, 100 * slower);
+        fprintf(out, "; %.4g s without the scenario (%+.1f %%)", s->calm_step_s, slower_percent);
     }
     fprintf(out, "\nall steps  %.4g s", s->result.makespan_s);
     if (!calm) {

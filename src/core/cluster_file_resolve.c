@@ -396,7 +396,7 @@ enum hdt_status hdt_cluster_file_resolve(struct hdt_cluster_file *cluster,
     if (n == 0 || n > HDT_CLUSTER_FILE_MAX_SITES) {
         hdt_conf_error(doc, "sites", err, HDT_EINVAL, "there are %zu sites, allowed are 1 to %d", n,
                        HDT_CLUSTER_FILE_MAX_SITES);
-        hdt_error_hint(err, "'hdt config example cluster' prints a file to start from");
+        hdt_error_hint(err, "'man hdt-cluster.yaml' has a small cluster to start from");
         return HDT_EINVAL;
     }
     HDT_TRY(hdt_devices_index(&cluster->own, "devices", doc, err));

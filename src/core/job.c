@@ -195,7 +195,8 @@ enum hdt_status hdt_job_codec_check(const char *text, struct hdt_error *err)
     }
     if (err && strstr(err->msg, "is no codec")) {
         hdt_codec_spec_known(known, sizeof(known));
-        hdt_error_hint(err, "known are auto, %s; +lossless may follow", known);
+        hdt_error_hint(err, "known are auto, %s; options and +lossless may follow (hdt codec list)",
+                       known);
     }
     return HDT_EINVAL;
 }

@@ -278,7 +278,10 @@ static void row_write(struct svg *s, int rank, double y)
                     "#000000", shares);
     }
     if (s->mem_top > 0 && s->row >= 40) {
-        snprintf(shares, sizeof(shares), "memory %.3g GB at most", 1e-9 * (double)r->mem_peak);
+        bool is_large = r->mem_peak >= (int64_t)1 << 30;
+
+        snprintf(shares, sizeof(shares), "memory %.3g %s at most",
+                 (double)r->mem_peak / (is_large ? 1 << 30 : 1 << 20), is_large ? "GiB" : "MiB");
         label_write(s, LEFT + PLOT + 6, y + s->row - 6, 10, "start", "#555555", shares);
     }
 }

@@ -37,7 +37,7 @@ int main(int argc, char **argv)
     pipe.n_stages = hdt_args_int(argv[1], 1);
     pipe.n_replicas = hdt_args_int(argv[2], 1);
     pipe.n_mb = hdt_args_int(argv[3], 1);
-    sim_pipe_setup(&pipe, &tables, &setup);
+    hdt_sim_pipe_setup(&pipe, &tables, &setup);
     setup.jitter = 0.05; /* without it all ranks act at one time, which no cluster does */
     begin_us = hdt_clock_now_us();
     begin_cpu_ns = hdt_clock_process_cpu_ns();
@@ -51,6 +51,6 @@ int main(int argc, char **argv)
     printf("%.3f %.3f %.0f %.3f %lld %.3f\n", s, cpu_s, (double)result.n_events / cpu_s,
            (double)usage.ru_maxrss / (1 << 20), (long long)result.n_tasks, result.makespan_s);
     hdt_sim_result_release(&result);
-    sim_pipe_release(&tables);
+    hdt_sim_pipe_release(&tables);
     return 0;
 }

@@ -43,7 +43,8 @@ import json, sys
 v = json.load(open(sys.argv[1]))
 share = float(sys.argv[2])
 print(v["ratio"] * (1 - share), v["ratio"], share)
-print(f'  {v["predicted_step_s"]:.4f} s planned, {v["measured_step_s"]:.4f} s measured: {v["cause"]}', file=sys.stderr)
+busy = " ".join(f'{r["measured_busy_s"] / r["predicted_busy_s"]:.3f}' for r in v["ranks"])
+print(f'  {v["predicted_step_s"]:.4f} s planned, {v["measured_step_s"]:.4f} s measured, ranks busy {busy} of what was planned: {v["cause"]}', file=sys.stderr)
 PY
     kill "${worker_pid[a/w0]}" "${worker_pid[b/w0]}"
     wait "${worker_pid[a/w0]}" "${worker_pid[b/w0]}" 2>/dev/null

@@ -7,7 +7,7 @@
 #include <criterion/criterion.h>
 #include <stdlib.h>
 
-struct sim_case *sim_case_new(size_t n_ranks)
+struct sim_case *hdt_sim_case_new(size_t n_ranks)
 {
     struct sim_case *c = hdt_calloc(1, sizeof(*c));
 
@@ -26,7 +26,7 @@ struct sim_case *sim_case_new(size_t n_ranks)
     return c;
 }
 
-void sim_case_free(struct sim_case *c)
+void hdt_sim_case_free(struct sim_case *c)
 {
     for (size_t i = 0; i < c->setup.n_ranks; i++) {
         free(c->lists.ranks[i].tasks);
@@ -36,15 +36,15 @@ void sim_case_free(struct sim_case *c)
     free(c);
 }
 
-int sim_case_link(struct sim_case *c, double rate_bytes_per_s)
+int hdt_sim_case_link(struct sim_case *c, double rate_bytes_per_s)
 {
     cr_assert_lt(c->setup.n_links, SIM_CASE_CAP);
     c->links[c->setup.n_links].rate_bytes_per_s = rate_bytes_per_s;
     return (int)c->setup.n_links++;
 }
 
-struct hdt_sim_flow *sim_case_flow(struct sim_case *c, int src, int dst, double latency_s,
-                                   size_t n_links, const int *links)
+struct hdt_sim_flow *hdt_sim_case_flow(struct sim_case *c, int src, int dst, double latency_s,
+                                       size_t n_links, const int *links)
 {
     struct hdt_sim_flow *f = &c->flows[c->setup.n_flows++];
 
@@ -64,7 +64,7 @@ struct hdt_sim_flow *sim_case_flow(struct sim_case *c, int src, int dst, double 
     return f;
 }
 
-int sim_case_group(struct sim_case *c, size_t n, const int *ranks, double dur_s)
+int hdt_sim_case_group(struct sim_case *c, size_t n, const int *ranks, double dur_s)
 {
     cr_assert_leq(c->n_members + n, SIM_CASE_CAP);
     c->groups[c->setup.n_groups] =
@@ -75,7 +75,8 @@ int sim_case_group(struct sim_case *c, size_t n, const int *ranks, double dur_s)
     return (int)c->setup.n_groups++;
 }
 
-struct hdt_sim_task *sim_case_task(struct sim_case *c, int rank, enum hdt_sim_kind kind, int peer)
+struct hdt_sim_task *hdt_sim_case_task(struct sim_case *c, int rank, enum hdt_sim_kind kind,
+                                       int peer)
 {
     struct hdt_sim_list *list = &c->lists.ranks[rank];
     struct hdt_sim_task task = {
@@ -85,28 +86,28 @@ struct hdt_sim_task *sim_case_task(struct sim_case *c, int rank, enum hdt_sim_ki
     return &list->tasks[list->n_tasks - 1];
 }
 
-struct hdt_sim_task *sim_case_compute(struct sim_case *c, int rank, double dur_s)
+struct hdt_sim_task *hdt_sim_case_compute(struct sim_case *c, int rank, double dur_s)
 {
-    struct hdt_sim_task *task = sim_case_task(c, rank, HDT_SIM_COMPUTE, -1);
+    struct hdt_sim_task *task = hdt_sim_case_task(c, rank, HDT_SIM_COMPUTE, -1);
 
     task->dur_s = dur_s;
     return task;
 }
 
-struct hdt_sim_task *sim_case_send(struct sim_case *c, int rank, int flow, double bytes)
+struct hdt_sim_task *hdt_sim_case_send(struct sim_case *c, int rank, int flow, double bytes)
 {
-    struct hdt_sim_task *task = sim_case_task(c, rank, HDT_SIM_SEND, flow);
+    struct hdt_sim_task *task = hdt_sim_case_task(c, rank, HDT_SIM_SEND, flow);
 
     task->bytes = bytes;
     return task;
 }
 
-struct hdt_sim_task *sim_case_recv(struct sim_case *c, int rank, int flow)
+struct hdt_sim_task *hdt_sim_case_recv(struct sim_case *c, int rank, int flow)
 {
-    return sim_case_task(c, rank, HDT_SIM_RECV, flow);
+    return hdt_sim_case_task(c, rank, HDT_SIM_RECV, flow);
 }
 
-void sim_case_run(struct sim_case *c)
+void hdt_sim_case_run(struct sim_case *c)
 {
     struct hdt_error err = {0};
 
@@ -115,7 +116,7 @@ void sim_case_run(struct sim_case *c)
     cr_assert_eq(hdt_sim_run(&c->setup, &c->result, &err), HDT_OK, "%s %s", err.msg, err.hint);
 }
 
-double sim_case_end(const struct sim_case *c, int rank, int n)
+double hdt_sim_case_end(const struct sim_case *c, int rank, int n)
 {
     for (size_t i = 0; i < c->result.n_spans; i++) {
         if (c->result.spans[i].rank == rank && n-- == 0) {

@@ -120,7 +120,7 @@ static void groups_fill(const struct sim_pipe *p, struct sim_pipe_tables *t,
     }
 }
 
-void sim_pipe_setup(struct sim_pipe *p, struct sim_pipe_tables *t, struct hdt_sim_setup *setup)
+void hdt_sim_pipe_setup(struct sim_pipe *p, struct sim_pipe_tables *t, struct hdt_sim_setup *setup)
 {
     size_t n_ranks = (size_t)p->n_stages * (size_t)p->n_replicas;
     size_t n_flows = (size_t)p->n_replicas * 2 * (size_t)(p->n_stages - 1);
@@ -157,7 +157,7 @@ void sim_pipe_setup(struct sim_pipe *p, struct sim_pipe_tables *t, struct hdt_si
     }
 }
 
-void sim_pipe_release(struct sim_pipe_tables *t)
+void hdt_sim_pipe_release(struct sim_pipe_tables *t)
 {
     free(t->links);
     free(t->flows);

@@ -18,7 +18,7 @@ struct sim_pipe {
     int n_steps;
 };
 
-/* What `setup` points at; released with sim_pipe_release. */
+/* What `setup` points at; released with hdt_sim_pipe_release. */
 struct sim_pipe_tables {
     struct hdt_sim_link *links;
     struct hdt_sim_flow *flows;
@@ -27,8 +27,8 @@ struct sim_pipe_tables {
     int *members;
 };
 
-void sim_pipe_setup(struct sim_pipe *pipe, struct sim_pipe_tables *tables,
-                    struct hdt_sim_setup *setup);
-void sim_pipe_release(struct sim_pipe_tables *tables);
+void hdt_sim_pipe_setup(struct sim_pipe *pipe, struct sim_pipe_tables *tables,
+                        struct hdt_sim_setup *setup);
+void hdt_sim_pipe_release(struct sim_pipe_tables *tables);
 
 #endif /* HDT_TESTS_SIM_PIPE_H */

@@ -124,3 +124,20 @@ Test(cluster, a_link_of_another_program_is_checked)
     cr_expect(link.up && link.rtt_s == 0.1);
     json_decref(json);
 }
+
+Test(cluster, a_scaled_profile_is_slower_in_all_its_times)
+{
+    struct hdt_profile p = {.block_bwd_s = 4,
+                            .block_bwd_input_s = 2.5,
+                            .block_bwd_weight_s = 1.5,
+                            .op_overhead_s = 0.5,
+                            .copy_bytes_per_s = 8};
+
+    hdt_profile_scale(&p, 2);
+    cr_expect_eq(p.block_bwd_s, 8);
+    cr_expect_eq(p.block_bwd_input_s, 5);
+    cr_expect_eq(p.block_bwd_weight_s, 3);
+    cr_expect_eq(p.op_overhead_s, 1);
+    cr_expect_eq(p.copy_bytes_per_s, 4);
+    cr_expect_eq(hdt_profile_run_factor(&p), 2);
+}

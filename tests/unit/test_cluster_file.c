@@ -168,7 +168,7 @@ static const struct bad bad_files[] = {
      "c.yaml:4:12", "the curve falls to no rate at all within its range", "min_bytes"},
     {"links:\n - name: l\n   rates:\n    - fit: {a: 0, b: 1}\nsites: [{name: a}]\n", "c.yaml:4:12",
      "the curve lacks a coefficient", "a, b and c"},
-    {"sites: []\n", "c.yaml:1:8", "there are 0 sites, allowed are 1 to 1024", "example"},
+    {"sites: []\n", "c.yaml:1:8", "there are 0 sites, allowed are 1 to 1024", "a small cluster"},
     {"sites: [{name: a}, {name: a}]\n", "c.yaml:1:27", "'a' is the name of two sites", ""},
     {"devices: [{name: X}, {name: x}]\nsites: [{name: a}]\n", "c.yaml:1:29",
      "the name 'x' is given twice, first to 'X'", ""},

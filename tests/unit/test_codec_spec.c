@@ -127,7 +127,14 @@ Test(codec_spec, a_default_written_out_is_the_default)
 
 Test(codec_spec, what_does_not_exist_is_refused_with_what_does)
 {
+    size_t n_words;
+    const struct hdt_codec_word *words = hdt_codec_words(&n_words);
+
     expect_refused("zstd", "'zstd' is no codec", "lossless");
+    for (size_t i = 0; i < n_words; i++) { /* all of them, and what is behind the last one */
+        expect_refused("zstd", "'zstd' is no codec", words[i].name);
+    }
+    expect_refused("zstd", "'zstd' is no codec", "may follow (hdt codec list)");
     expect_refused("", "'' is no codec", "bf16");
     expect_refused("auto", "'auto' is no codec", "bf16");
     expect_refused("BF16", "'BF16' is no codec", "bf16");

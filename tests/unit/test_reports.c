@@ -428,8 +428,8 @@ Test(reports, a_follower_that_was_away_is_told_what_it_missed)
     expect_event("2", "step", 1);
 }
 
-/* Steps 1 to 60,000 of epoch 1, and 30,001 to 70,000 of epoch 2, which began at a checkpoint; of
- * each thousandth a checkpoint fails, which is said some steps later. */
+/* Steps 1 to 60,000 of epoch 1, and 30,001 to 70,000 of epoch 2, which began at a checkpoint; each
+ * second step a checkpoint fails, of a step some time ago. */
 static void long_job_write(FILE *file)
 {
     for (int n = 2; n <= 100000; n++) {
@@ -437,8 +437,8 @@ static void long_job_write(FILE *file)
 
         fprintf(file, "{\"step\":%d,\"loss\":0.5,\"n\":%d,\"epoch\":%d,\"time\":1.5}\n", step, n,
                 epoch);
-        if (step % 1000 == 5) {
-            fprintf(file, "{\"event\":\"ckpt.failed\",\"step\":%d,\"epoch\":%d}\n", step - 5,
+        if (step % 2 == 1 && step > 500) {
+            fprintf(file, "{\"event\":\"ckpt.failed\",\"step\":%d,\"epoch\":%d}\n", step - 500,
                     epoch);
         }
     }

@@ -30,10 +30,10 @@ static void pipe_run(struct sim_pipe *pipe, struct hdt_sim_result *result)
     struct hdt_sim_setup setup;
     struct hdt_error err = {0};
 
-    sim_pipe_setup(pipe, &tables, &setup);
+    hdt_sim_pipe_setup(pipe, &tables, &setup);
     setup.record = true;
     cr_assert_eq(hdt_sim_run(&setup, result, &err), HDT_OK, "%s %s", err.msg, err.hint);
-    sim_pipe_release(&tables);
+    hdt_sim_pipe_release(&tables);
 }
 
 /* The bubble of equal stages is p - 1 of m + p - 1 parts of the step (Narayanan et al., SC 2021,
@@ -131,7 +131,7 @@ Test(sim, steps_of_a_pipeline)
     struct hdt_sim_result result;
     struct hdt_error err = {0};
 
-    sim_pipe_setup(&pipe, &tables, &setup);
+    hdt_sim_pipe_setup(&pipe, &tables, &setup);
     setup.first_step = 1;
     cr_assert_eq(hdt_sim_run(&setup, &result, &err), HDT_OK, "%s", err.msg);
     /* Stage 0 ends its step with backward m - 1 at 33 and the collective; stage 1 one backward
@@ -149,7 +149,7 @@ Test(sim, steps_of_a_pipeline)
         cr_expect_float_eq(use_sum(r), r->window_s, EPS);
     }
     hdt_sim_result_release(&result);
-    sim_pipe_release(&tables);
+    hdt_sim_pipe_release(&tables);
 }
 
 /* ---- credit, collectives ---- */
@@ -158,106 +158,106 @@ Test(sim, steps_of_a_pipeline)
  * come back (latency 0.5): 4.5. Without a limit at 1. */
 Test(sim, a_send_waits_for_credit)
 {
-    struct sim_case *c = sim_case_new(2);
-    struct hdt_sim_flow *f = sim_case_flow(c, 0, 1, 0.5, 0, NULL);
+    struct sim_case *c = hdt_sim_case_new(2);
+    struct hdt_sim_flow *f = hdt_sim_case_flow(c, 0, 1, 0.5, 0, NULL);
 
-    sim_case_send(c, 0, 0, 1)->dur_s = 1;
-    sim_case_send(c, 0, 0, 1)->dur_s = 1;
-    sim_case_compute(c, 1, 3);
-    sim_case_recv(c, 1, 0)->dur_s = 1;
-    sim_case_recv(c, 1, 0);
-    sim_case_run(c);
-    cr_expect_float_eq(sim_case_end(c, 0, 1), 2, EPS);
+    hdt_sim_case_send(c, 0, 0, 1)->dur_s = 1;
+    hdt_sim_case_send(c, 0, 0, 1)->dur_s = 1;
+    hdt_sim_case_compute(c, 1, 3);
+    hdt_sim_case_recv(c, 1, 0)->dur_s = 1;
+    hdt_sim_case_recv(c, 1, 0);
+    hdt_sim_case_run(c);
+    cr_expect_float_eq(hdt_sim_case_end(c, 0, 1), 2, EPS);
     f->depth = 1;
-    sim_case_run(c);
-    cr_expect_float_eq(sim_case_end(c, 0, 1), 5.5, EPS);
-    cr_expect_float_eq(sim_case_end(c, 1, 2), 6, EPS);
+    hdt_sim_case_run(c);
+    cr_expect_float_eq(hdt_sim_case_end(c, 0, 1), 5.5, EPS);
+    cr_expect_float_eq(hdt_sim_case_end(c, 1, 2), 6, EPS);
     cr_expect_float_eq(c->result.ranks[0].use_s[HDT_SIM_WAIT], 3.5, EPS);
     cr_expect_float_eq(c->result.ranks[0].use_s[HDT_SIM_COMM], 2, EPS);
-    sim_case_free(c);
+    hdt_sim_case_free(c);
 }
 
 /* What is BESIDE takes no time of the rank: it goes on at once, the frame comes later. A SYNC send
  * ends when the last byte has left. */
 Test(sim, sends_beside_the_compute_and_blocking_ones)
 {
-    struct sim_case *c = sim_case_new(2);
-    int link = sim_case_link(c, 10);
+    struct sim_case *c = hdt_sim_case_new(2);
+    int link = hdt_sim_case_link(c, 10);
     struct hdt_sim_task *task;
 
-    sim_case_flow(c, 0, 1, 0.5, 1, &link);
-    task = sim_case_send(c, 0, 0, 20);
+    hdt_sim_case_flow(c, 0, 1, 0.5, 1, &link);
+    task = hdt_sim_case_send(c, 0, 0, 20);
     task->dur_s = 1;
     task->flags = HDT_SIM_BESIDE;
-    sim_case_compute(c, 0, 1);
-    sim_case_send(c, 0, 0, 20)->flags = HDT_SIM_SYNC;
-    task = sim_case_recv(c, 1, 0);
+    hdt_sim_case_compute(c, 0, 1);
+    hdt_sim_case_send(c, 0, 0, 20)->flags = HDT_SIM_SYNC;
+    task = hdt_sim_case_recv(c, 1, 0);
     task->dur_s = 0.25;
     task->flags = HDT_SIM_BESIDE;
-    sim_case_recv(c, 1, 0)->dur_s = 0.25;
-    sim_case_run(c);
-    cr_expect_float_eq(sim_case_end(c, 0, 0), 0, EPS);
-    cr_expect_float_eq(sim_case_end(c, 0, 1), 1, EPS);
-    cr_expect_float_eq(sim_case_end(c, 0, 2), 4, EPS);        /* 2 s, behind 2 s of the first */
-    cr_expect_float_eq(sim_case_end(c, 1, 0), 2 + 1.75, EPS); /* 1 + 0.5 + 0.25 after leaving */
-    cr_expect_float_eq(sim_case_end(c, 1, 1), 4.5 + 0.25, EPS);
-    sim_case_free(c);
+    hdt_sim_case_recv(c, 1, 0)->dur_s = 0.25;
+    hdt_sim_case_run(c);
+    cr_expect_float_eq(hdt_sim_case_end(c, 0, 0), 0, EPS);
+    cr_expect_float_eq(hdt_sim_case_end(c, 0, 1), 1, EPS);
+    cr_expect_float_eq(hdt_sim_case_end(c, 0, 2), 4, EPS);        /* 2 s, behind 2 s of the first */
+    cr_expect_float_eq(hdt_sim_case_end(c, 1, 0), 2 + 1.75, EPS); /* 1 + 0.5 + 0.25 after leaving */
+    cr_expect_float_eq(hdt_sim_case_end(c, 1, 1), 4.5 + 0.25, EPS);
+    hdt_sim_case_free(c);
 }
 
 Test(sim, collectives_begin_when_all_are_there)
 {
-    struct sim_case *c = sim_case_new(3);
+    struct sim_case *c = hdt_sim_case_new(3);
     const int all[] = {0, 1, 2}, two[] = {0, 2};
-    int g = sim_case_group(c, 3, all, 2), h = sim_case_group(c, 2, two, 1);
+    int g = hdt_sim_case_group(c, 3, all, 2), h = hdt_sim_case_group(c, 2, two, 1);
 
     for (int r = 0; r < 3; r++) {
-        sim_case_compute(c, r, 1 + r); /* the last comes at 3 */
-        sim_case_task(c, r, HDT_SIM_GROUP, g);
-        sim_case_compute(c, r, 1);
+        hdt_sim_case_compute(c, r, 1 + r); /* the last comes at 3 */
+        hdt_sim_case_task(c, r, HDT_SIM_GROUP, g);
+        hdt_sim_case_compute(c, r, 1);
     }
     /* One beside the compute: begun at 6, done at 7; rank 0 computes until 8 and need not wait. */
     for (int r = 0; r < 3; r += 2) {
-        sim_case_task(c, r, HDT_SIM_GROUP, h)->flags = HDT_SIM_ASYNC;
-        sim_case_compute(c, r, r == 0 ? 2 : 0.25);
-        sim_case_task(c, r, HDT_SIM_JOIN, h);
+        hdt_sim_case_task(c, r, HDT_SIM_GROUP, h)->flags = HDT_SIM_ASYNC;
+        hdt_sim_case_compute(c, r, r == 0 ? 2 : 0.25);
+        hdt_sim_case_task(c, r, HDT_SIM_JOIN, h);
     }
-    sim_case_run(c);
+    hdt_sim_case_run(c);
     for (int r = 0; r < 3; r++) {
-        cr_expect_float_eq(sim_case_end(c, r, 1), 5, EPS);
-        cr_expect_float_eq(sim_case_end(c, r, 2), 6, EPS);
+        cr_expect_float_eq(hdt_sim_case_end(c, r, 1), 5, EPS);
+        cr_expect_float_eq(hdt_sim_case_end(c, r, 2), 6, EPS);
     }
-    cr_expect_float_eq(sim_case_end(c, 0, 5), 8, EPS);
-    cr_expect_float_eq(sim_case_end(c, 2, 5), 7, EPS);
+    cr_expect_float_eq(hdt_sim_case_end(c, 0, 5), 8, EPS);
+    cr_expect_float_eq(hdt_sim_case_end(c, 2, 5), 7, EPS);
     cr_expect_float_eq(c->result.ranks[0].use_s[HDT_SIM_BUBBLE], 2, EPS);
     cr_expect_float_eq(c->result.ranks[0].use_s[HDT_SIM_COMM], 2, EPS);
     cr_expect_float_eq(c->result.ranks[2].use_s[HDT_SIM_COMM], 2 + 0.75, EPS);
-    sim_case_free(c);
+    hdt_sim_case_free(c);
 }
 
 /* Two all-reduces one after another over a link of 10 bytes a second that rank 1 sends on, too. */
 Test(sim, a_collective_takes_its_links)
 {
-    struct sim_case *c = sim_case_new(2);
+    struct sim_case *c = hdt_sim_case_new(2);
     const int all[] = {0, 1};
-    int link = sim_case_link(c, 10), g = sim_case_group(c, 2, all, 0.5);
+    int link = hdt_sim_case_link(c, 10), g = hdt_sim_case_group(c, 2, all, 0.5);
 
-    sim_case_flow(c, -1, -1, 0.25, 1, &link);
-    sim_case_flow(c, 1, 0, 0, 1, &link);
+    hdt_sim_case_flow(c, -1, -1, 0.25, 1, &link);
+    hdt_sim_case_flow(c, 1, 0, 0, 1, &link);
     c->groups[g].flow = 0;
     c->groups[g].bytes = 20;
-    sim_case_task(c, 0, HDT_SIM_GROUP, g);
-    sim_case_task(c, 0, HDT_SIM_GROUP, g);
-    sim_case_recv(c, 0, 1);
-    sim_case_send(c, 1, 1, 10);
-    sim_case_task(c, 1, HDT_SIM_GROUP, g);
-    sim_case_task(c, 1, HDT_SIM_GROUP, g);
-    sim_case_run(c);
+    hdt_sim_case_task(c, 0, HDT_SIM_GROUP, g);
+    hdt_sim_case_task(c, 0, HDT_SIM_GROUP, g);
+    hdt_sim_case_recv(c, 0, 1);
+    hdt_sim_case_send(c, 1, 1, 10);
+    hdt_sim_case_task(c, 1, HDT_SIM_GROUP, g);
+    hdt_sim_case_task(c, 1, HDT_SIM_GROUP, g);
+    hdt_sim_case_run(c);
     /* Half the link until the 10 bytes are over at 2, the other 10 bytes by 3; then 2 s alone. */
-    cr_expect_float_eq(sim_case_end(c, 0, 0), 3.75, EPS);
-    cr_expect_float_eq(sim_case_end(c, 1, 1), 3.75, EPS);
-    cr_expect_float_eq(sim_case_end(c, 0, 1), 6.5, EPS);
+    cr_expect_float_eq(hdt_sim_case_end(c, 0, 0), 3.75, EPS);
+    cr_expect_float_eq(hdt_sim_case_end(c, 1, 1), 3.75, EPS);
+    cr_expect_float_eq(hdt_sim_case_end(c, 0, 1), 6.5, EPS);
     cr_expect_float_eq(c->result.links[0].bytes, 50, EPS);
-    sim_case_free(c);
+    hdt_sim_case_free(c);
 }
 
 /* ---- scenarios, hosts ---- */
@@ -265,18 +265,18 @@ Test(sim, a_collective_takes_its_links)
 Test(sim, a_straggler_is_slow_for_a_while)
 {
     const struct hdt_sim_slow slow[] = {{0, 2, 6, 0.5}, {0, 8, 9, 0}, {1, 0, 100, 0.25}};
-    struct sim_case *c = sim_case_new(2);
+    struct sim_case *c = hdt_sim_case_new(2);
 
     c->setup.slow_ranks = slow;
     c->setup.n_slow_ranks = 3;
-    sim_case_compute(c, 0, 5); /* 2 of it by 2, 4 by 6, done at 7 */
-    sim_case_compute(c, 0, 3); /* 1 by 8, nothing by 9, done at 11 */
-    sim_case_compute(c, 1, 2);
-    sim_case_run(c);
-    cr_expect_float_eq(sim_case_end(c, 0, 0), 7, EPS);
-    cr_expect_float_eq(sim_case_end(c, 0, 1), 11, EPS);
-    cr_expect_float_eq(sim_case_end(c, 1, 0), 8, EPS);
-    sim_case_free(c);
+    hdt_sim_case_compute(c, 0, 5); /* 2 of it by 2, 4 by 6, done at 7 */
+    hdt_sim_case_compute(c, 0, 3); /* 1 by 8, nothing by 9, done at 11 */
+    hdt_sim_case_compute(c, 1, 2);
+    hdt_sim_case_run(c);
+    cr_expect_float_eq(hdt_sim_case_end(c, 0, 0), 7, EPS);
+    cr_expect_float_eq(hdt_sim_case_end(c, 0, 1), 11, EPS);
+    cr_expect_float_eq(hdt_sim_case_end(c, 1, 0), 8, EPS);
+    hdt_sim_case_free(c);
 }
 
 /* Log-normal of mean 1: over 4000 tasks the mean is within 4 sigma / sqrt(4000) of 1, and the
@@ -284,15 +284,15 @@ Test(sim, a_straggler_is_slow_for_a_while)
 Test(sim, jitter_has_its_mean_and_spread)
 {
     const double sigma = 0.2;
-    struct sim_case *c = sim_case_new(1);
+    struct sim_case *c = hdt_sim_case_new(1);
     double first_s, logs = 0, squares = 0;
 
     for (int i = 0; i < 4000; i++) {
-        sim_case_compute(c, 0, 1);
+        hdt_sim_case_compute(c, 0, 1);
     }
     c->setup.jitter = sigma;
     c->setup.seed = 7;
-    sim_case_run(c);
+    hdt_sim_case_run(c);
     first_s = c->result.makespan_s;
     cr_expect_float_eq(first_s / 4000, 1, 4 * sigma / sqrt(4000));
     for (size_t i = 0; i < c->result.n_spans; i++) {
@@ -302,12 +302,12 @@ Test(sim, jitter_has_its_mean_and_spread)
         squares += l * l / 4000;
     }
     cr_expect_float_eq(sqrt(squares - logs * logs), sigma, 0.01);
-    sim_case_run(c);
+    hdt_sim_case_run(c);
     cr_expect_eq(c->result.makespan_s, first_s, "the same seed");
     c->setup.seed = 8;
-    sim_case_run(c);
+    hdt_sim_case_run(c);
     cr_expect_neq(c->result.makespan_s, first_s, "another seed");
-    sim_case_free(c);
+    hdt_sim_case_free(c);
 }
 
 /* Rank 1 shares half of its processor with what codes frames: 2 s for one that comes. */
@@ -316,8 +316,8 @@ Test(sim, a_host_holds_up_its_ranks)
     static const struct hdt_sim_host host = {0, 1};
     static const int ranks[] = {1};
     static const double shares[] = {0.5};
-    struct sim_case *c = sim_case_new(2);
-    struct hdt_sim_flow *f = sim_case_flow(c, 0, 1, 3, 0, NULL);
+    struct sim_case *c = hdt_sim_case_new(2);
+    struct hdt_sim_flow *f = hdt_sim_case_flow(c, 0, 1, 3, 0, NULL);
 
     c->setup.hosts = &host;
     c->setup.n_hosts = 1;
@@ -325,19 +325,19 @@ Test(sim, a_host_holds_up_its_ranks)
     c->setup.host_shares = shares;
     f->dst_host = 0;
     f->dst_cpu_s = 2;
-    sim_case_send(c, 0, 0, 1);
-    sim_case_compute(c, 1, 4); /* at work when the frame comes at 3: ends at 5 */
-    sim_case_recv(c, 1, 0);
-    sim_case_run(c);
-    cr_expect_float_eq(sim_case_end(c, 1, 0), 5, EPS);
+    hdt_sim_case_send(c, 0, 0, 1);
+    hdt_sim_case_compute(c, 1, 4); /* at work when the frame comes at 3: ends at 5 */
+    hdt_sim_case_recv(c, 1, 0);
+    hdt_sim_case_run(c);
+    cr_expect_float_eq(hdt_sim_case_end(c, 1, 0), 5, EPS);
     cr_expect_float_eq(c->result.ranks[1].use_s[HDT_SIM_HELD], 1, EPS);
     cr_expect_float_eq(c->result.ranks[1].use_s[HDT_SIM_BUSY], 4, EPS);
     /* One that waits since 0.5 could go on at 3; the work of 2 s began at 1 and took it until 2. */
     c->lists.ranks[1].tasks[0].dur_s = 0.5;
-    sim_case_run(c);
-    cr_expect_float_eq(sim_case_end(c, 1, 1), 3, EPS);
+    hdt_sim_case_run(c);
+    cr_expect_float_eq(hdt_sim_case_end(c, 1, 1), 3, EPS);
     cr_expect_float_eq(c->result.ranks[1].use_s[HDT_SIM_HELD], 0, EPS);
-    sim_case_free(c);
+    hdt_sim_case_free(c);
 }
 
 /* ---- what cannot be run ---- */
@@ -354,33 +354,33 @@ static void refused(struct sim_case *c, const char *words)
 
 Test(sim, lists_that_wait_for_each_other_are_told)
 {
-    struct sim_case *c = sim_case_new(2);
+    struct sim_case *c = hdt_sim_case_new(2);
 
-    sim_case_flow(c, 0, 1, 0, 0, NULL);
-    sim_case_flow(c, 1, 0, 0, 0, NULL);
-    sim_case_recv(c, 0, 1);
-    sim_case_send(c, 0, 0, 1);
-    sim_case_recv(c, 1, 0);
-    sim_case_send(c, 1, 1, 1);
+    hdt_sim_case_flow(c, 0, 1, 0, 0, NULL);
+    hdt_sim_case_flow(c, 1, 0, 0, 0, NULL);
+    hdt_sim_case_recv(c, 0, 1);
+    hdt_sim_case_send(c, 0, 0, 1);
+    hdt_sim_case_recv(c, 1, 0);
+    hdt_sim_case_send(c, 1, 1, 1);
     refused(c, "rank 0 waits in task 0 (FORWARD, micro-batch -1) for a frame of flow 1");
     refused(c, "wait for each other");
-    sim_case_free(c);
+    hdt_sim_case_free(c);
 }
 
 Test(sim, a_link_that_stays_down_is_told)
 {
     struct hdt_sim_slow slow = {0, 1, INFINITY, 0};
-    struct sim_case *c = sim_case_new(2);
-    int link = sim_case_link(c, 1);
+    struct sim_case *c = hdt_sim_case_new(2);
+    int link = hdt_sim_case_link(c, 1);
 
-    sim_case_flow(c, 0, 1, 0, 1, &link);
-    sim_case_send(c, 0, 0, 5);
-    sim_case_recv(c, 1, 0);
+    hdt_sim_case_flow(c, 0, 1, 0, 1, &link);
+    hdt_sim_case_send(c, 0, 0, 5);
+    hdt_sim_case_recv(c, 1, 0);
     c->setup.slow_links = &slow;
     c->setup.n_slow_links = 1;
     refused(c, "link 0 is down for good");
     slow.to_s = 3;
-    sim_case_run(c);
+    hdt_sim_case_run(c);
     cr_expect_float_eq(c->result.makespan_s, 7, EPS);
     slow.to_s = 1;
     refused(c, "ends before it begins");
@@ -394,5 +394,5 @@ Test(sim, a_link_that_stays_down_is_told)
     refused(c, "link 0 has no rate");
     c->setup.first_step = 1;
     refused(c, "steps 1 to 0 of 1");
-    sim_case_free(c);
+    hdt_sim_case_free(c);
 }

@@ -56,7 +56,7 @@ static uint64_t seed_take(void)
 static void flows_make(struct sim_case *c, const int *name)
 {
     for (int i = 0; i < N_LINKS; i++) {
-        sim_case_link(c, random_real(5, 20));
+        hdt_sim_case_link(c, random_real(5, 20));
     }
     c->setup.n_queues = 1;
     for (int i = 0; i < N_FLOWS; i++) {
@@ -69,7 +69,7 @@ static void flows_make(struct sim_case *c, const int *name)
                 links[n++] = l;
             }
         }
-        f = sim_case_flow(c, name[src], name[dst], random_real(0, 2), (size_t)n, links);
+        f = hdt_sim_case_flow(c, name[src], name[dst], random_real(0, 2), (size_t)n, links);
         f->queue = random_below(4) == 0 ? 0 : -1;
         f->extra_s = random_real(0, 1);
         f->pace_s = random_below(3) == 0 ? random_real(0, 3) : 0;
@@ -83,7 +83,7 @@ static void lists_make(struct sim_case *c)
     int under_way[N_FLOWS] = {0}, n_under_way = 0;
 
     for (int f = 0; f < N_FLOWS; f++) {
-        sim_case_compute(c, c->flows[f].src, random_real(0, 3));
+        hdt_sim_case_compute(c, c->flows[f].src, random_real(0, 3));
     }
     for (int i = 0; i < N_MOVES || n_under_way > 0; i++) {
         int flow = random_below(N_FLOWS);
@@ -96,12 +96,12 @@ static void lists_make(struct sim_case *c)
         if (random_below(2) == 0) {
             int rank = send ? c->flows[flow].src : c->flows[flow].dst;
 
-            task = sim_case_compute(c, rank, random_real(0, 3));
+            task = hdt_sim_case_compute(c, rank, random_real(0, 3));
             task->mem_begin = random_below(100);
             task->mem_end = -task->mem_begin;
         }
-        task = send ? sim_case_send(c, c->flows[flow].src, flow, random_real(1, 30))
-                    : sim_case_recv(c, c->flows[flow].dst, flow);
+        task = send ? hdt_sim_case_send(c, c->flows[flow].src, flow, random_real(1, 30))
+                    : hdt_sim_case_recv(c, c->flows[flow].dst, flow);
         task->dur_s = random_below(2) ? random_real(0, 0.5) : 0;
         task->flags = random_below(4) == 0           ? HDT_SIM_BESIDE
                       : send && random_below(4) == 0 ? HDT_SIM_SYNC
@@ -136,7 +136,7 @@ static void host_make(struct sim_case *c, const int *name)
 static struct sim_case *case_make(uint64_t seed, const int *name)
 {
     static struct hdt_sim_slow slow_links[2], slow_ranks[2];
-    struct sim_case *c = sim_case_new(N_RANKS);
+    struct sim_case *c = hdt_sim_case_new(N_RANKS);
 
     state = seed | 1;
     flows_make(c, name);
@@ -222,10 +222,10 @@ Test(sim_random, holds_for_any_setup)
     for (int round = 0; round < 200; round++) {
         struct sim_case *c = case_make(seed + (uint64_t)round * 7919, plain);
 
-        sim_case_run(c);
+        hdt_sim_case_run(c);
         spans_check(c);
         sums_check(c);
-        sim_case_free(c);
+        hdt_sim_case_free(c);
     }
 }
 
@@ -239,17 +239,17 @@ Test(sim_random, a_run_repeated_has_the_same_bits)
 
         a->setup.jitter = 0.3;
         a->setup.seed = seed;
-        sim_case_run(a);
+        hdt_sim_case_run(a);
         spans = a->result.spans;
         a->result.spans = NULL;
-        sim_case_run(a);
+        hdt_sim_case_run(a);
         for (size_t i = 0; i < a->result.n_spans; i++) {
             cr_assert_eq(spans[i].rank, a->result.spans[i].rank);
             cr_assert_eq(spans[i].start_s, a->result.spans[i].start_s);
             cr_assert_eq(spans[i].end_s, a->result.spans[i].end_s);
         }
         free(spans);
-        sim_case_free(a);
+        hdt_sim_case_free(a);
     }
 }
 
@@ -271,14 +271,14 @@ Test(sim_random, other_numbers_give_the_same_times)
             name[k] = i;
         }
         a = case_make(seed + (uint64_t)round * 7919, plain);
-        sim_case_run(a);
+        hdt_sim_case_run(a);
         b = case_make(seed + (uint64_t)round * 7919, name);
-        sim_case_run(b);
+        hdt_sim_case_run(b);
         cr_expect_float_eq(a->result.makespan_s, b->result.makespan_s, 1e-9 * a->result.makespan_s);
         for (int i = 0; i < N_RANKS; i++) {
             cr_expect_float_eq(a->result.ranks[i].end_s, b->result.ranks[name[i]].end_s, 1e-6);
         }
-        sim_case_free(a);
-        sim_case_free(b);
+        hdt_sim_case_free(a);
+        hdt_sim_case_free(b);
     }
 }
