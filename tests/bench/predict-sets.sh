@@ -97,7 +97,8 @@ bench_run() {
     sums set-a gh200
     goal "set A, GH200: time" time_error "$(sum time_error)" % lower 5
     goal "set A, GH200: memory" memory_error "$(sum memory_error)" % lower 5
-    row predict-sets "fitted constants" constants "$(sum constants)" - lower none null null
+    row predict-sets "fitted for times" constants "$(sum constants)" - lower none null null
+    row predict-sets "fitted for memory" constants 1 - lower none null null # framework_gb of GH200
     sums set-a rtx
     goal "set A, RTX: time" time_error "$(sum time_error)" % lower 8
     sums set-b
