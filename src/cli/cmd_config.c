@@ -14,8 +14,13 @@
 #include <string.h>
 
 static const struct hdt_conf_schema *const kinds[] = {
-    &hdt_gateway_conf_schema, &hdt_worker_conf_schema, &hdt_job_schema,
-    &hdt_cluster_file_schema, &hdt_devices_schema,     NULL,
+    &hdt_gateway_conf_schema,
+    &hdt_worker_conf_schema,
+    &hdt_job_schema,
+    &hdt_cluster_file_schema,
+    &hdt_devices_schema,
+    &hdt_layout_schema,
+    NULL,
 };
 
 const struct hdt_conf_schema *const *hdt_kinds(void)

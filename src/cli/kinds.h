@@ -8,6 +8,7 @@
 #include "src/core/devices.h"
 #include "src/core/gateway_conf.h"
 #include "src/core/job.h"
+#include "src/core/layout.h"
 #include "src/core/worker_conf.h"
 
 /* NULL-terminated. */

@@ -157,7 +157,8 @@ static enum hdt_status link_find(const struct hdt_scenario *s, const char *text,
     struct hdt_buf all = {0};
 
     for (size_t i = 0; i < s->n_all_links; i++) {
-        snprintf(known, sizeof(known), "%s/%s", s->all_links[i].from, s->all_links[i].to);
+        snprintf(known, sizeof(known), "%s%s%s", s->all_links[i].from,
+                 s->all_links[i].to[0] ? "/" : "", s->all_links[i].to);
         if (strcmp(known, name) == 0) {
             *idx = (int)i;
             hdt_buf_release(&all);

@@ -7,7 +7,7 @@
  * "outage:link=a/b,from=1,to=3".
  *
  *   straggler:rank=N,factor=F   a rank takes F times as long
- *   outage:link=A/B,to=T        no byte from site A to site B
+ *   outage:link=A/B,to=T        no byte from site A to site B; links of another kind have one name
  *   slow:link=A/B,factor=F      1/F of the link's rate
  *   loss:link=A/B,share=S       so much of what is sent has to be sent again
  *   jitter:sigma=S[,seed=N]     computations take longer and shorter by chance

@@ -40,6 +40,9 @@ static const struct hdt_conf_row nodes_rows[] = {
     HDT_CONF_OPTIONAL(struct hdt_cluster_file_nodes, memory_gb, 0.1, 1e5,
                       "Memory of one device that may be used, 2^30 bytes. null: all that the "
                       "catalogue says."),
+    HDT_CONF_FLOAT(struct hdt_cluster_file_nodes, framework_gb, "2.33", 0, 1000,
+                   "Memory of a device that a process holds before its first layer, 2^30 bytes: "
+                   "the framework's context, kernels and pools."),
     NAMED(struct hdt_cluster_file_nodes, inside_name, "inside", "",
           "Link among the devices of a node, each of which has its rate. Empty: the device's own, "
           "as the catalogue has it."),

@@ -34,8 +34,9 @@ struct hdt_cluster_file_nodes {
     char *name;
     int64_t count;
     char *device_name;
-    int64_t devices;  /* of a node */
-    double memory_gb; /* of a device that may be used; the catalogue's unless given */
+    int64_t devices;     /* of a node */
+    double memory_gb;    /* of a device that may be used; the catalogue's unless given */
+    double framework_gb; /* of it that a process holds before its first layer, 2^30 bytes */
     char *inside_name, *between_name;
     struct hdt_cluster_file_host host;
     /* Resolved. */

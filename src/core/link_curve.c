@@ -56,6 +56,9 @@ const struct hdt_conf_row hdt_link_curve_rows[] = {
     HDT_CONF_FLOAT(struct hdt_link_curve, latency_us, "0", 0, 1e7,
                    "Microseconds of each message beside what the rate says; measured points have "
                    "theirs in them."),
+    HDT_CONF_BOOL(struct hdt_link_curve, nominal, "false",
+                  "The rates are what was sold, not what was measured: all-reduces reach a share "
+                  "of them."),
     HDT_CONF_OPTIONAL(struct hdt_link_curve, gb_per_s, RATE_MIN, RATE_MAX,
                       "The rate in one direction, 1e9 bytes a second, where it depends on nothing. "
                       "Else: rates."),

@@ -43,6 +43,7 @@ struct hdt_link_curve {
     char *name;
     int duplex;                 /* enum hdt_link_duplex */
     double latency_us;          /* of each message, beside what the rates say */
+    bool nominal;               /* the rates are what was sold, not what was measured */
     double gb_per_s;            /* short for one flat rate; NaN: `rates` */
     struct hdt_conf_list rates; /* of struct hdt_link_rate, ascending in devices */
 };

@@ -216,7 +216,8 @@ double hdt_stage_cost_params(const struct hdt_stage_cost *stage)
     double n = (double)stage->n_layers * m->layer_params;
 
     n += stage->is_first ? m->embed_params : 0;
-    n += stage->is_last && !stage->is_first ? m->head_params : 0;
+    n += stage->is_last ? m->head_params : 0;
+    n += stage->is_last && !stage->is_first && m->is_tied ? m->V * m->C : 0;
     return n / stage->tp;
 }
 

@@ -30,7 +30,9 @@ struct hdt_stage_cost_model {
     double C;    /* width */
     double NH;   /* heads */
     double T, V; /* positions of a sample, vocabulary */
-    double layer_params, embed_params, head_params;
+    double layer_params, embed_params;
+    double head_params; /* without the table that it shares with the embedding, when tied */
+    bool is_tied;
     double layer_kept;  /* values of a sample that one layer keeps for its backward, undivided */
     double value_bytes; /* of an activation, in memory and on the wire */
     double grad_bytes;  /* of a gradient, in memory and on the wire */
@@ -94,8 +96,8 @@ struct hdt_stage_cost_message {
 void hdt_stage_cost_message(const struct hdt_stage_cost *stage, double rate_bytes_per_s,
                             struct hdt_stage_cost_message *message);
 
-/* Parameters on each rank of the stage; a head that is tied to an embedding in the same stage has
- * none. */
+/* Parameters on each rank of the stage. A head that is tied to the embedding of another stage has a
+ * copy of its table. */
 double hdt_stage_cost_params(const struct hdt_stage_cost *stage);
 
 /* All-reduce of `bytes` on each of n_ranks, along a ring whose slowest hop has this rate. */

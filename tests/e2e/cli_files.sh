@@ -30,6 +30,7 @@ for kind in gateway worker job; do
         "$(hdt config check --json "$kind" "$kind.yaml")"
 done
 check "etc/cluster.yaml is a cluster file" hdt config check cluster "$src/etc/cluster.yaml"
+check "etc/layout.yaml is a layout" hdt config check layout "$src/etc/layout.yaml"
 check "etc/devices.yaml is a catalogue" hdt config check devices "$src/etc/devices.yaml"
 refused 1 "'model' is still CHANGE-ME" hdt config check job "$src/etc/job.yaml"
 refused 2 "options follow the command" hdt --gateway unix:/x status
@@ -147,6 +148,28 @@ check "cluster show" hdt cluster show "$src/tests/data/predict/clusters/gcp.yaml
 printf 'sites:\n  - name: a\n    nodes: [{device: H10}]\n' >cluster.yaml
 refused 1 "cluster.yaml:3:22: unknown device 'H10'" \
     hdt cluster show cluster.yaml --catalogue "$catalogue"
+
+# ---- layouts ----
+sets=$src/tests/data/predict
+check "simulate a layout" hdt simulate --catalogue "$catalogue" --svg layout.svg --trace layout.json \
+    "$sets/set-a/opt-rtx4-12.14-2-256.yaml"
+check "a layout's picture" grep -q "</svg>" layout.svg
+check "a layout's trace" python3 -c 'import json; json.load(open("layout.json"))'
+same "a straggler in a layout" True "$(hdt simulate --catalogue "$catalogue" --json \
+    --scenario straggler:rank=3,factor=2 "$sets/set-b/1-1-2-8.yaml" | python3 -c '
+import json, sys
+d = json.load(sys.stdin)
+print(d["step_s"] > 1.05 * d["calm_step_s"])')"
+refused 2 "uses no link" hdt simulate --catalogue "$catalogue" \
+    --scenario slow:link=nowhere,factor=2 "$sets/set-b/1-1-2-8.yaml"
+refused 2 "one step" hdt simulate --steps 4 layout.yaml
+refused 3 "cannot read layout settings" hdt simulate layout.yaml
+sed -e "s|\.\./|$sets/|; s/nodes: p3/nodes: p2/" "$sets/set-b/1-1-2-8.yaml" >layout.yaml
+refused 1 "layout.yaml:18:9: site 'aws' has no nodes 'p2'" \
+    hdt simulate --catalogue "$catalogue" layout.yaml
+sed -e "s|\.\./|$sets/|; s/global_batch: 32/global_batch: 31/" "$sets/set-b/1-1-2-8.yaml" >layout.yaml
+refused 1 "layout.yaml:12:15: 31 sequences cannot be shared by 2 replicas" \
+    hdt simulate --catalogue "$catalogue" layout.yaml
 
 # ---- tokenize ----
 printf 'In the beginning \xc3\xa9\n' >text

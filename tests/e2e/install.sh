@@ -85,7 +85,7 @@ fi
 
 # ---- manuals ----
 for page in man1/hdt.1 man3/hdt.3 man5/hdt-gateway.yaml.5 man5/hdt-worker.yaml.5 man5/hdt-job.yaml.5 \
-    man5/hdt-cluster.yaml.5 man5/hdt-devices.yaml.5 \
+    man5/hdt-cluster.yaml.5 man5/hdt-devices.yaml.5 man5/hdt-layout.yaml.5 \
     man8/hdt-gateway.8 man8/hdt-worker.8; do
     check "manual $page" test -s "$mandir/$page"
     ! command -v mandoc >/dev/null || check "its form" mandoc -Tlint -Werror "$mandir/$page"

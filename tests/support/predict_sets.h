@@ -3,33 +3,36 @@
 #define HDT_TESTS_SUPPORT_PREDICT_SETS_H
 
 /*
- * Two public sets of measured training runs (tests/data/predict), and what stage_cost makes of each
- * of their rows with one set of constants. Machines are clusters of that folder with devices of the
- * catalogue; layers are its profiles.
+ * Folders of layouts that somebody measured (tests/data/predict), and what is predicted for each.
  */
-#include "src/plan/stage_cost.h"
+#include "src/plan/layout_sim.h"
 
 #include <stddef.h>
 
-/* What is known of machines and models. Ends the process when a file cannot be read. */
-struct predict_data;
-struct predict_data *hdt_predict_data_new(const char *srcdir);
-void hdt_predict_data_free(struct predict_data *data);
-
 struct predict_row {
-    char name[80];
-    char family[16]; /* device of the first stage, as the goals are given by it */
-    double real_s, predicted_s;
-    double real_gb, predicted_gb; /* largest of all devices; 0: not given */
-    double other_s;               /* of the simulator published with the set */
+    char file[64]; /* without folder and ending */
+    char name[96];
+    char cluster[32];           /* name of its cluster: goals are given by it */
+    double real_s, predicted_s; /* NaN: not measured */
+    double real_gb, predicted_gb;
+    double bubble_share;
+    double samples; /* of a step */
 };
 #define PREDICT_ROWS_MAX 64
 
-size_t hdt_predict_set_a(const struct predict_data *data,
-                         const struct hdt_stage_cost_constants *constants,
-                         struct predict_row *rows);
-size_t hdt_predict_set_b(const struct predict_data *data,
-                         const struct hdt_stage_cost_constants *constants,
-                         struct predict_row *rows);
+/* All of a folder, in the order of their names. A file that cannot be read or played ends the
+ * process. */
+size_t hdt_predict_folder(const char *folder, const struct hdt_stage_cost_constants *constants,
+                          struct predict_row *rows);
+
+/* Mean error in percent of a cluster's rows (NULL: of all), of time or of memory; NaN: none. */
+double hdt_predict_time_error(const struct predict_row *rows, size_t n, const char *cluster);
+double hdt_predict_memory_error(const struct predict_row *rows, size_t n, const char *cluster);
+
+/* Of measured and predicted times, by Spearman. */
+double hdt_predict_rank_correlation(const struct predict_row *rows, size_t n);
+
+/* The row that is predicted to be the fastest. */
+size_t hdt_predict_first(const struct predict_row *rows, size_t n);
 
 #endif /* HDT_TESTS_SUPPORT_PREDICT_SETS_H */

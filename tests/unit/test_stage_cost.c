@@ -33,7 +33,8 @@ static const struct hdt_stage_cost_model model = {
     .V = 16,
     .layer_params = 100,
     .embed_params = 90,
-    .head_params = 64,
+    .head_params = 0,
+    .is_tied = true, /* V C = 64 */
     .layer_kept = 1000,
     .value_bytes = 4,
     .grad_bytes = 4,

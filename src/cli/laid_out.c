@@ -1,0 +1,141 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "config.h"
+
+#include "src/cli/laid_out.h"
+#include "src/base/buf.h"
+#include "src/core/timeline.h"
+#include "src/sim/sim_svg.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum hdt_status hdt_laid_out_load(struct hdt_laid_out *l, const char *path,
+                                  const struct hdt_layout_instead *instead, struct hdt_error *err)
+{
+    const struct hdt_sim_setup *setup;
+    enum hdt_status status;
+
+    memset(l, 0, sizeof(*l));
+    HDT_TRY(hdt_layout_open(path, instead, &l->files, err));
+    status = hdt_layout_sim_open(&l->files, &hdt_stage_cost_fitted, &l->sim, err);
+    if (status != HDT_OK) {
+        hdt_laid_out_release(l);
+        return status;
+    }
+    setup = hdt_layout_sim_setup(l->sim);
+    l->links = hdt_calloc(setup->n_links + 1, sizeof(l->links[0]));
+    for (size_t i = 0; i < setup->n_links; i++) {
+        const struct hdt_layout_link *link = hdt_layout_sim_link(l->sim, i);
+
+        snprintf(l->links[i].from, sizeof(l->links[i].from), "%s", link->from);
+        snprintf(l->links[i].to, sizeof(l->links[i].to), "%s", link->to);
+    }
+    l->scenario.n_all_ranks = setup->n_ranks;
+    l->scenario.all_links = l->links;
+    l->scenario.n_all_links = setup->n_links;
+    return HDT_OK;
+}
+
+void hdt_laid_out_release(struct hdt_laid_out *l)
+{
+    hdt_sim_path_release(&l->path);
+    hdt_sim_result_release(&l->result);
+    hdt_scenario_release(&l->scenario);
+    free(l->links);
+    hdt_layout_sim_close(l->sim);
+    hdt_layout_release(&l->files);
+    memset(l, 0, sizeof(*l));
+}
+
+enum hdt_status hdt_laid_out_run(struct hdt_laid_out *l, struct hdt_error *err)
+{
+    struct hdt_sim_setup setup = *hdt_layout_sim_setup(l->sim);
+    struct hdt_sim_result calm;
+
+    HDT_TRY(hdt_sim_run(&setup, &calm, err));
+    l->calm_step_s = calm.makespan_s;
+    hdt_sim_result_release(&calm);
+    hdt_scenario_apply(&l->scenario, &setup);
+    setup.record = true;
+    HDT_TRY(hdt_sim_run(&setup, &l->result, err));
+    hdt_sim_path_find(&l->result, &l->path);
+    return HDT_OK;
+}
+
+/* ---- pictures ---- */
+
+/* The rank of the simulation as one of a plan, for names. */
+static void rank_as_plan(const struct hdt_laid_out *l, size_t rank, struct hdt_plan_rank *name)
+{
+    const struct hdt_layout_group *group = &l->files.groups[rank];
+    const struct hdt_cluster_file_site *site =
+        hdt_cluster_file_site(&l->files.cluster, group->site_idx);
+
+    memset(name, 0, sizeof(*name));
+    snprintf(name->site, sizeof(name->site), "%s", site->name);
+    snprintf(name->worker, sizeof(name->worker), "%.32s.%lld", group->nodes->name,
+             (long long)group->node);
+}
+
+static void timeline_names(const struct hdt_laid_out *l, struct hdt_timeline *timeline)
+{
+    size_t n_stages = l->files.n_stages, n_parts = n_stages * (size_t)l->files.layout.chunks;
+    struct hdt_plan plan = {.n_ranks = l->result.n_ranks, .n_stages = n_parts};
+
+    plan.ranks = hdt_calloc(plan.n_ranks, sizeof(plan.ranks[0]));
+    plan.stages = hdt_calloc(n_parts, sizeof(plan.stages[0]));
+    for (size_t i = 0; i < plan.n_ranks; i++) {
+        rank_as_plan(l, i, &plan.ranks[i]);
+        for (size_t p = 0; p < n_parts; p++) {
+            plan.stages[p].rank = p % n_stages == i % n_stages ? (int)i : -1;
+        }
+        hdt_timeline_add_rank(timeline, &plan, (int)i);
+    }
+    hdt_plan_release(&plan);
+}
+
+enum hdt_status hdt_laid_out_trace(const struct hdt_laid_out *l, const char *path,
+                                   struct hdt_error *err)
+{
+    struct hdt_timeline timeline;
+
+    HDT_TRY(hdt_timeline_open(&timeline, path, err));
+    timeline_names(l, &timeline);
+    for (size_t i = 0; i < l->result.n_spans; i++) {
+        const struct hdt_sim_span *span = &l->result.spans[i];
+        struct hdt_timeline_op op = {.kind = span->op.kind,
+                                     .rank = span->rank,
+                                     .stage = span->op.stage,
+                                     .mb = span->op.mb,
+                                     .step = span->step,
+                                     .start_us = 1e6 * span->start_s,
+                                     .dur_us = 1e6 * (span->end_s - span->start_s)};
+
+        op.arrived_us = span->kind == HDT_SIM_RECV ? 1e6 * span->arrive_s : 0;
+        hdt_timeline_add_op(&timeline, &op);
+    }
+    return hdt_timeline_close(&timeline, err);
+}
+
+static void rank_name(void *ctx, int rank, char *text, size_t cap)
+{
+    const struct hdt_laid_out *l = ctx;
+    const struct hdt_layout_group *group = &l->files.groups[rank];
+
+    snprintf(text, cap, "%d %.14s.%lld", rank, group->nodes->name, (long long)group->node);
+}
+
+enum hdt_status hdt_laid_out_svg(const struct hdt_laid_out *l, const char *path,
+                                 struct hdt_error *err)
+{
+    char title[200];
+    struct hdt_sim_chart chart = {.title = title,
+                                  .rank_name = rank_name,
+                                  .ctx = (void *)l,
+                                  .to_s = l->result.makespan_s,
+                                  .path = &l->path};
+
+    snprintf(title, sizeof(title), "%.90s: %.4g s, %lld micro-batches", l->files.layout.name,
+             l->result.makespan_s, (long long)l->files.n_micro_batches);
+    return hdt_sim_svg_write(&l->result, &chart, path, err);
+}

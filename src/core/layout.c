@@ -1,0 +1,415 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "config.h"
+
+#include "src/core/layout.h"
+#include "src/base/buf.h"
+#include "src/base/near.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+/* ---- the table ---- */
+
+static const char *const exchange_names[] = {"free", "paired", NULL};
+static const char *const all_reduce_names[] = {"auto", "ring", "hierarchical", NULL};
+static const char *const recompute_names[] = {"none", "selective", "full", NULL};
+
+static const struct hdt_conf_row profile_rows[] = {
+    HDT_CONF_PATH(struct hdt_layout_profile, file, NULL, "A file. Example: gh200.json."),
+    HDT_CONF_END};
+
+static const struct hdt_conf_row on_rows[] = {
+    HDT_CONF_STRING(struct hdt_layout_on, site, "",
+                    "Site of the cluster. Empty: the cluster has one."),
+    HDT_CONF_STRING(struct hdt_layout_on, nodes, NULL,
+                    "Name of nodes of that site. Example: a100."),
+    HDT_CONF_INT(struct hdt_layout_on, count, "1", 1, HDT_LAYOUT_MAX_GROUPS,
+                 "Replicas of the stage there."),
+    HDT_CONF_INT(struct hdt_layout_on, tp, "1", 1, 1024,
+                 "Tensor-parallel degree: devices of one node that share the work of a replica."),
+    HDT_CONF_END};
+
+static const struct hdt_conf_row stage_rows[] = {
+    HDT_CONF_INT(struct hdt_layout_stage, layers, NULL, 0, 1e5,
+                 "Transformer layers; the first stage has the embedding, too, the last the head. "
+                 "Example: 12."),
+    HDT_CONF_LIST(struct hdt_layout_stage, on, on_rows, struct hdt_layout_on,
+                  "Where its replicas run, in their order; all stages have as many."),
+    HDT_CONF_END};
+
+static const struct hdt_conf_row wan_rows[] = {
+    HDT_CONF_FLOAT(struct hdt_layout_wan, codec_ratio, "1", 0.001, 1,
+                   "Bytes of activations and their gradients after the codec, as a share."),
+    HDT_CONF_OPTIONAL(struct hdt_layout_wan, codec_gb_per_s, 0.001, 1e5,
+                      "Bytes before the codec that one end takes in a second, 1e9 bytes. null: it "
+                      "takes no time."),
+    HDT_CONF_FLOAT(struct hdt_layout_wan, sync_ratio, "1", 0.001, 1,
+                   "The same share of gradients that sites add up."),
+    HDT_CONF_END};
+
+static const struct hdt_conf_row measured_rows[] = {
+    HDT_CONF_OPTIONAL(struct hdt_layout_measured, step_s, 1e-6, 1e9, "Seconds of a step."),
+    HDT_CONF_OPTIONAL(struct hdt_layout_measured, memory_gb, 1e-3, 1e6,
+                      "Memory of the device that took most, 1e9 bytes."),
+    HDT_CONF_END};
+
+static const struct hdt_conf_row layout_rows[] = {
+    HDT_CONF_STRING(struct hdt_layout, name, "layout", "Name, for what is printed."),
+    HDT_CONF_PATH(struct hdt_layout, cluster, NULL,
+                  "The cluster's file (hdt-cluster.yaml(5)). Example: cluster.yaml."),
+    HDT_CONF_PATH(struct hdt_layout, model, NULL,
+                  "The model's config.json, as Hugging Face has it. Example: config.json."),
+    HDT_CONF_LIST(struct hdt_layout, profiles, profile_rows, struct hdt_layout_profile,
+                  "Measured layers of the model, one file a device. A device without is predicted "
+                  "from the catalogue."),
+    HDT_CONF_ENUM(struct hdt_layout, precision, "bf16", hdt_precision_names,
+                  "Of matrix products. fp32 and tf32 have activations of 4 bytes, others of 2; "
+                  "devices without tf32 take fp32."),
+    HDT_CONF_BOOL(struct hdt_layout, fp32_gradients, "true",
+                  "Gradients of 4 bytes, not of as many as activations."),
+    HDT_CONF_INT(struct hdt_layout, seq_len, "2048", 1, 16777216, "Tokens of a sequence."),
+    HDT_CONF_INT(struct hdt_layout, micro_batch, "1", 1, 65536, "Sequences of a micro-batch."),
+    HDT_CONF_INT(struct hdt_layout, global_batch, NULL, 1, 1e8,
+                 "Sequences of a step, of all replicas. Example: 256."),
+    HDT_CONF_ENUM(struct hdt_layout, schedule, "1f1b", hdt_schedule_names,
+                  "Order of the work, as plan.schedule of a job. wan: warm-ups cover the round "
+                  "trips. zb-mem: twice the warm-up of 1f1b. auto: 1f1b."),
+    HDT_CONF_INT(struct hdt_layout, chunks, "1", 1, 64,
+                 "With schedule interleaved: stages that each entry of the list is cut into."),
+    HDT_CONF_ENUM(struct hdt_layout, exchange, "free", exchange_names,
+                  "free: what is computed goes at once, beside the next computation. paired: as "
+                  "DeepSpeed, whose sender waits until its message has left, and takes a gradient "
+                  "before it sends an activation."),
+    HDT_CONF_ENUM(struct hdt_layout, all_reduce, "auto", all_reduce_names,
+                  "How replicas add gradients: along one ring; or inside nodes, then between "
+                  "nodes, then between sites. auto: hierarchical between sites, else a ring."),
+    HDT_CONF_ENUM(struct hdt_layout, recompute, "none", recompute_names,
+                  "What a backward computes again: nothing, the attention's matrices, whole "
+                  "layers."),
+    HDT_CONF_SECTION(struct hdt_layout, wan, wan_rows, "What leaves a site."),
+    HDT_CONF_LIST(struct hdt_layout, stages, stage_rows, struct hdt_layout_stage,
+                  "The pipeline, from embedding to head."),
+    HDT_CONF_SECTION(struct hdt_layout, measured, measured_rows,
+                     "What a run took, to be shown beside the prediction; nothing is fitted to "
+                     "it."),
+    HDT_CONF_END};
+
+const struct hdt_conf_schema hdt_layout_schema = {
+    .name = "layout",
+    .help = "How a model is laid out over a cluster, to predict a step: stages, replicas, batches.",
+    .rows = layout_rows,
+    .size = sizeof(struct hdt_layout),
+};
+
+/* ---- checks ---- */
+
+struct loader {
+    struct hdt_layout_files *files;
+    const struct hdt_conf_doc *doc;
+    struct hdt_error *err;
+};
+
+static enum hdt_status layers_check(const struct loader *loader)
+{
+    const struct hdt_layout_files *f = loader->files;
+    int64_t n = 0;
+
+    if (f->n_stages == 0 || f->n_stages > HDT_LAYOUT_MAX_STAGES) {
+        return hdt_conf_error(loader->doc, "stages", loader->err, HDT_EINVAL,
+                              "there are %zu stages, allowed are 1 to %d", f->n_stages,
+                              HDT_LAYOUT_MAX_STAGES);
+    }
+    for (size_t i = 0; i < f->n_stages; i++) {
+        n += hdt_layout_stage(&f->layout, i)->layers;
+    }
+    if (n != f->model.L) {
+        return hdt_conf_error(loader->doc, "stages", loader->err, HDT_EINVAL,
+                              "the stages have %lld layers, the model has %lld", (long long)n,
+                              (long long)f->model.L);
+    }
+    return HDT_OK;
+}
+
+static enum hdt_status order_check(const struct loader *loader)
+{
+    struct hdt_layout *l = &loader->files->layout;
+
+    if (l->schedule == HDT_SCHEDULE_AUTO) {
+        l->schedule = HDT_SCHEDULE_1F1B;
+    }
+    if ((l->chunks > 1) != (l->schedule == HDT_SCHEDULE_INTERLEAVED)) {
+        return hdt_conf_error(loader->doc, "chunks", loader->err, HDT_EINVAL,
+                              l->chunks > 1 ? "chunks are for schedule interleaved only"
+                                            : "schedule interleaved needs 2 chunks at least");
+    }
+    if (l->chunks > 1 && loader->files->n_stages < 2) {
+        return hdt_conf_error(loader->doc, "stages", loader->err, HDT_EINVAL,
+                              "schedule interleaved needs 2 stages at least");
+    }
+    if (hdt_schedule_is_split((enum hdt_schedule_kind)l->schedule) &&
+        l->recompute != HDT_LAYOUT_KEEP) {
+        return hdt_conf_error(loader->doc, "recompute", loader->err, HDT_EINVAL,
+                              "schedule %s keeps activations, it cannot recompute them",
+                              hdt_schedule_names[l->schedule]);
+    }
+    if (l->seq_len > loader->files->model.T) {
+        return hdt_conf_error(loader->doc, "seq_len", loader->err, HDT_EINVAL,
+                              "sequences of %lld tokens are longer than the model's %lld",
+                              (long long)l->seq_len, (long long)loader->files->model.T);
+    }
+    return HDT_OK;
+}
+
+/* Replicas of every stage, and their micro-batches. */
+static enum hdt_status batch_check(const struct loader *loader)
+{
+    struct hdt_layout_files *f = loader->files;
+    int64_t one = f->layout.micro_batch, all = f->layout.global_batch, n_first = 0;
+    char key[48];
+
+    for (size_t i = 0; i < f->n_stages; i++) {
+        const struct hdt_layout_stage *s = hdt_layout_stage(&f->layout, i);
+        const struct hdt_layout_on *on = s->on.items;
+        int64_t n = 0;
+
+        for (size_t k = 0; k < s->on.n; k++) {
+            n += on[k].count;
+        }
+        n_first = i == 0 ? n : n_first;
+        if (n != n_first || n == 0 || n * (int64_t)f->n_stages > HDT_LAYOUT_MAX_GROUPS) {
+            snprintf(key, sizeof(key), "stages[%zu].on", i);
+            hdt_conf_error(loader->doc, key, loader->err, HDT_EINVAL,
+                           "stage %zu has %lld replicas, the first stage %lld", i, (long long)n,
+                           (long long)n_first);
+            hdt_error_hint(loader->err,
+                           "all stages have as many replicas, 1 at least, and all together at most "
+                           "%d",
+                           HDT_LAYOUT_MAX_GROUPS);
+            return HDT_EINVAL;
+        }
+    }
+    f->n_replicas = (size_t)n_first;
+    f->n_micro_batches = all / (n_first * one);
+    if (f->n_micro_batches < 1 || f->n_micro_batches * n_first * one != all ||
+        f->n_micro_batches > 65536) {
+        hdt_conf_error(loader->doc, "global_batch", loader->err, HDT_EINVAL,
+                       "%lld sequences cannot be shared by %lld replicas in micro-batches of %lld",
+                       (long long)all, (long long)n_first, (long long)one);
+        hdt_error_hint(loader->err, "a multiple of %lld, at most 65536 times as many",
+                       (long long)(n_first * one));
+        return HDT_EINVAL;
+    }
+    return HDT_OK;
+}
+
+/* ---- placing ---- */
+
+/* How far nodes of a kind are filled. */
+struct filled {
+    int64_t node, devices;
+};
+
+static enum hdt_status nodes_refuse(const struct loader *loader, const char *key,
+                                    const struct hdt_cluster_file_site *site, const char *name)
+{
+    struct hdt_near near;
+
+    hdt_conf_error(loader->doc, key, loader->err, HDT_EINVAL, "site '%.64s' has no nodes '%.64s'",
+                   site->name, name);
+    hdt_near_init(&near, name);
+    for (size_t i = 0; i < site->nodes.n; i++) {
+        hdt_near_offer(&near, hdt_cluster_file_nodes(site, i)->name);
+    }
+    hdt_error_hint(loader->err, "it has '%.64s'",
+                   near.best ? near.best : hdt_cluster_file_nodes(site, 0)->name);
+    return HDT_EINVAL;
+}
+
+static enum hdt_status on_find(const struct loader *loader, const char *key,
+                               const struct hdt_layout_on *on, struct hdt_layout_group *group)
+{
+    const struct hdt_cluster_file *cluster = &loader->files->cluster;
+    const struct hdt_cluster_file_site *site;
+    size_t i = 0;
+
+    group->site_idx = on->site[0] ? hdt_cluster_file_find_site(cluster, on->site) : 0;
+    if (group->site_idx == cluster->sites.n || (!on->site[0] && cluster->sites.n > 1)) {
+        hdt_conf_error(loader->doc, key, loader->err, HDT_EINVAL, "the cluster has %s '%.64s'",
+                       on->site[0] ? "no site" : "several sites, not one that is named", on->site);
+        hdt_error_hint(loader->err, "its first one is '%.64s'",
+                       hdt_cluster_file_site(cluster, 0)->name);
+        return HDT_EINVAL;
+    }
+    site = hdt_cluster_file_site(cluster, group->site_idx);
+    while (i < site->nodes.n && strcmp(hdt_cluster_file_nodes(site, i)->name, on->nodes) != 0) {
+        i++;
+    }
+    if (i == site->nodes.n) {
+        return nodes_refuse(loader, key, site, on->nodes);
+    }
+    group->nodes_idx = i;
+    group->nodes = hdt_cluster_file_nodes(site, i);
+    group->tp = on->tp;
+    return HDT_OK;
+}
+
+static enum hdt_status on_place(const struct loader *loader, const char *key,
+                                const struct hdt_layout_on *on, struct filled *filled,
+                                struct hdt_layout_group *group)
+{
+    if (filled->devices + on->tp > group->nodes->devices && filled->devices > 0) {
+        *filled = (struct filled){.node = filled->node + 1};
+    }
+    if (on->tp > group->nodes->devices || filled->node >= group->nodes->count) {
+        hdt_conf_error(loader->doc, key, loader->err, HDT_EINVAL,
+                       "there is no room on nodes '%.64s' for %lld devices of one node",
+                       group->nodes->name, (long long)on->tp);
+        hdt_error_hint(loader->err, "the cluster has %lld of them, with %lld devices each",
+                       (long long)group->nodes->count, (long long)group->nodes->devices);
+        return HDT_EINVAL;
+    }
+    group->node = filled->node;
+    filled->devices += on->tp;
+    return HDT_OK;
+}
+
+/* Groups of all stages into f->groups. `first` is by site: where its nodes stand in `filled`. */
+static enum hdt_status stages_place(const struct loader *loader, const size_t *first,
+                                    struct filled *filled)
+{
+    struct hdt_layout_files *f = loader->files;
+    char key[64];
+
+    for (size_t i = 0; i < f->n_stages; i++) {
+        const struct hdt_layout_stage *s = hdt_layout_stage(&f->layout, i);
+        size_t replica = 0;
+
+        for (size_t k = 0; k < s->on.n; k++) {
+            const struct hdt_layout_on *on = (const struct hdt_layout_on *)s->on.items + k;
+            struct hdt_layout_group group;
+
+            snprintf(key, sizeof(key), "stages[%zu].on[%zu]", i, k);
+            HDT_TRY(on_find(loader, key, on, &group));
+            for (int64_t c = 0; c < on->count; c++) {
+                HDT_TRY(on_place(loader, key, on, &filled[first[group.site_idx] + group.nodes_idx],
+                                 &group));
+                f->groups[replica++ * f->n_stages + i] = group;
+            }
+        }
+    }
+    return HDT_OK;
+}
+
+static enum hdt_status groups_place(const struct loader *loader)
+{
+    struct hdt_layout_files *f = loader->files;
+    size_t n = 0, *first = hdt_calloc(f->cluster.sites.n, sizeof(first[0]));
+    struct filled *filled;
+    enum hdt_status status;
+
+    for (size_t i = 0; i < f->cluster.sites.n; i++) {
+        first[i] = n;
+        n += hdt_cluster_file_site(&f->cluster, i)->nodes.n;
+    }
+    filled = hdt_calloc(n + 1, sizeof(filled[0]));
+    f->groups = hdt_calloc(f->n_replicas * f->n_stages, sizeof(f->groups[0]));
+    status = stages_place(loader, first, filled);
+    free(filled);
+    free(first);
+    return status;
+}
+
+/* ---- reading ---- */
+
+static enum hdt_status profiles_load(const struct loader *loader)
+{
+    struct hdt_layout_files *f = loader->files;
+    const struct hdt_layout_profile *named = f->layout.profiles.items;
+    char key[48];
+
+    f->profiles = hdt_calloc(f->layout.profiles.n + 1, sizeof(f->profiles[0]));
+    for (size_t i = 0; i < f->layout.profiles.n; i++) {
+        HDT_TRY(hdt_layer_profile_load(named[i].file, &f->profiles[i], loader->err));
+        f->n_profiles++;
+        if (f->profiles[i].seq_len != 0 && f->profiles[i].seq_len != f->layout.seq_len) {
+            snprintf(key, sizeof(key), "profiles[%zu].file", i);
+            return hdt_conf_error(loader->doc, key, loader->err, HDT_EINVAL,
+                                  "the profile is of sequences of %lld tokens, not of %lld",
+                                  (long long)f->profiles[i].seq_len, (long long)f->layout.seq_len);
+        }
+    }
+    return HDT_OK;
+}
+
+static enum hdt_status files_load(const struct loader *loader,
+                                  const struct hdt_layout_instead *instead)
+{
+    struct hdt_layout_files *f = loader->files;
+    const char *cluster = instead->cluster ? instead->cluster : f->layout.cluster;
+    const char *model = instead->model ? instead->model : f->layout.model;
+
+    f->n_stages = f->layout.stages.n;
+    HDT_TRY(hdt_devices_load(instead->catalogue, &f->catalogue, loader->err));
+    HDT_TRY(hdt_cluster_file_load(cluster, &f->catalogue, &f->cluster, loader->err));
+    HDT_TRY(hdt_model_shape_load(model, &f->model, loader->err));
+    HDT_TRY(profiles_load(loader));
+    HDT_TRY(layers_check(loader));
+    HDT_TRY(order_check(loader));
+    HDT_TRY(batch_check(loader));
+    return groups_place(loader);
+}
+
+enum hdt_status hdt_layout_open(const char *path, const struct hdt_layout_instead *instead,
+                                struct hdt_layout_files *files, struct hdt_error *err)
+{
+    struct hdt_conf_doc *doc;
+    struct loader loader = {.files = files, .err = err};
+    enum hdt_status status;
+
+    memset(files, 0, sizeof(*files));
+    HDT_TRY(hdt_conf_load(&hdt_layout_schema, path, &files->layout, &doc, err));
+    loader.doc = doc;
+    status = files_load(&loader, instead);
+    hdt_conf_doc_free(doc);
+    if (status != HDT_OK) {
+        hdt_layout_release(files);
+    }
+    return status;
+}
+
+void hdt_layout_release(struct hdt_layout_files *files)
+{
+    for (size_t i = 0; i < files->n_profiles; i++) {
+        hdt_layer_profile_release(&files->profiles[i]);
+    }
+    free(files->profiles);
+    free(files->groups);
+    hdt_cluster_file_release(&files->cluster);
+    hdt_devices_release(&files->catalogue);
+    hdt_conf_release(&hdt_layout_schema, &files->layout);
+    memset(files, 0, sizeof(*files));
+}
+
+/* ---- asking ---- */
+
+static bool device_is_called(const struct hdt_device *device, const char *name)
+{
+    bool is = strcasecmp(device->name, name) == 0;
+
+    for (size_t i = 0; !is && i < device->aliases.n; i++) {
+        is = strcasecmp(device->aliases.items[i], name) == 0;
+    }
+    return is;
+}
+
+const struct hdt_layer_profile *hdt_layout_profile(const struct hdt_layout_files *files,
+                                                   const struct hdt_layout_group *group)
+{
+    for (size_t i = 0; i < files->n_profiles; i++) {
+        if (device_is_called(group->nodes->device, files->profiles[i].device)) {
+            return &files->profiles[i];
+        }
+    }
+    return NULL;
+}

@@ -1,0 +1,139 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef HDT_CORE_LAYOUT_H
+#define HDT_CORE_LAYOUT_H
+
+/*
+ * A layout: how a model is laid out over a cluster that need not exist, as its user writes it
+ * (layout.yaml), to ask what a step would take there. It names its cluster file, its model and the
+ * profiles of devices; stages name nodes of the cluster. What a running federation trains is
+ * src/core/plan.h.
+ *
+ * A *group* is what runs one replica of one stage: `tp` devices of one node. Groups are placed in
+ * the order in which the file has them, each in the first node of its kind that has room and is not
+ * before the last one that was filled.
+ *
+ * Loaded data is only read afterwards: any thread.
+ */
+#include "src/core/cluster_file.h"
+#include "src/core/job.h"
+#include "src/core/layer_profile.h"
+#include "src/core/model_shape.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define HDT_LAYOUT_MAX_STAGES 1024
+#define HDT_LAYOUT_MAX_GROUPS 16384
+
+enum hdt_layout_exchange {
+    HDT_LAYOUT_FREE,   /* what is computed goes at once, beside the next computation */
+    HDT_LAYOUT_PAIRED, /* DeepSpeed: a sender waits, and gradients come before activations go */
+};
+
+enum hdt_layout_all_reduce {
+    HDT_LAYOUT_AUTO, /* hierarchical between sites, else a ring */
+    HDT_LAYOUT_RING,
+    HDT_LAYOUT_HIERARCHICAL,
+};
+
+enum hdt_layout_recompute { HDT_LAYOUT_KEEP, HDT_LAYOUT_SELECTIVE, HDT_LAYOUT_FULL };
+
+struct hdt_layout_profile {
+    char *file;
+};
+
+/* Groups of one stage on alike nodes. */
+struct hdt_layout_on {
+    char *site; /* "": the only one */
+    char *nodes;
+    int64_t count, tp;
+};
+
+struct hdt_layout_stage {
+    int64_t layers;
+    struct hdt_conf_list on; /* of struct hdt_layout_on */
+};
+
+/* What leaves a site. */
+struct hdt_layout_wan {
+    double codec_ratio;    /* of activations and their gradients */
+    double codec_gb_per_s; /* NaN: takes no time */
+    double sync_ratio;     /* of gradients that are added */
+};
+
+struct hdt_layout_measured {
+    double step_s, memory_gb; /* NaN: not known */
+};
+
+struct hdt_layout {
+    char *name;
+    char *cluster, *model;
+    struct hdt_conf_list profiles; /* of struct hdt_layout_profile */
+    int precision;                 /* enum hdt_precision, of products and activations */
+    bool fp32_gradients;
+    int64_t seq_len, micro_batch, global_batch;
+    int schedule;   /* enum hdt_schedule_kind */
+    int64_t chunks; /* stages of a group that takes turns */
+    int exchange, all_reduce, recompute;
+    struct hdt_layout_wan wan;
+    struct hdt_conf_list stages; /* of struct hdt_layout_stage */
+    struct hdt_layout_measured measured;
+};
+
+extern const struct hdt_conf_schema hdt_layout_schema;
+
+/* Where a group is. */
+struct hdt_layout_group {
+    size_t site_idx, nodes_idx; /* in the cluster */
+    const struct hdt_cluster_file_nodes *nodes;
+    int64_t node; /* which one of them */
+    int64_t tp;
+};
+
+/* A layout with all that it names. */
+struct hdt_layout_files {
+    struct hdt_layout layout;
+    struct hdt_devices catalogue;
+    struct hdt_cluster_file cluster;
+    struct hdt_model_shape model;
+    struct hdt_layer_profile *profiles;
+    size_t n_profiles;
+    size_t n_stages, n_replicas;
+    struct hdt_layout_group *groups; /* (n_replicas, n_stages) */
+    int64_t n_micro_batches;         /* of a replica */
+};
+
+/* What stands in for what the file names; NULL: nothing. */
+struct hdt_layout_instead {
+    const char *cluster, *model;
+    const char *catalogue; /* NULL: the installed one */
+};
+
+/* Load a layout and what it names; to be released on success. HDT_ENOENT, HDT_EIO; HDT_EINVAL with
+ * file:line: unknown names, layers that are not the model's, more groups than nodes have room for,
+ * a batch that does not divide. */
+enum hdt_status hdt_layout_open(const char *path, const struct hdt_layout_instead *instead,
+                                struct hdt_layout_files *files, struct hdt_error *err);
+void hdt_layout_release(struct hdt_layout_files *files);
+
+static inline const struct hdt_layout_stage *hdt_layout_stage(const struct hdt_layout *layout,
+                                                              size_t idx)
+{
+    return (const struct hdt_layout_stage *)layout->stages.items + idx;
+}
+
+static inline const struct hdt_layout_group *hdt_layout_group(const struct hdt_layout_files *files,
+                                                              size_t replica, size_t stage)
+{
+    return &files->groups[replica * files->n_stages + stage];
+}
+
+/* The profile of a group's device; NULL: there is none. */
+const struct hdt_layer_profile *hdt_layout_profile(const struct hdt_layout_files *files,
+                                                   const struct hdt_layout_group *group);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* HDT_CORE_LAYOUT_H */

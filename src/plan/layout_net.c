@@ -1,0 +1,338 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "config.h"
+
+#include "src/plan/layout_net.h"
+#include "src/base/buf.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- nodes ---- */
+
+/* Number nodes as they are met: by site and kind, where their numbers begin, and node within. */
+static void nodes_number(struct layout_net *net)
+{
+    const struct hdt_layout_files *f = net->files;
+    size_t n_kinds = 0, *first = hdt_calloc(f->cluster.sites.n + 1, sizeof(first[0])), *begin;
+    int64_t *n_used;
+
+    for (size_t i = 0; i < f->cluster.sites.n; i++) {
+        first[i] = n_kinds;
+        n_kinds += hdt_cluster_file_site(&f->cluster, i)->nodes.n;
+    }
+    n_used = hdt_calloc(n_kinds + 1, sizeof(n_used[0]));
+    begin = hdt_calloc(n_kinds + 1, sizeof(begin[0]));
+    for (size_t g = 0; g < net->n_groups; g++) {
+        int64_t *used = &n_used[first[f->groups[g].site_idx] + f->groups[g].nodes_idx];
+
+        *used = f->groups[g].node >= *used ? f->groups[g].node + 1 : *used;
+    }
+    for (size_t k = 0; k < n_kinds; k++) {
+        begin[k + 1] = begin[k] + (size_t)n_used[k];
+    }
+    net->n_nodes = begin[n_kinds];
+    net->n_devices = hdt_calloc(net->n_nodes + 1, sizeof(net->n_devices[0]));
+    for (size_t g = 0; g < net->n_groups; g++) {
+        const struct hdt_layout_group *is = &f->groups[g];
+
+        net->node_of[g] = begin[first[is->site_idx] + is->nodes_idx] + (size_t)is->node;
+        net->n_devices[net->node_of[g]] += is->tp;
+    }
+    free(n_used);
+    free(begin);
+    free(first);
+}
+
+static int *table_new(size_t n)
+{
+    int *table = hdt_malloc((2 * n + 1) * sizeof(table[0]));
+
+    for (size_t i = 0; i < 2 * n; i++) {
+        table[i] = -1;
+    }
+    return table;
+}
+
+void hdt_layout_net_init(struct layout_net *net, const struct hdt_layout_files *files,
+                         double message_bytes, double ring_share)
+{
+    memset(net, 0, sizeof(*net));
+    net->files = files;
+    net->message_bytes = message_bytes;
+    net->ring_share = ring_share;
+    net->n_groups = files->n_replicas * files->n_stages;
+    net->node_of = hdt_calloc(net->n_groups, sizeof(net->node_of[0]));
+    nodes_number(net);
+    net->inside = table_new(net->n_groups);
+    net->port = table_new(net->n_groups);
+    net->node = table_new(net->n_nodes);
+    for (size_t i = 0; i < files->cluster.sites.n; i++) {
+        size_t n = hdt_cluster_file_site(&files->cluster, i)->pairs.n;
+
+        net->n_pairs = n > net->n_pairs ? n : net->n_pairs;
+    }
+    net->pair = table_new(net->n_nodes * net->n_pairs);
+    net->leg = table_new(files->cluster.wan.n);
+}
+
+void hdt_layout_net_release(struct layout_net *net)
+{
+    free(net->node_of);
+    free(net->n_devices);
+    free(net->inside);
+    free(net->port);
+    free(net->node);
+    free(net->pair);
+    free(net->leg);
+    free(net->links);
+    free(net->names);
+}
+
+/* ---- links ---- */
+
+/* The link at a place of a table; made with this rate and name when it is not there. */
+static int link_get(struct layout_net *net, int *table, size_t idx, bool is_in, double rate,
+                    const struct hdt_layout_link *name)
+{
+    int *at = &table[2 * idx + is_in];
+
+    if (*at >= 0) {
+        return *at;
+    }
+    if (net->n_links == net->cap) {
+        net->cap = net->cap ? 2 * net->cap : 16;
+        net->links = hdt_realloc(net->links, net->cap * sizeof(net->links[0]));
+        net->names = hdt_realloc(net->names, net->cap * sizeof(net->names[0]));
+    }
+    net->links[net->n_links] = (struct hdt_sim_link){.rate_bytes_per_s = rate};
+    net->names[net->n_links] = *name;
+    *at = (int)net->n_links++;
+    return *at;
+}
+
+static bool curve_has_in(const struct hdt_link_curve *curve, bool is_in)
+{
+    return is_in && curve->duplex == HDT_LINK_FULL_DUPLEX;
+}
+
+static const char *way_text(const struct hdt_link_curve *curve, bool is_in)
+{
+    return curve->duplex != HDT_LINK_FULL_DUPLEX ? "" : is_in ? " in" : " out";
+}
+
+static int inside_get(struct layout_net *net, size_t g, bool is_in)
+{
+    const struct hdt_layout_group *is = &net->files->groups[g];
+    const struct hdt_link_curve *curve = is->nodes->inside;
+    int64_t n = net->n_devices[net->node_of[g]];
+    struct hdt_layout_link name = {.to = ""};
+
+    snprintf(name.from, sizeof(name.from), "%.24s.%lld#%zu inside%s", is->nodes->name,
+             (long long)is->node, g, way_text(curve, is_in));
+    return link_get(net, net->inside, g, curve_has_in(curve, is_in),
+                    (double)is->tp * hdt_link_curve_bytes_per_s(curve, net->message_bytes, n),
+                    &name);
+}
+
+/* The pair that a group's nodes are with those of another group of the site; NULL: none. */
+static const struct hdt_cluster_file_pair *pair_of(const struct layout_net *net, size_t g,
+                                                   size_t other, size_t *idx)
+{
+    const struct hdt_layout_group *a = &net->files->groups[g], *b = &net->files->groups[other];
+    const struct hdt_cluster_file_site *site =
+        hdt_cluster_file_site(&net->files->cluster, a->site_idx);
+    const struct hdt_cluster_file_pair *pairs = site->pairs.items;
+
+    for (size_t i = 0; a->site_idx == b->site_idx && i < site->pairs.n; i++) {
+        if ((pairs[i].from_idx == a->nodes_idx && pairs[i].to_idx == b->nodes_idx) ||
+            (pairs[i].from_idx == b->nodes_idx && pairs[i].to_idx == a->nodes_idx)) {
+            *idx = i;
+            return &pairs[i];
+        }
+    }
+    return NULL;
+}
+
+static int pair_get(struct layout_net *net, size_t g, bool is_in,
+                    const struct hdt_cluster_file_pair *pair, size_t idx)
+{
+    const struct hdt_layout_group *is = &net->files->groups[g];
+    size_t node = net->node_of[g];
+    struct hdt_layout_link name = {.to = ""};
+
+    snprintf(name.from, sizeof(name.from), "%.16s.%lld pair %zu%s", is->nodes->name,
+             (long long)is->node, idx, way_text(pair->link, is_in));
+    return link_get(
+        net, net->pair, node * net->n_pairs + idx, curve_has_in(pair->link, is_in),
+        hdt_link_curve_bytes_per_s(pair->link, net->message_bytes, net->n_devices[node]), &name);
+}
+
+static int node_get(struct layout_net *net, size_t g, bool is_in)
+{
+    const struct hdt_layout_group *is = &net->files->groups[g];
+    const struct hdt_link_curve *curve = is->nodes->between;
+    size_t node = net->node_of[g];
+    struct hdt_layout_link name = {.to = ""};
+
+    snprintf(name.from, sizeof(name.from), "%.24s.%lld%s", is->nodes->name, (long long)is->node,
+             way_text(curve, is_in));
+    return link_get(net, net->node, node, curve_has_in(curve, is_in),
+                    hdt_link_curve_bytes_per_s(curve, net->message_bytes, net->n_devices[node]),
+                    &name);
+}
+
+/* That a group's devices get of a link between nodes when no others of their node use it. */
+static int port_get(struct layout_net *net, size_t g, bool is_in)
+{
+    const struct hdt_layout_group *is = &net->files->groups[g];
+    const struct hdt_link_curve *curve = is->nodes->between;
+    struct hdt_layout_link name = {.to = ""};
+
+    snprintf(name.from, sizeof(name.from), "%.24s.%lld#%zu%s", is->nodes->name, (long long)is->node,
+             g, way_text(curve, is_in));
+    return link_get(net, net->port, g, curve_has_in(curve, is_in),
+                    hdt_link_curve_bytes_per_s(curve, net->message_bytes, is->tp), &name);
+}
+
+static int leg_get(struct layout_net *net, const struct hdt_cluster_file_wan *leg, bool is_reversed)
+{
+    const struct hdt_cluster_file_wan *all = net->files->cluster.wan.items;
+    bool is_half = leg->link && leg->link->duplex != HDT_LINK_FULL_DUPLEX;
+    struct hdt_layout_link name = {.to = ""};
+
+    snprintf(name.from, sizeof(name.from), "%.63s", is_reversed ? leg->to : leg->from);
+    snprintf(name.to, sizeof(name.to), "%.63s", is_reversed ? leg->from : leg->to);
+    return link_get(net, net->leg, (size_t)(leg - all), is_reversed && !is_half,
+                    hdt_cluster_file_leg_bytes_per_s(leg, net->message_bytes), &name);
+}
+
+/* ---- ways ---- */
+
+static void route_add(const struct layout_net *net, struct layout_route *route, int link,
+                      double share)
+{
+    double rate = net->links[link].rate_bytes_per_s;
+
+    HDT_ASSERT(route->n < LAYOUT_ROUTE_MAX);
+    for (size_t i = 0; i < route->n; i++) {
+        if (route->links[i] == link) {
+            return;
+        }
+    }
+    route->links[route->n++] = link;
+    route->bytes_per_s = fmin(route->bytes_per_s, rate);
+    route->ring_bytes_per_s = fmin(route->ring_bytes_per_s, share * rate);
+}
+
+static double curve_share(const struct layout_net *net, const struct hdt_link_curve *curve)
+{
+    return curve->nominal ? net->ring_share : 1;
+}
+
+/* Out of a group's node to that of another group, or into it. */
+static void route_add_node(struct layout_net *net, struct layout_route *route, size_t g,
+                           size_t other, bool is_in, enum layout_ring_use use)
+{
+    const struct hdt_layout_group *is = &net->files->groups[g];
+    const struct hdt_link_curve *curve = is->nodes->between;
+    size_t idx;
+    const struct hdt_cluster_file_pair *pair = pair_of(net, g, other, &idx);
+
+    if (pair) {
+        route_add(net, route, pair_get(net, g, is_in, pair, idx), curve_share(net, pair->link));
+        route->latency_s = fmax(route->latency_s, pair->link->latency_us / 1e6);
+    } else if (curve) { /* a site with one node has none: what leaves it is between sites */
+        if (use == LAYOUT_RING_ALL && is->tp < net->n_devices[net->node_of[g]]) {
+            route_add(net, route, port_get(net, g, is_in), curve_share(net, curve));
+        }
+        route_add(net, route, node_get(net, g, is_in), curve_share(net, curve));
+        route->latency_s = fmax(route->latency_s, curve->latency_us / 1e6);
+    }
+}
+
+static void route_add_legs(struct layout_net *net, struct layout_route *route, size_t from,
+                           size_t to)
+{
+    struct hdt_cluster_file_path path;
+
+    hdt_cluster_file_path(&net->files->cluster, from, to, &path);
+    for (size_t i = 0; i < path.n_legs; i++) {
+        const struct hdt_link_curve *curve = path.legs[i]->link;
+
+        route_add(net, route, leg_get(net, path.legs[i], path.reversed[i]),
+                  curve ? curve_share(net, curve) : 1);
+    }
+    route->latency_s += path.rtt_s / 2;
+    route->loss = path.loss;
+    route->is_wan = true;
+}
+
+static void route_find(struct layout_net *net, size_t src, size_t dst, enum layout_ring_use use,
+                       struct layout_route *route)
+{
+    const struct hdt_layout_group *a = &net->files->groups[src], *b = &net->files->groups[dst];
+
+    *route = (struct layout_route){.bytes_per_s = INFINITY, .ring_bytes_per_s = INFINITY};
+    if (net->node_of[src] == net->node_of[dst]) {
+        if (src != dst) {
+            route_add(net, route, inside_get(net, src, false), 1);
+            route_add(net, route, inside_get(net, dst, true), 1);
+            route->latency_s = a->nodes->inside->latency_us / 1e6;
+        }
+        return;
+    }
+    if (use != LAYOUT_RING_SITES) {
+        route_add_node(net, route, src, dst, false, use);
+        route_add_node(net, route, dst, src, true, use);
+    }
+    if (a->site_idx != b->site_idx) {
+        route_add_legs(net, route, a->site_idx, b->site_idx);
+    }
+}
+
+void hdt_layout_net_route(struct layout_net *net, size_t src, size_t dst,
+                          struct layout_route *route)
+{
+    route_find(net, src, dst, LAYOUT_RING_ALL, route);
+}
+
+static void ring_add(struct layout_ring *ring, const struct layout_route *hop)
+{
+    for (size_t i = 0; i < hop->n; i++) {
+        bool is_there = false;
+
+        for (size_t k = 0; k < ring->n; k++) {
+            is_there = is_there || ring->links[k] == hop->links[i];
+        }
+        if (!is_there) {
+            ring->links[ring->n++] = hop->links[i];
+        }
+    }
+}
+
+void hdt_layout_net_ring(struct layout_net *net, const size_t *groups, size_t n, double bytes,
+                         enum layout_ring_use use, struct layout_ring *ring)
+{
+    double slowest = INFINITY, nominal = INFINITY, latency_s = 0, loss = 0;
+
+    memset(ring, 0, sizeof(*ring));
+    ring->links = hdt_malloc((n * LAYOUT_ROUTE_MAX + 1) * sizeof(ring->links[0]));
+    for (size_t i = 0; i < n; i++) {
+        struct layout_route hop;
+
+        route_find(net, groups[i], groups[(i + 1) % n], use, &hop);
+        ring_add(ring, &hop);
+        latency_s = fmax(latency_s, hop.latency_s);
+        loss = fmax(loss, hop.loss);
+        if (hop.ring_bytes_per_s < slowest) {
+            slowest = hop.ring_bytes_per_s;
+            nominal = hop.bytes_per_s;
+        }
+    }
+    ring->latency_s = 2 * (double)(n - 1) * latency_s;
+    ring->bytes = 2 * (double)(n - 1) / (double)n * bytes / (1 - loss);
+    if (isfinite(slowest)) {
+        ring->bytes *= nominal / slowest;
+    }
+}

@@ -1,0 +1,76 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef HDT_PLAN_LAYOUT_NET_H
+#define HDT_PLAN_LAYOUT_NET_H
+
+/*
+ * The links of a layout's cluster as the simulator wants them, and the ways over them. Shared by
+ * the files of layout_sim.h.
+ *
+ *   inside   of a group, out and in: to other groups of its node
+ *   port     of a group, out and in: what its devices alone get of their node's link
+ *   node     out and in: to other nodes, shared by all groups there
+ *   pair     the same to the nodes of one other kind, where the cluster says so
+ *   leg      from site to site, each direction, shared by all that cross it
+ *
+ * A half-duplex link has one for both directions.
+ */
+#include "src/plan/layout_sim.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define LAYOUT_ROUTE_MAX (HDT_CLUSTER_FILE_MAX_LEGS + 4)
+
+struct layout_net {
+    const struct hdt_layout_files *files;
+    double message_bytes; /* of each device: the size that rates are taken at */
+    double ring_share;    /* of a nominal rate, in rings */
+    size_t n_groups;
+    size_t *node_of;    /* by group */
+    int64_t *n_devices; /* by node: in use */
+    size_t n_nodes;
+    /* Positions in `links` by [2 * i + is_in]; -1: not made yet. */
+    int *inside, *port, *node, *pair, *leg;
+    size_t n_pairs; /* of the site that has most: pairs of node n begin at n * n_pairs */
+    struct hdt_sim_link *links;
+    struct hdt_layout_link *names;
+    size_t n_links, cap;
+};
+
+void hdt_layout_net_init(struct layout_net *net, const struct hdt_layout_files *files,
+                         double message_bytes, double ring_share);
+void hdt_layout_net_release(struct layout_net *net);
+
+struct layout_route {
+    int links[LAYOUT_ROUTE_MAX];
+    size_t n;
+    double latency_s;
+    double bytes_per_s; /* of the slowest link, alone on it */
+    double ring_bytes_per_s;
+    double loss; /* between sites */
+    bool is_wan;
+};
+
+/* From group to group. */
+void hdt_layout_net_route(struct layout_net *net, size_t src, size_t dst,
+                          struct layout_route *route);
+
+/* All hops of a ring as one way for one frame. */
+struct layout_ring {
+    int *links; /* none twice; free() */
+    size_t n;
+    double latency_s; /* of all rounds */
+    double bytes; /* on each hop; more than are sent where a ring does not reach a link's rate */
+};
+enum layout_ring_use { LAYOUT_RING_ALL, LAYOUT_RING_NODES, LAYOUT_RING_SITES };
+
+/* All-reduce of `bytes` through groups, in their order. NODES: for all devices of a node, so that
+ * no port is in the way; SITES: only what lies between sites counts. */
+void hdt_layout_net_ring(struct layout_net *net, const size_t *groups, size_t n, double bytes,
+                         enum layout_ring_use use, struct layout_ring *ring);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* HDT_PLAN_LAYOUT_NET_H */

@@ -1,0 +1,537 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "config.h"
+
+/*
+ * Each replica is a pipeline of its own, whose op lists schedule.c writes; ranks of all replicas
+ * meet on shared links and at the end of the step. Devices of a tensor-parallel group do the same
+ * at the same time: one rank stands for them, and its frames are those of all.
+ */
+#include "src/base/buf.h"
+#include "src/core/schedule.h"
+#include "src/plan/layout_sim_impl.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* One replica while its lists are written. */
+struct replica {
+    struct hdt_layout_sim *sim;
+    size_t idx;
+    struct hdt_layout_part *parts;
+    struct hdt_stage_cost_message *messages; /* of a part's group, to either side */
+    int first_flow;                          /* of the replica: 2 to each edge, there and back */
+    struct hdt_plan plan;
+};
+
+int hdt_layout_sim_add_flow(struct hdt_layout_sim *sim, const struct hdt_sim_flow *flow,
+                            const int *links, size_t n_links)
+{
+    if (sim->n_flows == sim->flows_cap) {
+        sim->flows_cap = sim->flows_cap ? 2 * sim->flows_cap : 64;
+        sim->flows = hdt_realloc(sim->flows, sim->flows_cap * sizeof(sim->flows[0]));
+    }
+    if (sim->n_routes + n_links > sim->routes_cap) {
+        sim->routes_cap = 2 * (sim->n_routes + n_links);
+        sim->routes = hdt_realloc(sim->routes, sim->routes_cap * sizeof(sim->routes[0]));
+    }
+    sim->flows[sim->n_flows] = *flow;
+    sim->flows[sim->n_flows].route = sim->n_routes;
+    sim->flows[sim->n_flows].n_route = n_links;
+    for (size_t i = 0; i < n_links; i++) {
+        sim->routes[sim->n_routes++] = links[i];
+    }
+    return (int)sim->n_flows++;
+}
+
+/* ---- flows ---- */
+
+static size_t rank_of(const struct replica *r, size_t part)
+{
+    return r->idx * r->sim->n_stages + part % r->sim->n_stages;
+}
+
+/* From part to part; a gateway's codec works beside the ranks, one frame after another. */
+static void edge_add(struct replica *r, size_t src, size_t dst)
+{
+    const struct hdt_layout_wan *wan = &r->sim->files->layout.wan;
+    const struct hdt_stage_cost_message *m = &r->messages[src];
+    struct hdt_sim_flow flow = {.src = (int)rank_of(r, src),
+                                .dst = (int)rank_of(r, dst),
+                                .queue = -1,
+                                .src_host = -1,
+                                .dst_host = -1};
+    struct layout_route route;
+    double codec_s;
+
+    hdt_layout_net_route(&r->sim->net, rank_of(r, src), rank_of(r, dst), &route);
+    flow.latency_s = route.latency_s;
+    if (route.is_wan && !isnan(wan->codec_gb_per_s)) {
+        codec_s = m->bytes * (double)r->parts[src].cost.tp / (wan->codec_gb_per_s * 1e9);
+        flow.extra_s = 2 * codec_s;
+        flow.pace_s = codec_s;
+    }
+    hdt_layout_sim_add_flow(r->sim, &flow, route.links, route.n);
+}
+
+/* What a frame of the part's group weighs on the way of a flow. */
+static double wire_bytes(const struct replica *r, size_t part, size_t other)
+{
+    double bytes = r->messages[part].bytes * (double)r->parts[part].cost.tp;
+    struct layout_route route;
+
+    hdt_layout_net_route(&r->sim->net, rank_of(r, part), rank_of(r, other), &route);
+    return route.is_wan ? bytes * r->sim->files->layout.wan.codec_ratio / (1 - route.loss) : bytes;
+}
+
+/* ---- tasks ---- */
+
+static struct hdt_sim_list *list_of(const struct replica *r, size_t rank)
+{
+    return &r->sim->lists.ranks[rank];
+}
+
+static bool is_paired(const struct replica *r)
+{
+    return r->sim->files->layout.exchange == HDT_LAYOUT_PAIRED;
+}
+
+/* A message that its sender waits for is two frames: it may go on when the first has left, for the
+ * second is what buffers take. */
+static void message_push(const struct replica *r, size_t rank, const struct hdt_op *op,
+                         bool is_send)
+{
+    size_t part = (size_t)op->stage, other;
+    bool is_up = op->kind == HDT_OP_SEND_FORWARD || op->kind == HDT_OP_RECV_FORWARD;
+    size_t src, dst;
+    const struct hdt_stage_cost_message *m;
+    struct hdt_sim_task task = {.kind = is_send ? HDT_SIM_SEND : HDT_SIM_RECV, .op = *op};
+    double bytes = 0, eager;
+
+    other = is_send == is_up ? part + 1 : part - 1;
+    src = is_send ? part : other;
+    dst = is_send ? other : part;
+    m = &r->messages[src];
+    eager = is_paired(r) ? m->eager_share : 1;
+    task.peer = r->first_flow + (int)(2 * (src < dst ? src : dst) + (src > dst));
+    if (is_send) {
+        bytes = wire_bytes(r, src, dst);
+        task.dur_s = m->end_s;
+    }
+    if (eager < 1) {
+        task.flags = is_send ? HDT_SIM_SYNC : 0;
+        task.bytes = (1 - eager) * bytes;
+        hdt_sim_list_push(list_of(r, rank), &task);
+        task.flags = 0;
+        task.dur_s = 0;
+    }
+    task.bytes = eager * bytes;
+    task.dur_s = is_send ? task.dur_s : m->end_s;
+    hdt_sim_list_push(list_of(r, rank), &task);
+}
+
+static int64_t slot_bytes(const struct hdt_layout_part *part)
+{
+    struct hdt_stage_cost_memory one, none;
+
+    hdt_stage_cost_memory(&part->cost, 1, &one);
+    hdt_stage_cost_memory(&part->cost, 0, &none);
+    return (int64_t)(one.total - none.total);
+}
+
+static void compute_push(const struct replica *r, size_t rank, const struct hdt_op *op)
+{
+    const struct hdt_plan_stage *stage = &r->plan.stages[op->stage];
+    struct hdt_sim_task task = {.kind = HDT_SIM_COMPUTE, .peer = -1, .op = *op};
+    int64_t slot = slot_bytes(&r->parts[op->stage]);
+
+    switch (op->kind) {
+    case HDT_OP_FORWARD:
+        task.dur_s = stage->fwd_s;
+        task.mem_begin = slot;
+        break;
+    case HDT_OP_BACKWARD:
+        task.dur_s = stage->bwd_s;
+        task.mem_end = -slot;
+        break;
+    case HDT_OP_BACKWARD_INPUT:
+        task.dur_s = stage->bwd_input_s;
+        break;
+    default:
+        task.dur_s = stage->bwd_weight_s;
+        task.mem_end = -slot;
+        break;
+    }
+    hdt_sim_list_push(list_of(r, rank), &task);
+}
+
+static void op_push(const struct replica *r, size_t rank, const struct hdt_op *op)
+{
+    switch (op->kind) {
+    case HDT_OP_FORWARD:
+    case HDT_OP_BACKWARD:
+    case HDT_OP_BACKWARD_INPUT:
+    case HDT_OP_BACKWARD_WEIGHT:
+        compute_push(r, rank, op);
+        break;
+    case HDT_OP_SEND_FORWARD:
+    case HDT_OP_SEND_BACKWARD:
+        message_push(r, rank, op, true);
+        break;
+    case HDT_OP_RECV_FORWARD:
+    case HDT_OP_RECV_BACKWARD:
+        message_push(r, rank, op, false);
+        break;
+    default: /* tokens and labels are a part of input_s_per_token; tail_push adds the end */
+        break;
+    }
+}
+
+/* DeepSpeed's pairs: an activation goes when the gradient that the next backward needs has come.
+ * Its steps have a fixed grid, so that this holds for a backward that stands in the step after the
+ * forward; where the step is empty (fewer micro-batches than stages) the activation goes at once.
+ */
+static void ops_pair(struct hdt_schedule *schedule, size_t n_stages)
+{
+    for (size_t i = 0; i + 1 < schedule->n_ops; i++) {
+        struct hdt_op *a = &schedule->ops[i], *b = &schedule->ops[i + 1];
+
+        if (a->kind == HDT_OP_SEND_FORWARD && b->kind == HDT_OP_RECV_BACKWARD &&
+            b->mb == a->mb - ((int64_t)n_stages - 1 - a->stage)) {
+            struct hdt_op op = *a;
+
+            *a = *b;
+            *b = op;
+            i++;
+        }
+    }
+}
+
+/* ---- a replica ---- */
+
+static void times_fill(struct replica *r)
+{
+    for (size_t p = 0; p < r->sim->n_parts; p++) {
+        struct hdt_plan_stage *s = &r->plan.stages[p];
+        struct layout_rank *rank = &r->sim->ranks[rank_of(r, p)];
+
+        hdt_stage_cost_time(&r->parts[p].cost, &s->fwd_s, &s->bwd_s);
+        s->bwd_input_s = r->parts[p].input_share * s->bwd_s;
+        s->bwd_weight_s = s->bwd_s - s->bwd_input_s;
+        rank->is.fwd_s += s->fwd_s;
+        rank->is.bwd_s += s->bwd_s;
+        rank->is.step_s += hdt_stage_cost_step_s(&r->parts[p].cost);
+        rank->is.is_profiled = r->parts[p].profile.n_points > 0;
+        rank->grad_bytes += hdt_stage_cost_grad_bytes(&r->parts[p].cost);
+        rank->tied_bytes = hdt_stage_cost_tied_bytes(&r->parts[p].cost);
+    }
+}
+
+/* Warm-ups where the schedule takes those of the plan. wan: as 1f1b, and as many more as fit into
+ * the round trip of each edge behind; zb-mem: twice that of 1f1b, and the room for it (the memory
+ * of the paper's ZB-2p). */
+static void warmups_fill(struct replica *r)
+{
+    size_t n = r->sim->n_parts;
+    double slowest = 0;
+    int64_t more = 0;
+
+    for (size_t p = 0; p < n; p++) {
+        slowest = fmax(slowest, r->plan.stages[p].fwd_s + r->plan.stages[p].bwd_s);
+    }
+    for (size_t p = n; p-- > 0;) {
+        struct hdt_plan_stage *s = &r->plan.stages[p];
+        struct layout_route route;
+
+        if (p + 1 < n) {
+            hdt_layout_net_route(&r->sim->net, rank_of(r, p), rank_of(r, p + 1), &route);
+            more += (int64_t)ceil(2 * route.latency_s / slowest);
+        }
+        s->warmup = (int64_t)(n - 1 - p);
+        if (r->plan.schedule == HDT_SCHEDULE_WAN) {
+            s->warmup += more;
+        } else if (r->plan.schedule == HDT_SCHEDULE_ZB_MEM) {
+            s->warmup *= 2;
+            s->in_flight = 2 * (int64_t)n - 1;
+        }
+    }
+}
+
+static void plan_fill(struct replica *r)
+{
+    size_t n = r->sim->n_parts;
+    const struct hdt_layout *layout = &r->sim->files->layout;
+
+    r->plan = (struct hdt_plan){
+        .ranks = hdt_calloc(r->sim->n_stages, sizeof(r->plan.ranks[0])),
+        .n_ranks = r->sim->n_stages,
+        .stages = hdt_calloc(n, sizeof(r->plan.stages[0])),
+        .n_stages = n,
+        .flows = hdt_calloc(2 * n, sizeof(r->plan.flows[0])),
+        .n_flows = 2 * (n - 1),
+        .n_replicas = 1,
+        .schedule = (enum hdt_schedule_kind)layout->schedule,
+        .micro_batch = layout->micro_batch,
+        .n_micro_batches = r->sim->files->n_micro_batches,
+        .seq_len = layout->seq_len,
+    };
+    for (size_t p = 0; p < n; p++) {
+        r->plan.stages[p] = (struct hdt_plan_stage){
+            .pos = (int)p, .rank = (int)(p % r->sim->n_stages), .n_slices = 1};
+    }
+    for (size_t p = 0; p + 1 < n; p++) {
+        int a = (int)p, b = (int)p + 1, on_a = r->plan.stages[a].rank,
+            on_b = r->plan.stages[b].rank;
+
+        r->plan.flows[2 * p] = (struct hdt_plan_flow){.kind = HDT_FLOW_ACTIVATION,
+                                                      .src_rank = on_a,
+                                                      .dst_rank = on_b,
+                                                      .src_stage = a,
+                                                      .dst_stage = b,
+                                                      .depth = UINT16_MAX};
+        r->plan.flows[2 * p + 1] = (struct hdt_plan_flow){.kind = HDT_FLOW_ACTIVATION_GRAD,
+                                                          .src_rank = on_b,
+                                                          .dst_rank = on_a,
+                                                          .src_stage = b,
+                                                          .dst_stage = a,
+                                                          .depth = UINT16_MAX};
+    }
+}
+
+/* Memory of the rank's parts with what its list keeps of each. */
+static void memory_fill(struct replica *r, size_t stage, const struct hdt_schedule *schedule)
+{
+    size_t rank = r->idx * r->sim->n_stages + stage;
+    struct layout_rank *out = &r->sim->ranks[rank];
+
+    for (size_t p = stage; p < r->sim->n_parts; p += r->sim->n_stages) {
+        struct hdt_stage_cost_memory m, none;
+
+        hdt_stage_cost_memory(&r->parts[p].cost, schedule->n_slots[p], &m);
+        hdt_stage_cost_memory(&r->parts[p].cost, 0, &none);
+        if (p > stage) { /* a process has one framework */
+            m.total -= m.framework;
+            none.total -= none.framework;
+            m.framework = 0;
+        }
+        out->is.memory.weights += m.weights;
+        out->is.memory.grads += m.grads;
+        out->is.memory.moments += m.moments;
+        out->is.memory.buffers += m.buffers;
+        out->is.memory.activations += m.activations;
+        out->is.memory.head += m.head;
+        out->is.memory.framework += m.framework;
+        out->is.memory.total += m.total;
+        r->sim->mem_base[rank] += (int64_t)none.total;
+        out->is.n_in_flight =
+            schedule->n_slots[p] > out->is.n_in_flight ? schedule->n_slots[p] : out->is.n_in_flight;
+    }
+}
+
+static enum hdt_status lists_fill(struct replica *r, struct hdt_error *err)
+{
+    for (size_t s = 0; s < r->sim->n_stages; s++) {
+        struct hdt_schedule schedule;
+
+        HDT_TRY(hdt_schedule_build(&r->plan, (int)s, HDT_PHASE_TRAIN, r->plan.n_micro_batches,
+                                   &schedule, err));
+        if (is_paired(r)) {
+            ops_pair(&schedule, r->sim->n_parts);
+        }
+        for (size_t i = 0; i < schedule.n_ops; i++) {
+            op_push(r, r->idx * r->sim->n_stages + s, &schedule.ops[i]);
+        }
+        memory_fill(r, s, &schedule);
+        hdt_schedule_release(&schedule);
+    }
+    return HDT_OK;
+}
+
+static enum hdt_status parts_init(struct replica *r,
+                                  const struct hdt_stage_cost_constants *constants, size_t *n,
+                                  struct hdt_error *err)
+{
+    for (*n = 0; *n < r->sim->n_parts; ++*n) {
+        HDT_TRY(hdt_layout_part_init(r->sim->files, constants, &r->sim->model, r->idx, *n,
+                                     &r->parts[*n], err));
+        hdt_stage_cost_message(&r->parts[*n].cost, 1, &r->messages[*n]);
+    }
+    return HDT_OK;
+}
+
+/* All of a replica but the end of its step. */
+static enum hdt_status replica_fill(struct hdt_layout_sim *sim, size_t idx,
+                                    const struct hdt_stage_cost_constants *constants,
+                                    struct hdt_error *err)
+{
+    struct replica r = {.sim = sim,
+                        .idx = idx,
+                        .parts = hdt_calloc(sim->n_parts, sizeof(r.parts[0])),
+                        .messages = hdt_calloc(sim->n_parts, sizeof(r.messages[0])),
+                        .first_flow = (int)sim->n_flows};
+    size_t n_parts;
+    enum hdt_status status = parts_init(&r, constants, &n_parts, err);
+
+    plan_fill(&r);
+    if (status == HDT_OK) {
+        times_fill(&r);
+        for (size_t p = 0; p + 1 < sim->n_parts; p++) {
+            edge_add(&r, p, p + 1);
+            edge_add(&r, p + 1, p);
+        }
+        warmups_fill(&r);
+        status = hdt_plan_fit_order(&r.plan, err);
+        status = status == HDT_OK ? lists_fill(&r, err) : status;
+    }
+    for (size_t p = 0; p < n_parts; p++) {
+        hdt_layout_part_release(&r.parts[p]);
+    }
+    free(r.parts);
+    free(r.messages);
+    hdt_plan_release(&r.plan);
+    return status;
+}
+
+/* ---- all ---- */
+
+static void tail_push(struct hdt_layout_sim *sim, size_t rank)
+{
+    const struct layout_rank *is = &sim->ranks[rank];
+    struct hdt_sim_task task = {.op = {.stage = -1, .mb = -1, .flow = -1}};
+
+    for (int i = 0; i < is->n_syncs; i++) {
+        task.kind = HDT_SIM_GROUP;
+        task.peer = is->syncs[i];
+        task.op.kind = i + 1 < is->n_syncs ? HDT_OP_GRAD_SYNC : HDT_OP_NORM_SYNC;
+        hdt_sim_list_push(&sim->lists.ranks[rank], &task);
+    }
+    task.kind = HDT_SIM_COMPUTE;
+    task.peer = -1;
+    task.op.kind = HDT_OP_STEP;
+    task.dur_s = is->is.step_s;
+    hdt_sim_list_push(&sim->lists.ranks[rank], &task);
+}
+
+static void setup_fill(struct hdt_layout_sim *sim)
+{
+    sim->setup = (struct hdt_sim_setup){.n_ranks = sim->n_ranks,
+                                        .n_links = sim->net.n_links,
+                                        .n_flows = sim->n_flows,
+                                        .n_groups = sim->n_groups,
+                                        .links = sim->net.links,
+                                        .flows = sim->flows,
+                                        .routes = sim->routes,
+                                        .groups = sim->groups,
+                                        .members = sim->members,
+                                        .mem_base = sim->mem_base,
+                                        .task = hdt_sim_list_task,
+                                        .ctx = &sim->lists,
+                                        .n_steps = 1};
+}
+
+enum hdt_status hdt_layout_sim_open(const struct hdt_layout_files *files,
+                                    const struct hdt_stage_cost_constants *constants,
+                                    struct hdt_layout_sim **out, struct hdt_error *err)
+{
+    struct hdt_layout_sim *sim = hdt_calloc(1, sizeof(*sim));
+    enum hdt_status status = HDT_OK;
+
+    sim->files = files;
+    hdt_layout_model(files, &sim->model);
+    sim->n_stages = files->n_stages;
+    sim->n_replicas = files->n_replicas;
+    sim->n_parts = hdt_layout_n_parts(files);
+    sim->n_ranks = sim->n_stages * sim->n_replicas;
+    hdt_layout_net_init(&sim->net, files,
+                        (double)files->layout.micro_batch * sim->model.T * sim->model.C *
+                            sim->model.value_bytes / (double)files->groups[0].tp,
+                        constants->ring_share);
+    sim->ranks = hdt_calloc(sim->n_ranks, sizeof(sim->ranks[0]));
+    sim->mem_base = hdt_calloc(sim->n_ranks, sizeof(sim->mem_base[0]));
+    sim->lists.ranks = hdt_calloc(sim->n_ranks, sizeof(sim->lists.ranks[0]));
+    sim->lists.n_steps = 1;
+    for (size_t i = 0; i < sim->n_replicas && status == HDT_OK; i++) {
+        status = replica_fill(sim, i, constants, err);
+    }
+    if (status != HDT_OK) {
+        hdt_layout_sim_close(sim);
+        return status;
+    }
+    hdt_layout_sim_add_syncs(sim);
+    for (size_t i = 0; i < sim->n_ranks; i++) {
+        tail_push(sim, i);
+    }
+    setup_fill(sim);
+    *out = sim;
+    return HDT_OK;
+}
+
+void hdt_layout_sim_close(struct hdt_layout_sim *sim)
+{
+    if (!sim) {
+        return;
+    }
+    for (size_t i = 0; i < sim->n_ranks; i++) {
+        free(sim->lists.ranks[i].tasks);
+    }
+    hdt_layout_net_release(&sim->net);
+    free(sim->lists.ranks);
+    free(sim->ranks);
+    free(sim->mem_base);
+    free(sim->flows);
+    free(sim->routes);
+    free(sim->groups);
+    free(sim->members);
+    free(sim);
+}
+
+const struct hdt_sim_setup *hdt_layout_sim_setup(const struct hdt_layout_sim *sim)
+{
+    return &sim->setup;
+}
+
+const struct hdt_layout_rank *hdt_layout_sim_rank(const struct hdt_layout_sim *sim, size_t rank)
+{
+    return &sim->ranks[rank].is;
+}
+
+const struct hdt_layout_link *hdt_layout_sim_link(const struct hdt_layout_sim *sim, size_t link)
+{
+    return &sim->net.names[link];
+}
+
+double hdt_layout_sim_memory_bytes(const struct hdt_layout_sim *sim)
+{
+    double most = 0;
+
+    for (size_t i = 0; i < sim->n_ranks; i++) {
+        most = fmax(most, sim->ranks[i].is.memory.total);
+    }
+    return most;
+}
+
+enum hdt_status hdt_layout_predict(const struct hdt_layout_files *files,
+                                   const struct hdt_stage_cost_constants *constants,
+                                   struct hdt_layout_prediction *prediction, struct hdt_error *err)
+{
+    struct hdt_layout_sim *sim;
+    struct hdt_sim_result result;
+    enum hdt_status status;
+    double busy_s = 0;
+
+    HDT_TRY(hdt_layout_sim_open(files, constants, &sim, err));
+    status = hdt_sim_run(&sim->setup, &result, err);
+    if (status == HDT_OK) {
+        for (size_t i = 0; i < result.n_ranks; i++) {
+            busy_s += result.ranks[i].use_s[HDT_SIM_BUSY];
+        }
+        *prediction = (struct hdt_layout_prediction){
+            .step_s = result.makespan_s,
+            .memory_bytes = hdt_layout_sim_memory_bytes(sim),
+            .bubble_share = 1 - busy_s / (double)result.n_ranks / result.makespan_s,
+        };
+        hdt_sim_result_release(&result);
+    }
+    hdt_layout_sim_close(sim);
+    return status;
+}

@@ -1,0 +1,241 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "config.h"
+
+/*
+ * Layouts on made-up machines, whose steps can be reckoned by hand: computing takes whole seconds
+ * by a profile, memory and links that are not asked about take no time to speak of.
+ */
+#include "src/plan/layout_sim.h"
+#include "src/base/buf.h"
+#include "tests/support/scratch.h"
+
+#include <criterion/criterion.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Nothing that a run spends beside the profile and the wire. */
+static const struct hdt_stage_cost_constants bare = {.matrix_share = 1, .ring_share = 0.5};
+
+/* V 1000, C 500, F 1000, heads of 100. Layer: 500 x 500 x 4 of the attention, 3 x 500 x 1000, two
+ * norms of 500: 2,501,000. Embedding 500,000; head as much and a norm: 500,500. */
+#define MODEL(layers)                                                                              \
+ "{\"model_type\":\"llama\",\"vocab_size\":1000,\"hidden_size\":500,\"intermediate_size\":1000,"   \
+ "\"num_hidden_layers\":" layers ",\"num_attention_heads\":5,\"max_position_embeddings\":1000,"    \
+ "\"tie_word_embeddings\":false}"
+#define GRADS_2_LAYERS (4.0 * (2 * 2501000 + 500000 + 500500)) /* bytes */
+
+/* A micro-batch of one: a second forward, two backward. At degree 4 0.4 s and 0.8 s. */
+#define PROFILE                                                                                    \
+ "{\"model\":\"tiny\",\"device\":\"X\",\"layers\":[{\"kind\":\"block\",\"times\":["                \
+ "{\"tp\":1,\"micro_batch\":1,\"forward_s\":1,\"backward_s\":2},"                                  \
+ "{\"tp\":4,\"micro_batch\":1,\"forward_s\":0.4,\"backward_s\":0.8}]}]}"
+
+/* The rate of a node's link: 0.01 GB/s. Rates inside: 0.1 GB/s where it is asked for. */
+#define DEVICE                                                                                     \
+ "devices:\n  - {name: X, compute: {bf16: 10000}, memory: {gb: 1000, gb_per_s: 1e6}}\n"
+#define LINKS                                                                                      \
+ "links:\n  - {name: fast, gb_per_s: 1e5}\n  - {name: slow, gb_per_s: 0.01}\n"                     \
+ "  - {name: sold, gb_per_s: 0.01, nominal: true}\n  - {name: inside, gb_per_s: 0.1}\n"
+#define ONE_SITE(between)                                                                          \
+ DEVICE LINKS                                                                                      \
+     "sites:\n  - {name: a, nodes: [{name: n, count: 8, device: X, devices: 4, inside: fast, "     \
+     "between: " between "}]}\n"
+/* 8 mbit are 1e6 bytes a second. */
+#define TWO_SITES(wan)                                                                                     \
+ DEVICE LINKS                                                                                              \
+     "sites:\n"                                                                                            \
+     "  - {name: a, nodes: [{name: n, count: 4, device: X, devices: 4, inside: inside, between: slow}]}\n" \
+     "  - {name: b, nodes: [{name: n, count: 4, device: X, devices: 4, inside: inside, between: slow}]}\n" \
+     "wan:\n  - {from: a, to: b, " wan "}\n"
+
+static void write_text(const char *name, const char *text)
+{
+    hdt_scratch_write(name, text, strlen(text));
+}
+
+static void open_layout(const char *model, const char *cluster, const char *layout,
+                        struct hdt_layout_files *files)
+{
+    char *text = hdt_asprintf("cluster: cluster.yaml\nmodel: model.json\nprofiles:\n"
+                              "  - {file: profile.json}\nseq_len: 1000\n%s",
+                              layout);
+    struct hdt_layout_instead instead = {.catalogue = HDT_TEST_SRCDIR "/etc/devices.yaml"};
+    struct hdt_error err = {0};
+
+    hdt_scratch_init();
+    write_text("model.json", model);
+    write_text("profile.json", PROFILE);
+    write_text("cluster.yaml", cluster);
+    write_text("layout.yaml", text);
+    cr_assert_eq(hdt_layout_open(hdt_scratch_path("layout.yaml"), &instead, files, &err), HDT_OK,
+                 "%s: %s", err.where, err.msg);
+    hdt_scratch_release();
+    free(text);
+}
+
+static double step_of(const char *model, const char *cluster, const char *layout)
+{
+    struct hdt_layout_files files;
+    struct hdt_error err = {0};
+    struct hdt_layout_prediction p;
+
+    open_layout(model, cluster, layout, &files);
+    cr_assert_eq(hdt_layout_predict(&files, &bare, &p, &err), HDT_OK, "%s", err.msg);
+    hdt_layout_release(&files);
+    return p.step_s;
+}
+
+/* What is fast above takes a few milliseconds together: the head's products, the optimizer. */
+static void expect_step(double got, double want)
+{
+    cr_expect_float_eq(got, want, 2e-3 * want, "%.9g s, not %.9g s", got, want);
+}
+
+#define TWO_STAGES "stages:\n  - {layers: 1, on: [{nodes: n}]}\n  - {layers: 1, on: [{nodes: n}]}\n"
+
+/* 1F1B: the last stage works all the time but for one forward and one backward of the first. */
+Test(layout_sim, pipeline_fills_and_drains)
+{
+    expect_step(step_of(MODEL("2"), ONE_SITE("fast"), "global_batch: 4\n" TWO_STAGES),
+                (4 + 2 - 1) * 3);
+}
+
+/* Degree 2 is not measured: 0.2 + 0.8 / tp through 1 and 0.4, so 0.6 s and 1.2 s. */
+Test(layout_sim, degrees_between)
+{
+    expect_step(step_of(MODEL("2"), ONE_SITE("fast"),
+                        "global_batch: 1\nstages:\n  - {layers: 2, on: [{nodes: n, tp: 2}]}\n"),
+                2 * (0.6 + 1.2));
+}
+
+/* Interleaved with two chunks has half the bubble (Narayanan et al. 2021): (m + 1/2) x 3 x 2. */
+Test(layout_sim, interleaved_halves_the_bubble)
+{
+    const char *stages = "stages:\n  - {layers: 2, on: [{nodes: n}]}\n"
+                         "  - {layers: 2, on: [{nodes: n}]}\n";
+    char *plain = hdt_asprintf("global_batch: 4\n%s", stages);
+    char *chunks = hdt_asprintf("global_batch: 4\nschedule: interleaved\nchunks: 2\n%s", stages);
+
+    expect_step(step_of(MODEL("4"), ONE_SITE("fast"), plain), (4 + 1) * 6);
+    expect_step(step_of(MODEL("4"), ONE_SITE("fast"), chunks), (4 + 0.5) * 6);
+    free(plain);
+    free(chunks);
+}
+
+/* A message is 1000 x 500 x 2 bytes. With a codec of half of it: 1 s there, 0.5 s on the wire, 0.1
+ * s of the round trip, 1 s here; forward and back. */
+#define ACROSS                                                                                     \
+ "stages:\n  - {layers: 1, on: [{site: a, nodes: n}]}\n"                                           \
+ "  - {layers: 1, on: [{site: b, nodes: n}]}\n"
+#define HALF "wan: {codec_ratio: 0.5, codec_gb_per_s: 0.001}\n"
+Test(layout_sim, edge_between_sites)
+{
+    expect_step(
+        step_of(MODEL("2"), TWO_SITES("rate: 8mbit, rtt_ms: 200"), "global_batch: 1\n" HALF ACROSS),
+        2 * 3 + 2 * (1 + 0.5 + 0.1 + 1));
+}
+
+/* What is lost is sent again. */
+Test(layout_sim, edge_with_loss)
+{
+    expect_step(
+        step_of(MODEL("2"), TWO_SITES("rate: 8mbit, loss: 0.2"), "global_batch: 1\n" ACROSS),
+        2 * 3 + 2 * (1 / 0.8));
+}
+
+/* Two replicas share the way: 2 s for each message. Groups of four make messages whole: two rounds
+ * of 3/4 of one in the first stage's forward, two in its backward, one in the last stage's forward.
+ * Then stage by stage both add gradients over 0.01 GB/s, at the same time but on links of other
+ * nodes: (2
+ * - 1) / 2 x 2 = 1 time the bytes. */
+Test(layout_sim, replicas_share_the_wan)
+{
+    double last = 4.0 * (2501000 + 500500); /* the larger one */
+    double rounds_s = 5 * 0.75 * 1e6 / 0.1e9;
+
+    expect_step(step_of(MODEL("2"), TWO_SITES("rate: 8mbit"),
+                        "global_batch: 2\nstages:\n"
+                        "  - {layers: 1, on: [{site: a, nodes: n, count: 2, tp: 4}]}\n"
+                        "  - {layers: 1, on: [{site: b, nodes: n, count: 2, tp: 4}]}\n"),
+                2 * 1.2 + 2 * 2 + rounds_s + last / 0.01e9);
+}
+
+/* A ring of three nodes: 2 x 2 / 3 of the bytes over each node's link; of one that is nominal half
+ * of the rate is had. */
+#define THREE "global_batch: 3\nstages:\n  - {layers: 2, on: [{nodes: n, count: 3, tp: 4}]}\n"
+Test(layout_sim, ring_of_nodes)
+{
+    double ring_s = 2.0 * 2 / 3 * GRADS_2_LAYERS / 0.01e9;
+
+    expect_step(step_of(MODEL("2"), ONE_SITE("slow"), THREE), 2 * 1.2 + ring_s);
+    expect_step(step_of(MODEL("2"), ONE_SITE("sold"), THREE), 2 * 1.2 + 2 * ring_s);
+}
+
+/* By levels: in each node two replicas share out and gather, (2 - 1) / 2 x 2 of the bytes at 0.1
+ * GB/s; between the two nodes of a site the same over 0.01 GB/s; between the sites the same over
+ * 1e7 bytes a second, and two rounds of 0.1 s. `sync_ratio` is of that last one. */
+#define LEVELS                                                                                     \
+ "global_batch: 8\nstages:\n  - layers: 2\n    on:\n"                                              \
+ "      - {site: a, nodes: n, count: 4, tp: 1}\n      - {site: b, nodes: n, count: 4, tp: 1}\n"
+Test(layout_sim, all_reduce_by_levels)
+{
+    const char *cluster = TWO_SITES("rate: 80mbit, rtt_ms: 200");
+    char *small = hdt_strdup(cluster), *at = small;
+    double G = GRADS_2_LAYERS;
+
+    while ((at = strstr(at, "devices: 4"))) { /* nodes of two devices */
+        at[9] = '2';
+    }
+    expect_step(step_of(MODEL("2"), small, LEVELS), 6 + G / 0.1e9 + G / 0.01e9 + G / 1e7 + 0.2);
+    expect_step(step_of(MODEL("2"), small, "wan: {sync_ratio: 0.25}\n" LEVELS),
+                6 + G / 0.1e9 + G / 0.01e9 + 0.25 * G / 1e7 + 0.2);
+    free(small);
+}
+
+/* Micro-batches that are kept: all, those of the stages behind, and in zero-bubble those of the
+ * first stage everywhere. */
+Test(layout_sim, schedules_keep_what_they_do)
+{
+    static const struct {
+        const char *schedule;
+        int64_t first, last;
+    } cases[] = {{"gpipe", 6, 6}, {"1f1b", 2, 1}, {"zb-h1", 2, 2}};
+
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        char *text = hdt_asprintf("global_batch: 6\nschedule: %s\n" TWO_STAGES, cases[i].schedule);
+        struct hdt_layout_files files;
+        struct hdt_layout_sim *sim;
+        struct hdt_error err;
+
+        open_layout(MODEL("2"), ONE_SITE("fast"), text, &files);
+        cr_assert_eq(hdt_layout_sim_open(&files, &bare, &sim, &err), HDT_OK, "%s", err.msg);
+        cr_expect_eq(hdt_layout_sim_rank(sim, 0)->n_in_flight, cases[i].first, "%s",
+                     cases[i].schedule);
+        cr_expect_eq(hdt_layout_sim_rank(sim, 1)->n_in_flight, cases[i].last, "%s",
+                     cases[i].schedule);
+        hdt_layout_sim_close(sim);
+        hdt_layout_release(&files);
+        free(text);
+    }
+}
+
+/* The most that a rank has in the simulation is what its classes say. */
+Test(layout_sim, memory_over_time_and_by_class_agree)
+{
+    struct hdt_layout_files files;
+    struct hdt_layout_sim *sim;
+    struct hdt_sim_result result;
+    struct hdt_error err;
+
+    open_layout(MODEL("2"), ONE_SITE("fast"), "global_batch: 6\n" TWO_STAGES, &files);
+    cr_assert_eq(hdt_layout_sim_open(&files, &bare, &sim, &err), HDT_OK, "%s", err.msg);
+    cr_assert_eq(hdt_sim_run(hdt_layout_sim_setup(sim), &result, &err), HDT_OK, "%s", err.msg);
+    for (size_t i = 0; i < result.n_ranks; i++) {
+        cr_expect_float_eq((double)result.ranks[i].mem_peak,
+                           hdt_layout_sim_rank(sim, i)->memory.total, 64);
+    }
+    hdt_sim_result_release(&result);
+    hdt_layout_sim_close(sim);
+    hdt_layout_release(&files);
+}
