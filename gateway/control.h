@@ -13,6 +13,7 @@
 #include "src/core/gateway_conf.h"
 #include "gateway/dataplane.h"
 #include "gateway/frame_cost.h"
+#include "gateway/run_factor.h"
 
 #include <event2/event.h>
 #include <jansson.h>
@@ -60,6 +61,7 @@ struct hdt_gwworker {
     char busy_by[HDT_NAME_CAP]; /* as its gateway says: coordinator of its job; "": free */
     int64_t since_us;           /* of the last change of `up` */
     char why_down[HDT_ERROR_MSG_CAP];
+    struct hdt_run_factor run_factor; /* of the jobs that we coordinate */
     struct hdt_gwworker *next;
 };
 

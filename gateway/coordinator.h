@@ -83,6 +83,7 @@ struct hdt_gwjob_replan {
     double measured_s, *rank_busy_s; /* of the last batch: median, means */
     double predicted_s;              /* as corrected; 0: the plan's */
     json_t *cluster;                 /* as corrected; NULL: the plan's */
+    bool learned;                    /* its first batch corrected profiles */
     bool joined;                     /* a worker that the cluster has not is idle */
     bool is_asked;                   /* it is being judged */
     uint32_t epoch;

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Steps are measured in batches of ten. A batch whose median is off the prediction, or that ends
- * after a worker joined, is judged on the planner's thread (src/plan/drift.h). A verdict that does
- * not pay corrects the prediction, so that the same drift is not judged again; one that pays stops
- * the ranks at a checkpoint, and the next epoch begins with its plan where they stopped: no step is
- * lost, and no attempt.
+ * Steps are measured in batches of ten. The first one of a plan says how far off the profiles were
+ * that it was made with (gateway/run_factor.h). A batch whose median is off the prediction, or that
+ * ends after a worker joined, is judged on the planner's thread (src/plan/drift.h). A verdict that
+ * does not pay corrects the prediction, so that the same drift is not judged again; one that pays
+ * stops the ranks at a checkpoint, and the next epoch begins with its plan where they stopped: no
+ * step is lost, and no attempt.
  *
  * A judgement costs the run nothing: links are not probed (a probe would take what the run needs),
  * they say what their sessions show; only workers that are idle are measured. After each, the next
@@ -30,6 +31,9 @@
 #define PAUSE_US      (10 * HDT_US_PER_S)
 #define RESTART_MIN_S 1.0
 #define MAX_PEERS     256
+
+/* A rank that is busy for less of a step measures its fixed costs, not its device. */
+#define BUSY_SHARE_MIN 0.02
 
 /* ---- measuring ---- */
 
@@ -89,6 +93,7 @@ void hdt_replan_reset(struct hdt_gwjob *job)
     replan->cluster = NULL;
     replan->predicted_s = 0;
     replan->is_wanted = false;
+    replan->learned = false;
 }
 
 void hdt_replan_free(struct hdt_gwjob *job)
@@ -392,6 +397,34 @@ static void replan_judge(struct hdt_gateway *gw, struct hdt_gwjob *job)
     }
 }
 
+/* ---- profiles ---- */
+
+/* Once in an epoch, of its first batch, which is nearest to when the profiles were measured: what
+ * changes later is no error of theirs. */
+static void profiles_learn(struct hdt_gateway *gw, struct hdt_gwjob *job)
+{
+    struct hdt_cluster cluster;
+    struct hdt_error err = {0};
+
+    if (job->replan.learned || !job->cluster_json ||
+        hdt_cluster_from_json(job->cluster_json, "cluster", &cluster, &err) != HDT_OK) {
+        return;
+    }
+    job->replan.learned = true;
+    for (size_t i = 0; i < job->plan.n_ranks; i++) {
+        const struct hdt_plan_rank *r = &job->plan.ranks[i];
+        const struct hdt_cluster_worker *w = cluster_worker(&cluster, r->site, r->worker);
+        struct hdt_gwworker *worker = hdt_federation_worker(gw, r->site, r->worker);
+        const double planned_s = r->busy_s - r->held_s;
+
+        if (w && worker && planned_s >= BUSY_SHARE_MIN * job->plan.step_s) {
+            hdt_run_factor_saw(&worker->run_factor, &w->profile,
+                               (job->replan.rank_busy_s[i] - r->held_s) / planned_s);
+        }
+    }
+    hdt_cluster_release(&cluster);
+}
+
 /* ---- when ---- */
 
 /* Did the plan that was taken last bring what it was taken for? */
@@ -425,6 +458,10 @@ static void batch_end(struct hdt_gateway *gw, struct hdt_gwjob *job)
         replan->rank_busy_s[rank] /= HDT_REPLAN_BATCH;
     }
     batch_clear(job);
+    profiles_learn(gw, job);
+    if (!job->conf.replan.automatic) {
+        return;
+    }
     success_judge(job);
     replan->joined = worker_has_joined(gw, job);
     if (replan->is_asked || replan->is_wanted || !replan_is_open(job) || predicted_s <= 0 ||
@@ -437,8 +474,8 @@ static void batch_end(struct hdt_gateway *gw, struct hdt_gwjob *job)
 void hdt_replan_step(struct hdt_gateway *gw, struct hdt_gwjob *job, double step_s,
                      const json_t *ranks)
 {
-    if (!job->conf.replan.automatic || job->state != HDT_GWJOB_RUNNING || !(step_s > 0) ||
-        !isfinite(step_s) || job->replan.n_warm++ < WARM_STEPS) {
+    if (job->state != HDT_GWJOB_RUNNING || !(step_s > 0) || !isfinite(step_s) ||
+        job->replan.n_warm++ < WARM_STEPS) {
         return;
     }
     if (!job->replan.busy_s) {

@@ -351,6 +351,23 @@ static void cluster_add_links(struct hdt_cluster *cluster, const char *site, con
     }
 }
 
+/* As it was measured, and as runs of it correct it. */
+static void worker_take_profile(const struct hdt_gwworker *worker, const char *address,
+                                const json_t *json, struct hdt_cluster_worker *info)
+{
+    struct hdt_error err = {0};
+    double factor;
+
+    if (hdt_profile_from_json(json, &info->profile, &err) != HDT_OK) {
+        hdt_log_warn("%s: %s", address, err.msg);
+        return;
+    }
+    factor = hdt_run_factor_of(&worker->run_factor, &info->profile);
+    if (factor != 1) {
+        hdt_profile_scale(&info->profile, factor);
+    }
+}
+
 /* Does it compute for a job, but for the one that the survey is made for? */
 static bool worker_is_busy(struct hdt_gateway *gw, const struct survey *survey,
                            const struct hdt_gwworker *worker)
@@ -364,7 +381,6 @@ static void cluster_collect(struct hdt_gateway *gw, const struct survey *survey,
     const json_t *profiles = survey->profiles;
     struct hdt_gwworker *worker;
     struct hdt_gwsite *site;
-    struct hdt_error err = {0};
 
     hdt_cluster_add_site(cluster, gw->conf.site);
     hdt_survey_own_cost(gw, &hdt_cluster_find_site(cluster, gw->conf.site)->gateway);
@@ -387,10 +403,8 @@ static void cluster_collect(struct hdt_gateway *gw, const struct survey *survey,
         }
         snprintf(address, sizeof(address), "%s/%s", info.site, info.name);
         info.busy = worker_is_busy(gw, survey, worker);
-        if (json_object_get(profiles, address) &&
-            hdt_profile_from_json(json_object_get(profiles, address), &info.profile, &err) !=
-                HDT_OK) {
-            hdt_log_warn("%s: %s", address, err.msg);
+        if (json_object_get(profiles, address)) {
+            worker_take_profile(worker, address, json_object_get(profiles, address), &info);
         }
         hdt_cluster_add_worker(cluster, &info);
     }

@@ -82,6 +82,7 @@ static void explain_rank(const struct hdt_planned *p, int rank, json_t *lines)
 {
     const struct hdt_plan_rank *r = &plan_of(p)->ranks[rank];
     const struct hdt_cost *cost = &p->result.cost;
+    const struct hdt_cluster_worker *w = hdt_cost_find_worker(&p->cluster, r->site, r->worker);
     struct terms t = rank_terms(p, rank);
     double busy_s = cost->rank_busy_s[rank], held_s = cost->rank_held_s[rank];
 
@@ -92,6 +93,12 @@ static void explain_rank(const struct hdt_planned *p, int rank, json_t *lines)
         1e3 * t.frames_s, 1e3 * t.step_s, 1e3 * t.sync_s,
         held_s > 0 ? " (its gateway's work on the same processors among them)" : "",
         1e3 * fmax(0, cost->step_s - busy_s));
+    if (w && hdt_profile_run_factor(&w->profile) != 1) {
+        say(lines,
+            "in jobs %s/%s takes %.3f of what it takes when its device is measured alone, as its "
+            "runs showed: the plan counts with that",
+            r->site, r->worker, hdt_profile_run_factor(&w->profile));
+    }
     if (held_s > 0) {
         say(lines,
             "the gateway of %s computes on the processors of %s/%s: it holds it up for %.1f ms "

@@ -116,19 +116,14 @@ struct number_field {
   .name = #f, .offset = offsetof(struct hdt_cluster_link, f)                                       \
  }
 
-static const struct number_field profile_numbers[] = {PROFILE_NUMBER(embed_fwd_s),
-                                                      PROFILE_NUMBER(embed_bwd_s),
-                                                      PROFILE_NUMBER(block_fwd_s),
-                                                      PROFILE_NUMBER(block_bwd_s),
-                                                      PROFILE_NUMBER(block_bwd_input_s),
-                                                      PROFILE_NUMBER(block_bwd_weight_s),
-                                                      PROFILE_NUMBER(head_fwd_s),
-                                                      PROFILE_NUMBER(head_bwd_s),
-                                                      PROFILE_NUMBER(step_s_per_param),
-                                                      PROFILE_NUMBER(op_overhead_s),
-                                                      PROFILE_NUMBER(cast_bytes_per_s),
-                                                      PROFILE_NUMBER(copy_bytes_per_s),
-                                                      {NULL, 0}};
+static const struct number_field profile_numbers[] = {
+    PROFILE_NUMBER(embed_fwd_s),       PROFILE_NUMBER(embed_bwd_s),
+    PROFILE_NUMBER(block_fwd_s),       PROFILE_NUMBER(block_bwd_s),
+    PROFILE_NUMBER(block_bwd_input_s), PROFILE_NUMBER(block_bwd_weight_s),
+    PROFILE_NUMBER(head_fwd_s),        PROFILE_NUMBER(head_bwd_s),
+    PROFILE_NUMBER(step_s_per_param),  PROFILE_NUMBER(op_overhead_s),
+    PROFILE_NUMBER(cast_bytes_per_s),  PROFILE_NUMBER(copy_bytes_per_s),
+    PROFILE_NUMBER(run_factor),        {NULL, 0}};
 
 static const struct number_field gateway_numbers[] = {
     GATEWAY_NUMBER(send_s_per_byte),    GATEWAY_NUMBER(recv_s_per_byte),    GATEWAY_NUMBER(frame_s),
@@ -254,6 +249,26 @@ enum hdt_status hdt_profile_from_json(const json_t *json, struct hdt_profile *pr
     HDT_TRY(machine_read(json, p.host, p.cpus, err));
     *profile = p;
     return HDT_OK;
+}
+
+double hdt_profile_run_factor(const struct hdt_profile *profile)
+{
+    return profile->run_factor > 0 ? profile->run_factor : 1;
+}
+
+void hdt_profile_scale(struct hdt_profile *p, double f)
+{
+    double *times[] = {&p->embed_fwd_s,  &p->embed_bwd_s,       &p->block_fwd_s,
+                       &p->block_bwd_s,  &p->block_bwd_input_s, &p->block_bwd_weight_s,
+                       &p->head_fwd_s,   &p->head_bwd_s,        &p->step_s_per_param,
+                       &p->op_overhead_s};
+
+    for (size_t i = 0; i < sizeof(times) / sizeof(times[0]); i++) {
+        *times[i] *= f;
+    }
+    p->cast_bytes_per_s /= f;
+    p->copy_bytes_per_s /= f;
+    p->run_factor = hdt_profile_run_factor(p) * f;
 }
 
 json_t *hdt_cluster_gateway_to_json(const struct hdt_cluster_gateway *gateway)

@@ -35,6 +35,8 @@ struct hdt_profile {
     double op_overhead_s;                         /* fixed cost of one op of the list */
     double cast_bytes_per_s; /* worker codecs bf16/int8: bytes of fp32 in a second, one core */
     double copy_bytes_per_s; /* codec none: into and out of a slot */
+    double run_factor; /* all of these are scaled by it: what they take in a job beside what was
+                          measured alone; 0: they are as measured */
     char host[HDT_HOST_CAP]; /* the machine and the processors that it was measured on */
     char cpus[HDT_CPUS_CAP];
 };
@@ -114,6 +116,11 @@ enum hdt_status hdt_cluster_link_from_json(const json_t *json, struct hdt_cluste
 json_t *hdt_profile_to_json(const struct hdt_profile *profile);
 enum hdt_status hdt_profile_from_json(const json_t *json, struct hdt_profile *profile,
                                       struct hdt_error *err);
+
+/* Make all times `f` times as long, and rates as much lower; run_factor says so. */
+void hdt_profile_scale(struct hdt_profile *profile, double f);
+/* By what its times were scaled so far; 1: they are as measured. */
+double hdt_profile_run_factor(const struct hdt_profile *profile);
 
 #ifdef __cplusplus
 }

@@ -39,6 +39,9 @@ struct hdt_plan_rank {
     char site[HDT_NAME_CAP];
     char worker[HDT_NAME_CAP];
     int device; /* on that worker */
+    /* prediction, of a training step; 0: the plan does not say */
+    double busy_s; /* computing and coding, held up by gateways */
+    double held_s; /* of it, by gateways */
 };
 
 struct hdt_plan_stage {

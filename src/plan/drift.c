@@ -54,21 +54,6 @@ static void cluster_copy(const struct hdt_cost_inputs *in, const struct hdt_plan
     }
 }
 
-/* Busy times are linear in these: a rank scaled by f is busy f times as long. */
-static void profile_scale(struct hdt_profile *p, double f)
-{
-    double *times[] = {&p->embed_fwd_s,  &p->embed_bwd_s,       &p->block_fwd_s,
-                       &p->block_bwd_s,  &p->block_bwd_input_s, &p->block_bwd_weight_s,
-                       &p->head_fwd_s,   &p->head_bwd_s,        &p->step_s_per_param,
-                       &p->op_overhead_s};
-
-    for (size_t i = 0; i < sizeof(times) / sizeof(times[0]); i++) {
-        *times[i] *= f;
-    }
-    p->cast_bytes_per_s /= f;
-    p->copy_bytes_per_s /= f;
-}
-
 static struct hdt_cluster_worker *worker_of(struct hdt_cluster *cluster, const char *site,
                                             const char *name)
 {
@@ -114,6 +99,7 @@ static double factor_common(const double *factors, size_t n)
     return least > 1 ? least : most < 1 ? most : 1;
 }
 
+/* Busy times are linear in those of the profile: a rank scaled by f is busy f times as long. */
 static void workers_correct(const struct hdt_plan *plan, const struct hdt_cost *cost,
                             const struct hdt_drift_measured *m, struct hdt_cluster *out)
 {
@@ -131,14 +117,14 @@ static void workers_correct(const struct hdt_plan *plan, const struct hdt_cost *
     common = factor_common(factors, plan->n_ranks);
     for (size_t i = 0; i < out->n_workers; i++) {
         if (!plan_has(plan, &out->workers[i])) {
-            profile_scale(&out->workers[i].profile, common);
+            hdt_profile_scale(&out->workers[i].profile, common);
         }
     }
     for (size_t i = 0; i < plan->n_ranks; i++) {
         const struct hdt_plan_rank *r = &plan->ranks[i];
 
-        profile_scale(&worker_of(out, r->site, r->worker)->profile,
-                      factors[i] > 0 ? factors[i] : common);
+        hdt_profile_scale(&worker_of(out, r->site, r->worker)->profile,
+                          factors[i] > 0 ? factors[i] : common);
     }
     free(factors);
 }

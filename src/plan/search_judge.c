@@ -349,6 +349,10 @@ enum hdt_status hdt_search_judge(struct search *s, struct hdt_plan *plan, struct
     HDT_TRY(plan_add_role(s, plan, "checkpoint.site", s->in->job->checkpoint.site));
     HDT_TRY(hdt_plan_complete(plan, s->in->job, s->in->model, &s->last_err));
     HDT_TRY(hdt_cost_play(s->in, plan, true, cost, &s->last_err));
+    for (size_t i = 0; i < plan->n_ranks; i++) {
+        plan->ranks[i].busy_s = cost->rank_busy_s[i];
+        plan->ranks[i].held_s = cost->rank_held_s[i];
+    }
     plan->step_s = cost->step_s;
     plan->bubble_share = cost->bubble_share;
     plan->wan_bytes = cost->wan_bytes;

@@ -22,7 +22,7 @@ cd "$builddir" || exit 1
 . "$srcdir/tests/e2e/fed.sh"
 set +e
 
-codecs=${HDT_BENCH_CODECS:-bf16 fp16 fp8/fp8:e5m2 int8 int4:rotate int4 topk:64}
+codecs=${HDT_BENCH_CODECS:-bf16 fp16 fp8 fp8/fp8:e5m2 int8 int4:rotate int4 topk:64}
 seeds=${HDT_BENCH_SEEDS:-1 2 3 4 5}
 steps=${HDT_BENCH_STEPS:-200}
 

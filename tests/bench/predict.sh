@@ -19,32 +19,19 @@ steps=${HDT_BENCH_STEPS:-12}
 
 # case_run NAME LINK SPEED-B [JOB-LINE...]: one row of measurements into $tmp/NAME.
 case_run() {
-    local name=$1 link=$2 slow=$3 cpu t0 share job
+    local name=$1 link=$2 slow=$3 job
 
     shift 3
-    # shellcheck disable=SC2086 # words of the link
-    "$lab" ctl link a b $link >/dev/null
+    rig_link_is "$link"
     worker a w0
     worker b w0
     expect_federation a 2 2
     slow_down b "$slow"
     job=$work/$name-$round.yaml # its checkpoint lies beside it
     rig_job "$job" "$steps" "$@"
-    hdt plan --gateway "$(gateway_of a)" --remeasure "$job" >"$work/plan.log" 2>&1
-    cpu=$(cpu_s "$(cat "$work/lab/wanem.pid")")
-    t0=$(date +%s.%N)
-    hdt submit --gateway "$(gateway_of a)" --json "$work/run.json" "$job" \
-        >"$work/run.log" 2>&1 || rig_fail "$name: $(tail -n 2 "$work/run.log")"
-    share=$(rig_share "$cpu" "$t0")
+    rig_compare "$name" "$job"
     slow_down b 1
-    hdt plan --validate "$(field "$work/run.json" run_dir | tr -d '"')" --json >"$work/validate.json"
-    python3 - "$work/validate.json" "$share" >>"$tmp/$name" <<'PY'
-import json, sys
-v = json.load(open(sys.argv[1]))
-share = float(sys.argv[2])
-print(v["ratio"] * (1 - share), v["ratio"], share)
-print(f'  {v["predicted_step_s"]:.4f} s planned, {v["measured_step_s"]:.4f} s measured: {v["cause"]}', file=sys.stderr)
-PY
+    echo "$rig_ratio $(field "$work/validate.json" ratio) $rig_emulator" >>"$tmp/$name"
     kill "${worker_pid[a/w0]}" "${worker_pid[b/w0]}"
     wait "${worker_pid[a/w0]}" "${worker_pid[b/w0]}" 2>/dev/null
 }

@@ -45,10 +45,9 @@ static void two_workers(struct hdt_cluster *cluster)
     hdt_cluster_add_link(cluster, &link);
 }
 
-/* The job runs under the best plan for two equal workers. */
-static struct hdt_gwjob *running_as_planned(int every)
+/* It begins to run under the best plan for two equal workers. */
+static void begin_as_planned(struct hdt_gwjob *job, int every)
 {
-    struct hdt_gwjob *job = hdt_loss_running();
     const struct hdt_gwreplan said = {.cause = "test"};
     struct hdt_model_config model;
     struct hdt_search_result result;
@@ -71,6 +70,13 @@ static struct hdt_gwjob *running_as_planned(int every)
     hdt_search_result_release(&result);
     hdt_cluster_release(&cluster);
     hdt_fake_dataplane_reset();
+}
+
+static struct hdt_gwjob *running_as_planned(int every)
+{
+    struct hdt_gwjob *job = hdt_loss_running();
+
+    begin_as_planned(job, every);
     return job;
 }
 
@@ -139,6 +145,38 @@ static void all_end(struct hdt_gwjob *job, int64_t step)
             hdt_ctl_from_peer("b", "b/w0", msg);
         }
     }
+}
+
+static double known_factor(const char *site)
+{
+    const struct hdt_profile p = hdt_ctl_profile(0.01);
+
+    return hdt_run_factor_of(&hdt_federation_worker(&hdt_ctl_gw, site, "w0")->run_factor, &p);
+}
+
+/* Whether the job may be planned anew or not: b's worker takes 5 % longer than planned, a's as long
+ * as that; in the third run a neighbour computes beside it once its first steps are done. */
+Test(replan, the_first_steps_of_runs_say_how_far_off_profiles_are)
+{
+    struct hdt_gwjob *job = running_as_planned(0);
+
+    for (int run = 0; run < 3; run++) {
+        const struct hdt_plan_rank *ranks = job->plan.ranks;
+        const bool b_first = strcmp(ranks[0].site, "b") == 0;
+        const double a_s = ranks[b_first].busy_s, b_s = ranks[!b_first].busy_s;
+
+        cr_assert(a_s > 0 && b_s > 0 && ranks[0].held_s == 0, "the plan says what it expects");
+        cr_expect_float_eq(known_factor("b"), 1, 1e-9, "run %d", run);
+        job->conf.replan.automatic = run == 1;
+        run_steps(job, 12, job->plan.step_s, a_s, 1.05 * b_s);
+        if (run == 2) {
+            run_steps(job, 30, job->plan.step_s, a_s, 3 * b_s);
+        }
+        hdt_replan_reset(job);
+        begin_as_planned(job, 0);
+    }
+    cr_expect_float_eq(known_factor("a"), 1, 1e-9);
+    cr_expect_float_eq(known_factor("b"), 1.05, 1e-9);
 }
 
 Test(replan, a_run_as_planned_is_left_alone)

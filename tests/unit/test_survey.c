@@ -171,6 +171,33 @@ Test(survey, a_cluster_is_measured_and_links_stay_known_for_a_while)
     expect_whole();
 }
 
+/* Two sites' workers, of which b's ops took a tenth longer in each of its jobs. */
+Test(survey, runs_correct_the_profile_of_their_worker)
+{
+    const struct hdt_profile p = hdt_ctl_profile(1e-3);
+    struct hdt_gwworker *worker = hdt_federation_worker(&hdt_ctl_gw, "b", "w0");
+    struct answer answer;
+
+    for (int i = 0; i < 3; i++) {
+        hdt_run_factor_saw(&worker->run_factor, &p, 1.1);
+    }
+    ask();
+    probed("b", 1e7);
+    cr_assert(answer_links("b", 1e7));
+    cr_assert(answer_profile("1"));
+    cr_assert(answer_profile("b"));
+    cr_assert(answered(&answer));
+    for (size_t i = 0; i < answer.cluster.n_workers; i++) {
+        const struct hdt_cluster_worker *w = &answer.cluster.workers[i];
+        const double factor = strcmp(w->site, "b") == 0 ? 1.1 : 1.0;
+
+        cr_expect_float_eq(w->profile.block_fwd_s, 1e-3 * factor, 1e-12, "%s", w->site);
+        cr_expect_float_eq(w->profile.cast_bytes_per_s, 1e9 / factor, 1, "%s", w->site);
+        cr_expect_float_eq(hdt_profile_run_factor(&w->profile), factor, 1e-12, "%s", w->site);
+    }
+    hdt_cluster_release(&answer.cluster);
+}
+
 Test(survey, a_site_that_is_just_dialled_again_is_waited_for)
 {
     session_ends("b");
