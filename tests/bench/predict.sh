@@ -21,59 +21,21 @@ steps=${HDT_BENCH_STEPS:-12}
 
 # case_run NAME LINK SPEED-B [JOB-LINE...]: one row of measurements into $tmp/NAME.
 case_run() {
-    local name=$1 link=$2 slow=$3 cpu t0 share job run_dir
+    local name=$1 link=$2 slow=$3 job
 
     shift 3
-    # shellcheck disable=SC2086 # words of the link
-    "$lab" ctl link a b $link >/dev/null
+    rig_link_is "$link"
     worker a w0
     worker b w0
     expect_federation a 2 2
     slow_down b "$slow"
     job=$work/$name-$round.yaml # its checkpoint lies beside it
     rig_job "$job" "$steps" "$@"
-    hdt plan --gateway "$(gateway_of a)" --remeasure "$job" >"$work/plan.log" 2>&1
-    cpu=$(cpu_s "$(cat "$work/lab/wanem.pid")")
-    t0=$(date +%s.%N)
-    hdt submit --gateway "$(gateway_of a)" --json "$work/run.json" "$job" \
-        >"$work/run.log" 2>&1 || rig_fail "$name: $(tail -n 2 "$work/run.log")"
-    share=$(rig_share "$cpu" "$t0")
+    rig_compare "$name" "$job"
     slow_down b 1
-    run_dir=$(field "$work/run.json" run_dir | tr -d '"')
-    hdt plan --validate "$run_dir" --json >"$work/validate.json"
-    run_as_measured "$run_dir" "$work/alone"
-    hdt plan --validate "$work/alone" --json >"$work/alone.json"
-    python3 - "$work/validate.json" "$work/alone.json" "$share" >>"$tmp/$name" <<'PY'
-import json, sys
-v, alone = (json.load(open(f)) for f in sys.argv[1:3])
-share = float(sys.argv[3])
-print(v["ratio"] * (1 - share), v["ratio"], alone["ratio"] * (1 - share), share)
-busy = " ".join(f'{r["measured_busy_s"] / r["predicted_busy_s"]:.3f}' for r in v["ranks"])
-print(f'  {v["predicted_step_s"]:.4f} s planned ({alone["predicted_step_s"]:.4f} by profiles as measured), {v["measured_step_s"]:.4f} s measured, ranks busy {busy} of what was planned: {v["cause"]}', file=sys.stderr)
-PY
+    echo "$rig_ratios" >>"$tmp/$name"
     kill "${worker_pid[a/w0]}" "${worker_pid[b/w0]}"
     wait "${worker_pid[a/w0]}" "${worker_pid[b/w0]}" 2>/dev/null
-}
-
-# run_as_measured RUN COPY: the run's plan and steps, with profiles as they were before runs corrected them.
-run_as_measured() {
-    rm -rf "$2"
-    mkdir "$2"
-    cp "$1/metrics.jsonl" "$2"
-    python3 - "$1/plan.json" "$2/plan.json" <<'PY'
-import json, sys
-plan = json.load(open(sys.argv[1]))
-for worker in plan["cluster"]["workers"]:
-    p = worker["profile"]
-    factor = p["run_factor"] or 1
-    for key in p:
-        if key.endswith("bytes_per_s"):
-            p[key] *= factor
-        elif key.endswith("_s") or key == "step_s_per_param":
-            p[key] /= factor
-    p["run_factor"] = 0
-json.dump(plan, open(sys.argv[2], "w"))
-PY
 }
 
 # slow_down SITE TIMES: the site's worker has 1 / TIMES of its core: a neighbour of the same weight

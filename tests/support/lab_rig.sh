@@ -1,7 +1,8 @@
 # shellcheck shell=bash
 # SPDX-License-Identifier: Apache-2.0
 # Two sites a and b joined by an emulated link, each with its gateway and its worker on one core of
-# its own, for benches. Comes after scripts/bench's own set-up; uses the pieces of the tests.
+# its own, for benches; or more sites, which share the cores. Comes after scripts/bench's own set-up; uses
+# the pieces of the tests.
 # shellcheck disable=SC2154 # srcdir, builddir and tmp are scripts/bench's
 #
 # Other processes of the machine count for little: scripts/bench runs in a session of its own, which
@@ -35,27 +36,102 @@ run_at() { exec taskset -c "${core_of[$1]}" "$lab" exec "$@"; }
 mapfile -t cores < <(taskset -pc $$ | sed 's/.*: //' | tr ',' '\n' | while IFS=- read -r first last; do
     seq "$first" "${last:-$first}"
 done)
-declare -A core_of=([a]=${cores[0]} [b]=${cores[1]:-})
+rig_sites=(a b)
+declare -A core_of=([a]=${cores[0]} [b]=${cores[1]:-} [c]=${cores[0]})
 
 # rig_link LINK: a lab whose link has these settings ("rate 200mbit rtt 40ms"; a queue of 100 ms unless
 # they name another).
 rig_link() {
-    local why
+    local why i j
 
     why=$("$lab" check 2>&1) || rig_fail "no emulated WAN: $(head -n 1 <<<"$why")"
     [ "$(nproc)" -ge 2 ] || rig_fail "needs two cores, one a site"
-    printf '%s\n' "sysctl net.ipv4.tcp_rmem 4096 131072 67108864" \
-        "sysctl net.ipv4.tcp_wmem 4096 16384 67108864" "port a mtu 9000 addr 10.75.0.1/24" \
-        "port b mtu 9000 addr 10.75.0.2/24" "link a b queue 100ms $*" >"$work/topology"
+    {
+        echo "sysctl net.ipv4.tcp_rmem 4096 131072 67108864"
+        echo "sysctl net.ipv4.tcp_wmem 4096 16384 67108864"
+        for i in "${!rig_sites[@]}"; do
+            echo "port ${rig_sites[i]} mtu 9000 addr 10.75.0.$((i + 1))/24"
+            for ((j = 0; j < i; j++)); do
+                echo "link ${rig_sites[j]} ${rig_sites[i]} queue 100ms $*"
+            done
+        done
+    } >"$work/topology"
     "$lab" up "$work/topology" || rig_fail "the emulated WAN did not start"
 }
 
-# rig_start LINK: the same, and two gateways that see each other. Workers are the caller's.
+# rig_start LINK: the same, and gateways that see one another. Workers are the caller's.
 rig_start() {
+    local i j others
+
     rig_link "$@"
     fed_init lab ca
-    listen=10.75.0.1:7420 http='' site a
-    listen=10.75.0.2:7420 http='' site b a=10.75.0.1:7420
+    for i in "${!rig_sites[@]}"; do
+        others=()
+        for ((j = 0; j < i; j++)); do
+            others+=("${rig_sites[j]}=10.75.0.$((j + 1)):7420")
+        done
+        listen=10.75.0.$((i + 1)):7420 http='' site "${rig_sites[i]}" "${others[@]}"
+    done
+}
+
+# rig_link_is LINK: all links are like that from now on.
+rig_link_is() {
+    local i j
+
+    for i in "${!rig_sites[@]}"; do
+        for ((j = 0; j < i; j++)); do
+            # shellcheck disable=SC2086 # words of the link
+            "$lab" ctl link "${rig_sites[j]}" "${rig_sites[i]}" $1 >/dev/null
+        done
+    done
+}
+
+# rig_compare NAME JOB-FILE: measure links and workers, plan, run, and compare: $work/validate.json has what
+# `hdt plan --validate` says; rig_ratios is measured by planned step time with the time that the emulator took
+# taken out, the same with it, the first with profiles as they were measured, and the emulator's share.
+rig_compare() {
+    local name=$1 job=$2 cpu t0 run_dir
+
+    hdt plan --gateway "$(gateway_of a)" --remeasure "$job" >"$work/plan.log" 2>&1
+    cpu=$(cpu_s "$(cat "$work/lab/wanem.pid")")
+    t0=$(date +%s.%N)
+    hdt submit --gateway "$(gateway_of a)" --json "$work/run.json" "$job" \
+        >"$work/run.log" 2>&1 || rig_fail "$name: $(tail -n 2 "$work/run.log")"
+    rig_emulator=$(rig_share "$cpu" "$t0")
+    run_dir=$(field "$work/run.json" run_dir | tr -d '"')
+    hdt plan --validate "$run_dir" --json >"$work/validate.json"
+    rig_as_measured "$run_dir" "$work/alone"
+    hdt plan --validate "$work/alone" --json >"$work/alone.json"
+    rig_ratios=$(python3 - "$work/validate.json" "$work/alone.json" "$rig_emulator" <<'PY'
+import json, sys
+v, alone = (json.load(open(f)) for f in sys.argv[1:3])
+share = float(sys.argv[3])
+print(v["ratio"] * (1 - share), v["ratio"], alone["ratio"] * (1 - share), share)
+busy = " ".join(f'{r["measured_busy_s"] / r["predicted_busy_s"]:.3f}' for r in v["ranks"])
+print(f'  {v["predicted_step_s"]:.4f} s planned ({alone["predicted_step_s"]:.4f} by profiles as measured), {v["measured_step_s"]:.4f} s measured, ranks busy {busy} of what was planned: {v["cause"]}', file=sys.stderr)
+PY
+    )
+}
+
+# rig_as_measured RUN COPY: the run's plan and steps, with profiles as they were before runs corrected them.
+rig_as_measured() {
+    rm -rf "$2"
+    mkdir "$2"
+    cp "$1/metrics.jsonl" "$2"
+    python3 - "$1/plan.json" "$2/plan.json" <<'PY'
+import json, sys
+plan = json.load(open(sys.argv[1]))
+for worker in plan["cluster"]["workers"]:
+    p = worker["profile"]
+    factor = p["run_factor"] or 1
+    for key in p:
+        if key.endswith("bytes_per_s"):
+            p[key] *= factor
+        elif key.endswith("_s") or key == "step_s_per_param":
+            p[key] /= factor
+    p["run_factor"] = 0
+json.dump(plan, open(sys.argv[2], "w"))
+PY
 }
 
 [ ! -w /proc/self/autogroup ] || echo -19 >/proc/self/autogroup 2>/dev/null
