@@ -69,10 +69,15 @@ void hdt_profile_file_begin(struct hdt_layer_profile *file,
     file->layers = (struct hdt_conf_list){layers, 3};
 }
 
-/* A measured time as the file has it; not measured is 0 or NaN. */
-static double seconds_or_nan(double seconds)
+static double seconds(double measured_s)
 {
-    return seconds > 0 ? fmax(seconds, SECONDS_MIN) : NAN;
+    return fmax(measured_s, SECONDS_MIN);
+}
+
+/* Not measured is 0 or NaN. */
+static double seconds_or_nan(double measured_s)
+{
+    return measured_s > 0 ? seconds(measured_s) : NAN;
 }
 
 static double rate_or_nan(double rate)
@@ -95,19 +100,19 @@ void hdt_profile_file_add(struct hdt_layer_profile *file, const struct hdt_profi
 {
     struct hdt_layer_times times = {.tp = 1,
                                     .micro_batch = p->micro_batch,
-                                    .forward_s = seconds_or_nan(p->embed_fwd_s),
-                                    .backward_s = seconds_or_nan(p->embed_bwd_s),
+                                    .forward_s = seconds(p->embed_fwd_s),
+                                    .backward_s = seconds(p->embed_bwd_s),
                                     .backward_input_s = NAN,
                                     .backward_weight_s = NAN,
                                     .recompute_s = NAN};
 
     HDT_ASSERT(file->layers.n == 3 && p->seq_len == file->seq_len);
     times_add(file, HDT_LAYER_EMBEDDING, &times);
-    times.forward_s = seconds_or_nan(p->head_fwd_s);
-    times.backward_s = seconds_or_nan(p->head_bwd_s);
+    times.forward_s = seconds(p->head_fwd_s);
+    times.backward_s = seconds(p->head_bwd_s);
     times_add(file, HDT_LAYER_HEAD, &times);
-    times.forward_s = seconds_or_nan(p->block_fwd_s);
-    times.backward_s = seconds_or_nan(p->block_bwd_s);
+    times.forward_s = seconds(p->block_fwd_s);
+    times.backward_s = seconds(p->block_bwd_s);
     times.backward_input_s = seconds_or_nan(p->block_bwd_input_s);
     times.backward_weight_s = seconds_or_nan(p->block_bwd_weight_s);
     times.recompute_s = seconds_or_nan(recompute_s);

@@ -167,6 +167,25 @@ same "it names a step of both" "True" "$(of validate 'd["predicted_step_s"] > 0 
 check "and says what differs most: $(of validate 'd["cause"]')" test -n "$(of validate 'd["cause"]')"
 hdt plan --gateway "$(gateway_of a)" --validate 1 >validate.txt || fail "validate by number"
 check "by its number too" says "wait for frames" validate.txt
+hdt plan --validate "$dir" --write-profiles corrected >validate.txt || fail "write-profiles"
+check "it writes what its workers took" says "profiles   2 of 2 ranks in corrected" validate.txt
+check "stage by stage" says "stage, ms of an op" validate.txt
+hdt simulate --cluster corrected/cluster.json --json "$dir/plan.json" >sim.json || fail "simulate with corrected profiles"
+# As measured, but for what is no op of a stage.
+python3 - <<'PY' || fail "the corrected profiles do not say what was measured"
+import json
+v = json.load(open("validate.json"))
+for s in v["stages"]:
+    p = json.load(open(f"corrected/rank{s['rank']}.json"))
+    times = {l["kind"]: l["times"][0] for l in p["layers"]}
+    # Of six units each rank has three: two blocks beside the embedding or the head.
+    end = times["embedding" if s["stage"] == 0 else "head"]
+    got = 2 * times["block"]["forward_s"] + end["forward_s"]
+    op = s["ops"]["FORWARD"]
+    # Where gateways hold up a rank, that share is not in a profile.
+    assert 0.5 < got / op["measured_s"] < 1.01, (got, op)
+PY
+refused 2 "--write-profiles belongs to --validate" hdt plan --write-profiles x run.yaml
 refused 3 "no run in" hdt plan --validate "$work/nowhere"
 same "neither job nor run: exit status" 2 "$(hdt plan >/dev/null 2>&1; echo $?)"
 same "both: exit status" 2 "$(hdt plan --validate "$dir" run.yaml >/dev/null 2>&1; echo $?)"
