@@ -38,7 +38,8 @@ enum hdt_flow_kind {
 struct hdt_plan_rank {
     char site[HDT_NAME_CAP];
     char worker[HDT_NAME_CAP];
-    int device; /* on that worker */
+    int device;    /* on that worker */
+    double busy_s; /* predicted, of a training step; 0: not known */
 };
 
 struct hdt_plan_stage {

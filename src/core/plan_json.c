@@ -16,7 +16,8 @@
 
 static json_t *rank_to_json(const struct hdt_plan_rank *r)
 {
-    return json_pack("{s:s, s:s, s:i}", "site", r->site, "worker", r->worker, "device", r->device);
+    return json_pack("{s:s, s:s, s:i, s:f}", "site", r->site, "worker", r->worker, "device",
+                     r->device, "busy_s", r->busy_s);
 }
 
 static json_t *stage_to_json(const struct hdt_plan_stage *s)
@@ -155,6 +156,7 @@ static void rank_from_json(struct reader *r, struct hdt_plan *plan, size_t i)
     read_text(r, "site", rank->site, sizeof(rank->site));
     read_text(r, "worker", rank->worker, sizeof(rank->worker));
     rank->device = (int)read_int(r, "device", 0, 4096);
+    rank->busy_s = json_object_get(r->json, "busy_s") ? read_real(r, "busy_s") : 0;
 }
 
 static void stage_from_json(struct reader *r, struct hdt_plan *plan, size_t i)

@@ -351,6 +351,9 @@ enum hdt_status hdt_search_judge(struct search *s, struct hdt_plan *plan, struct
     HDT_TRY(hdt_cost_play(s->in, plan, true, cost, &s->last_err));
     plan->step_s = cost->step_s;
     plan->bubble_share = cost->bubble_share;
+    for (size_t i = 0; i < plan->n_ranks; i++) {
+        plan->ranks[i].busy_s = cost->rank_busy_s[i];
+    }
     plan->wan_bytes = cost->wan_bytes;
     snprintf(plan->limit, sizeof(plan->limit), "%s", cost->limit);
     return HDT_OK;
