@@ -245,12 +245,11 @@ static enum hdt_status plan_set_halves(struct search *s, struct hdt_plan *plan)
     return HDT_OK;
 }
 
-/* How far each stage runs ahead under the job's schedule, and what that takes. */
+/* How far each stage runs ahead under the schedule, and what that takes. */
 static enum hdt_status plan_set_order(struct search *s, struct hdt_plan *plan,
                                       const double *round_trip_s, double slowest_edge_s)
 {
-    plan->schedule = (enum hdt_schedule_kind)s->in->job->plan.schedule;
-    plan->schedule = plan->schedule == HDT_SCHEDULE_AUTO ? HDT_SCHEDULE_WAN : plan->schedule;
+    plan->schedule = s->schedule;
     plan->n_micro_batches = s->in->job->batch.n_micro_batches;
     if (hdt_schedule_is_split(plan->schedule)) {
         HDT_TRY(plan_set_halves(s, plan));
@@ -351,10 +350,10 @@ enum hdt_status hdt_search_judge(struct search *s, struct hdt_plan *plan, struct
     HDT_TRY(hdt_cost_play(s->in, plan, true, cost, &s->last_err));
     plan->step_s = cost->step_s;
     plan->bubble_share = cost->bubble_share;
+    plan->wan_bytes = cost->wan_bytes;
     for (size_t i = 0; i < plan->n_ranks; i++) {
         plan->ranks[i].busy_s = cost->rank_busy_s[i];
     }
-    plan->wan_bytes = cost->wan_bytes;
     snprintf(plan->limit, sizeof(plan->limit), "%s", cost->limit);
     return HDT_OK;
 }
