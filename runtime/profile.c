@@ -21,6 +21,7 @@
 #include "src/base/buf.h"
 #include "src/base/clock.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -59,6 +60,7 @@ struct probe {
     struct hdt_device *device;
     const struct hdt_profile_shape *shape;
     struct hdt_stage *stage;
+    bool recompute;
     int n_units, n_slots;
     int n_parts;                 /* of a round: only blocks have a backward in two halves */
     double fwd_s, bwd_s, step_s; /* of one unit */
@@ -217,6 +219,7 @@ static struct hdt_stage_conf probe_conf(const struct probe *p, int64_t unit)
                                    .B = (int)p->shape->micro_batch,
                                    .T = (int)p->shape->seq_len,
                                    .n_slots = p->n_slots,
+                                   .recompute = p->recompute,
                                    .seed = 1};
 }
 
@@ -228,7 +231,8 @@ static enum hdt_status probe_units(struct probe *p, int64_t unit, int n_units, i
 
     p->n_units = n_units;
     p->n_slots = n_slots;
-    p->n_parts = unit > 0 && unit <= p->shape->model.L ? PROBE_PARTS : PROBE_BWD + 1;
+    p->n_parts =
+        unit > 0 && unit <= p->shape->model.L && !p->recompute ? PROBE_PARTS : PROBE_BWD + 1;
     conf = probe_conf(p, unit);
     HDT_TRY(hdt_stage_new(p->backend, p->device, &conf, &p->stage, err));
     hdt_stage_set_loss_scale(p->stage, 1e-3f);
@@ -322,6 +326,22 @@ enum hdt_status hdt_profile_measure(const struct hdt_backend *backend, struct hd
     hdt_host_cpus(out.cpus);
     out.valid = true;
     *profile = out;
+    return HDT_OK;
+}
+
+enum hdt_status hdt_profile_measure_recompute(const struct hdt_backend *backend,
+                                              struct hdt_device *device,
+                                              const struct hdt_profile_shape *shape,
+                                              const struct hdt_profile *profile,
+                                              double *recompute_s, struct hdt_error *err)
+{
+    struct probe p = {.backend = backend, .device = device, .shape = shape, .recompute = true};
+    double bwd_s;
+
+    HDT_TRY(probe_blocks(&p, err));
+    /* The machine may have become faster or slower since: forwards say by how much. */
+    bwd_s = p.bwd_s * profile->block_fwd_s / p.fwd_s;
+    *recompute_s = bwd_s > profile->block_bwd_s ? bwd_s - profile->block_bwd_s : NAN;
     return HDT_OK;
 }
 

@@ -23,6 +23,14 @@ enum hdt_status hdt_profile_measure(const struct hdt_backend *backend, struct hd
                                     const struct hdt_profile_shape *shape,
                                     struct hdt_profile *profile, struct hdt_error *err);
 
+/* Seconds that a block's forward takes when it is done again in the backward: what a backward with
+ * recompute takes more than the profile's. NaN: less than the machine's noise. Blocks as long. */
+enum hdt_status hdt_profile_measure_recompute(const struct hdt_backend *backend,
+                                              struct hdt_device *device,
+                                              const struct hdt_profile_shape *shape,
+                                              const struct hdt_profile *profile,
+                                              double *recompute_s, struct hdt_error *err);
+
 /* Last measurements, by shape: all zeros is an empty cache. Belongs to one thread. */
 #define HDT_PROFILE_CACHE_CAP 16
 struct hdt_profile_cache {

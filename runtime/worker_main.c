@@ -4,6 +4,7 @@
 /* hdt-worker: options, settings, device, signals. */
 #include "runtime/backend_find.h"
 #include "runtime/agent.h"
+#include "runtime/profile_task.h"
 #include "runtime/task.h"
 #include "src/core/ckpt_files.h"
 #include "src/base/buf.h"
@@ -40,7 +41,9 @@ static const char help_text[] =
     "or SIGINT ends it cleanly (the job is told), a second one at once; SIGHUP reads its "
     "certificates again, SIGUSR1 writes the flight recorder to state_dir.\n\n"
     "With --task it needs no gateway: `generate` continues a prompt with a trained model, `eval` "
-    "measures one on a token shard. `hdt generate` and `hdt eval` run it so.";
+    "measures one on a token shard. `hdt generate` and `hdt eval` run it so.\n\n"
+    "With --profile it needs no gateway either: it measures what the layers of a model take on the "
+    "device here and writes that to a file, which a cluster can name for `hdt plan --cluster`.";
 
 enum option_key {
     OPT_CHECK = 256,
@@ -62,6 +65,10 @@ enum option_key {
     OPT_BACKEND,
     OPT_THREADS,
     OPT_JSON,
+    OPT_PROFILE,
+    OPT_MODEL,
+    OPT_MICRO_BATCH,
+    OPT_PROFILE_SEQ_LEN,
 };
 
 static const struct argp_option options[] = {
@@ -88,6 +95,12 @@ static const struct argp_option options[] = {
     {"seed", OPT_SEED, "N", 0, "generate: same seed, same text [1]", 3},
     {"data", OPT_DATA, "FILE", 0, "eval: token shard", 4},
     {"max-tokens", OPT_MAX_TOKENS, "N", 0, "eval: only the first N tokens; 0: all [0]", 4},
+    {"profile", OPT_PROFILE, "FILE", 0, "Measure the layers of --model, write them to FILE, exit",
+     5},
+    {"model", OPT_MODEL, "FILE", 0, "profile: the model's config.json", 5},
+    {"micro-batch", OPT_MICRO_BATCH, "N[,N...]", 0, "profile: micro-batches to measure [1,2,4]", 5},
+    {"seq-len", OPT_PROFILE_SEQ_LEN, "N", 0,
+     "profile: tokens of a sequence [the model's longest, at most 2048]", 5},
     {0}};
 
 struct args {
@@ -95,6 +108,7 @@ struct args {
     bool check, list_devices;
     int threads; /* -1: not given */
     struct hdt_task_conf use;
+    struct hdt_profile_task profile;
 };
 
 static long number(struct argp_state *state, const char *what, const char *arg, long min, long max)
@@ -119,6 +133,61 @@ static double real(struct argp_state *state, const char *what, const char *arg)
         argp_error(state, "--%s takes a number from 0 to 1000, not '%s'", what, arg);
     }
     return value;
+}
+
+static int compare_numbers(const void *a, const void *b)
+{
+    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+
+    return (x > y) - (x < y);
+}
+
+/* "4,1,2" */
+static void parse_micro_batches(struct argp_state *state, char *list,
+                                struct hdt_profile_task *profile)
+{
+    char *save = NULL;
+    int n = 0;
+
+    for (char *one = strtok_r(list, ",", &save); one; one = strtok_r(NULL, ",", &save)) {
+        if (n == HDT_PROFILE_TASK_MAX) {
+            argp_error(state, "--micro-batch takes at most %d numbers", HDT_PROFILE_TASK_MAX);
+        }
+        profile->micro_batches[n++] = number(state, "micro-batch", one, 1, 65536);
+    }
+    qsort(profile->micro_batches, (size_t)n, sizeof(profile->micro_batches[0]), compare_numbers);
+    for (int i = 1; i < n; i++) {
+        if (profile->micro_batches[i] == profile->micro_batches[i - 1]) {
+            argp_error(state, "--micro-batch has %lld twice", (long long)profile->micro_batches[i]);
+        }
+    }
+    if (n == 0) {
+        argp_error(state, "--micro-batch takes numbers, as 1,2,4");
+    }
+    profile->n_micro_batches = n;
+}
+
+static error_t parse_profile_option(int key, char *arg, struct argp_state *state)
+{
+    struct hdt_profile_task *profile = &((struct args *)state->input)->profile;
+
+    switch (key) {
+    case OPT_PROFILE:
+        profile->path = arg;
+        break;
+    case OPT_MODEL:
+        profile->model = arg;
+        break;
+    case OPT_MICRO_BATCH:
+        parse_micro_batches(state, arg, profile);
+        break;
+    case OPT_PROFILE_SEQ_LEN:
+        profile->seq_len = number(state, "seq-len", arg, 1, 1 << 20);
+        break;
+    default:
+        return ARGP_ERR_UNKNOWN;
+    }
+    return 0;
 }
 
 static error_t parse_task_option(int key, char *arg, struct argp_state *state)
@@ -163,7 +232,7 @@ static error_t parse_task_option(int key, char *arg, struct argp_state *state)
         use->json = true;
         break;
     default:
-        return ARGP_ERR_UNKNOWN;
+        return parse_profile_option(key, arg, state);
     }
     return 0;
 }
@@ -490,6 +559,49 @@ static enum hdt_status run_task(struct args *args, struct hdt_error *err)
     return status;
 }
 
+static enum hdt_status profile_check(const struct args *args, struct hdt_error *err)
+{
+    const struct hdt_profile_task *profile = &args->profile;
+
+    if (profile->path && args->task) {
+        return hdt_error_set(err, HDT_EINVAL, "--profile and --task are two things");
+    }
+    if (profile->path && !profile->model) {
+        hdt_error_set(err, HDT_EINVAL, "--profile needs --model: whose layers to measure");
+        hdt_error_hint(err, "give a config.json, as jobs name it in 'model'");
+        return HDT_EINVAL;
+    }
+    if (!profile->path && (profile->model || profile->n_micro_batches || profile->seq_len)) {
+        return hdt_error_set(err, HDT_EINVAL,
+                             "--model, --micro-batch and --seq-len belong to --profile FILE");
+    }
+    return HDT_OK;
+}
+
+static enum hdt_status run_profile(struct args *args, struct hdt_error *err)
+{
+    static const int64_t usual[] = {1, 2, 4};
+    struct hdt_profile_task *profile = &args->profile;
+    struct hdt_device_conf conf = {.n_threads =
+                                       args->threads > 0 ? args->threads : cores_allowed()};
+    const struct hdt_backend *backend;
+    struct hdt_device *device;
+    enum hdt_status status;
+
+    hdt_log_init(PROGRAM, HDT_LOG_WARN);
+    if (profile->n_micro_batches == 0) {
+        memcpy(profile->micro_batches, usual, sizeof(usual));
+        profile->n_micro_batches = (int)(sizeof(usual) / sizeof(usual[0]));
+    }
+    profile->n_threads = conf.n_threads;
+    profile->version = PACKAGE_VERSION;
+    HDT_TRY(
+        hdt_backend_open(args->backend ? args->backend : "auto", &conf, &backend, &device, err));
+    status = hdt_profile_task_run(profile, backend, device, err);
+    backend->device_close(device);
+    return status;
+}
+
 static void print_device(const struct hdt_backend_found *found, void *arg)
 {
     (void)arg;
@@ -520,7 +632,7 @@ int main(int argc, char **argv)
     argp_program_version = PROGRAM " (HDT) " PACKAGE_VERSION;
     argp_parse(&argp, argc, argv, 0, NULL, &args);
     signal(SIGPIPE, SIG_IGN);
-    if (args.task && task_check(&args, &err) != HDT_OK) {
+    if (profile_check(&args, &err) != HDT_OK || (args.task && task_check(&args, &err) != HDT_OK)) {
         hdt_error_print(&err, PROGRAM);
         return EXIT_USAGE;
     }
@@ -528,10 +640,13 @@ int main(int argc, char **argv)
         hdt_backend_list(print_device, NULL);
         return 0;
     }
-    status = args.task ? run_task(&args, &err) : run_daemon(&args, &err);
+    status = args.task           ? run_task(&args, &err)
+             : args.profile.path ? run_profile(&args, &err)
+                                 : run_daemon(&args, &err);
     if (status != HDT_OK) {
         hdt_error_print(&err, PROGRAM);
-        return args.task && status == HDT_ENOENT ? EXIT_NOT_FOUND : EXIT_FAILURE;
+        return (args.task || args.profile.path) && status == HDT_ENOENT ? EXIT_NOT_FOUND
+                                                                        : EXIT_FAILURE;
     }
     return 0;
 }

@@ -24,6 +24,7 @@ enum plan_option {
     OPT_SCHEDULE,
     OPT_REMEASURE,
     OPT_VALIDATE,
+    OPT_WRITE_PROFILES,
     OPT_EXPLAIN
 };
 
@@ -40,13 +41,17 @@ static const struct argp_option options[] = {
     {"explain", OPT_EXPLAIN, NULL, 0, "Say why the plan is as it is", 0},
     {"validate", OPT_VALIDATE, "RUN", 0,
      "Compare a run with its plan, op by op: RUN is its folder, or its number at the gateway", 0},
+    {"write-profiles", OPT_WRITE_PROFILES, "DIR", 0,
+     "With --validate: write the workers' profiles, corrected by what the run measured, and the "
+     "cluster with them",
+     0},
     {0},
 };
 
 struct plan_args {
     struct hdt_gwclient_conf client;
     struct hdt_planned_overrides overrides;
-    const char *job, *cluster, *trace, *run;
+    const char *job, *cluster, *trace, *run, *profiles;
     bool json, explain;
 };
 
@@ -82,6 +87,9 @@ static error_t option_parse(int key, char *arg, struct argp_state *state)
     case OPT_VALIDATE:
         args->run = arg;
         return 0;
+    case OPT_WRITE_PROFILES:
+        args->profiles = arg;
+        return 0;
     case ARGP_KEY_ARG:
         if (args->job) {
             argp_error(state, "unexpected '%s'", arg);
@@ -93,6 +101,10 @@ static error_t option_parse(int key, char *arg, struct argp_state *state)
         if (!args->job == !args->run) {
             argp_error(state, args->job ? "--validate takes a run, not a job file"
                                         : "which job? give its file, e.g. job.yaml");
+            return EINVAL;
+        }
+        if (args->profiles && !args->run) {
+            argp_error(state, "--write-profiles belongs to --validate: it writes what a run says");
             return EINVAL;
         }
         return 0;
@@ -214,6 +226,19 @@ static enum hdt_status run_find(const struct plan_args *args, char **dir, struct
     return run_dir_ask(args, strtoll(args->run, NULL, 10), dir, err);
 }
 
+static enum hdt_status profiles_write(const struct hdt_validated *v, const struct plan_args *args,
+                                      struct hdt_error *err)
+{
+    size_t n;
+
+    HDT_TRY(hdt_validated_write_profiles(v, args->profiles, &n, err));
+    if (!args->json) {
+        printf("profiles   %zu of %zu ranks in %s: hdt plan --cluster %s/cluster.json JOB.yaml\n",
+               n, v->planned.result.plan.n_ranks, args->profiles, args->profiles);
+    }
+    return HDT_OK;
+}
+
 static enum hdt_status validate(const struct plan_args *args, struct hdt_error *err)
 {
     struct hdt_validated v;
@@ -230,6 +255,9 @@ static enum hdt_status validate(const struct plan_args *args, struct hdt_error *
         hdt_validated_print(&v, stdout);
     }
     status = args->trace ? hdt_validated_trace(&v, args->trace, err) : HDT_OK;
+    if (status == HDT_OK && args->profiles) {
+        status = profiles_write(&v, args, err);
+    }
     hdt_validated_release(&v);
     return status;
 }

@@ -11,7 +11,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#define WATCH_MS 1000
+#define WATCH_MS    1000
+#define BUSY_A_LINE 3 /* ranks */
 
 enum status_option { OPT_JSON = 256, OPT_WATCH, OPT_FLOWS };
 
@@ -318,6 +319,33 @@ static void job_print_reason(const json_t *job)
     }
 }
 
+/* "       busy   a/w0 1.203 s (predicted 1.150)", of the last step; nothing where the plan does not
+ * say it. */
+static void job_print_busy(const json_t *job)
+{
+    const json_t *ranks = json_object_get(json_object_get(job, "plan"), "ranks");
+    const json_t *item;
+    size_t i, n = 0;
+
+    json_array_foreach(json_object_get(job, "ranks"), i, item)
+    {
+        const json_t *rank = json_array_get(ranks, (size_t)real_of(item, "rank"));
+
+        if (real_of(rank, "busy_s") > 0 && json_is_number(json_object_get(item, "busy_s"))) {
+            printf("%s%s/%s %.3f s (predicted %.3f)",
+                   n % BUSY_A_LINE != 0 ? ", "
+                   : n == 0             ? "       busy "
+                                        : "\n            ",
+                   text_of(rank, "site"), text_of(rank, "worker"), real_of(item, "busy_s"),
+                   real_of(rank, "busy_s"));
+            n++;
+        }
+    }
+    if (n > 0) {
+        putchar('\n');
+    }
+}
+
 static void job_print(const json_t *job)
 {
     char name[160];
@@ -331,6 +359,9 @@ static void job_print(const json_t *job)
                real_of(job, "predicted_step_s"));
     }
     putchar('\n');
+    if (strcmp(text_of(job, "state"), "running") == 0) {
+        job_print_busy(job);
+    }
     waits_print(job);
     job_print_reason(job);
     job_print_restarts(job);

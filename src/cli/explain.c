@@ -382,9 +382,23 @@ static uint64_t most_memory(const struct hdt_plan *plan)
     return most;
 }
 
+/* What "auto" came to, by the step that 1f1b would take. */
+static void explain_auto(const struct hdt_planned *p, double pairs_s, json_t *lines)
+{
+    if (plan_of(p)->schedule == HDT_SCHEDULE_1F1B) {
+        say(lines, "plan.schedule auto is 1f1b: no other gains %.0f %%",
+            100 * HDT_SEARCH_SCHEDULE_GAIN);
+    } else {
+        say(lines, "plan.schedule auto is %s, which gains %.1f %% over 1f1b",
+            hdt_schedule_names[plan_of(p)->schedule], 100 * (1 - p->result.cost.step_s / pairs_s));
+    }
+}
+
 /* The same job in each other order. One that no plan follows is left out. */
 static void explain_schedules(const struct hdt_planned *p, json_t *lines)
 {
+    double pairs_s = 0;
+
     for (int kind = HDT_SCHEDULE_GPIPE; kind < HDT_SCHEDULE_KIND_COUNT; kind++) {
         struct hdt_job job = p->job; /* shares its texts */
         struct hdt_cost_inputs in = {&job, &p->model, &p->cluster};
@@ -401,7 +415,11 @@ static void explain_schedules(const struct hdt_planned *p, json_t *lines)
             hdt_schedule_names[kind], other.cost.step_s,
             100 * (other.cost.step_s / p->result.cost.step_s - 1),
             hdt_human_memory((double)most_memory(&other.plan), memory));
+        pairs_s = kind == HDT_SCHEDULE_1F1B ? other.cost.step_s : pairs_s;
         hdt_search_result_release(&other);
+    }
+    if (plan_of(p)->n_stages > 1 && p->job.plan.schedule == HDT_SCHEDULE_AUTO) {
+        explain_auto(p, pairs_s, lines);
     }
 }
 
@@ -416,6 +434,7 @@ static void explain_batch(const struct hdt_planned *p, json_t *lines)
     double gain;
 
     job.batch.n_micro_batches *= MORE_BATCHES;
+    job.plan.schedule = (int)plan_of(p)->schedule;
     if (plan_of(p)->n_stages < 2 || p->result.cost.bubble_share < 0.1 ||
         job.batch.n_micro_batches > 65536 || hdt_search_plan(&in, &more, NULL) != HDT_OK) {
         return;

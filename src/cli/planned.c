@@ -6,6 +6,7 @@
 #include "src/base/buf.h"
 #include "src/base/clock.h"
 #include "src/core/msg.h"
+#include "src/core/profile_file.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -182,6 +183,57 @@ enum hdt_status hdt_planned_survey(struct hdt_planned *p, struct hdt_gwclient *c
     return status;
 }
 
+/* A worker's "profile_file" stands relative to the cluster's file. */
+static char *beside(const char *path, const char *name)
+{
+    const char *slash = strrchr(path, '/');
+
+    return name[0] == '/' || !slash ? hdt_strdup(name)
+                                    : hdt_asprintf("%.*s/%s", (int)(slash - path), path, name);
+}
+
+/* Files are named by who plans, never by what a gateway sends: so they are no part of
+ * hdt_cluster_from_json. What is printed of the cluster has their numbers in it. */
+static enum hdt_status profile_files_read(struct hdt_planned *p, const char *path,
+                                          struct hdt_error *err)
+{
+    const struct hdt_profile_file_want want = {&p->model, p->job.batch.micro_batch,
+                                               p->job.batch.seq_len};
+    enum hdt_status status = HDT_OK;
+    size_t n_read = 0, i;
+    json_t *worker;
+
+    json_array_foreach(json_object_get(p->cluster_json, "workers"), i, worker)
+    {
+        const json_t *name = json_object_get(worker, "profile_file");
+        char *file;
+
+        if (!name || status != HDT_OK) {
+            continue;
+        }
+        if (!json_is_string(name)) {
+            status = hdt_error_set(err, HDT_EINVAL, "workers[%zu].profile_file must be a path", i);
+            hdt_error_where(err, "%s", path);
+            continue;
+        }
+        file = beside(path, json_string_value(name));
+        status = hdt_profile_file_read(file, &want, &p->cluster.workers[i].profile, err);
+        free(file);
+        n_read++;
+        if (status != HDT_OK) {
+            hdt_error_prefix(err, "workers[%zu]", i);
+        }
+        if (status != HDT_OK && err && !err->where[0]) {
+            hdt_error_where(err, "%s", path);
+        }
+    }
+    if (status == HDT_OK && n_read > 0) {
+        json_decref(p->cluster_json);
+        p->cluster_json = hdt_cluster_to_json(&p->cluster);
+    }
+    return status;
+}
+
 enum hdt_status hdt_planned_cluster_file(struct hdt_planned *p, const char *path,
                                          struct hdt_error *err)
 {
@@ -202,7 +254,7 @@ enum hdt_status hdt_planned_cluster_file(struct hdt_planned *p, const char *path
     }
     status = cluster_take(p, inner ? inner : json, path, err);
     json_decref(json);
-    return status;
+    return status == HDT_OK ? profile_files_read(p, path, err) : status;
 }
 
 enum hdt_status hdt_planned_from_json(struct hdt_planned *p, const json_t *json,

@@ -52,7 +52,8 @@ enum hdt_status hdt_planned_survey(struct hdt_planned *planned, struct hdt_gwcli
                                    const struct hdt_planned_overrides *overrides,
                                    struct hdt_error *err);
 
-/* The cluster from a file, as `hdt plan --json` wrote it ("cluster"), or bare. */
+/* The cluster from a file, as `hdt plan --json` wrote it ("cluster"), or bare. Profiles that it
+ * names by "profile_file" are read for the job's shape. */
 enum hdt_status hdt_planned_cluster_file(struct hdt_planned *planned, const char *path,
                                          struct hdt_error *err);
 

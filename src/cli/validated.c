@@ -258,6 +258,7 @@ void hdt_validated_release(struct hdt_validated *v)
         free(v->ranks[i].ops);
     }
     free(v->ranks);
+    free(v->stages);
     free(v->edges);
     free(v->run_dir);
     hdt_planned_release(&v->planned);

@@ -46,6 +46,11 @@ struct hdt_validated_rank {
     size_t n_ops;
 };
 
+struct hdt_validated_stage {
+    double predicted_s[HDT_OP_KIND_COUNT]; /* mean of an op; < 0: the plan has none */
+    double measured_s[HDT_OP_KIND_COUNT];  /* median of an op; < 0: none was measured */
+};
+
 /* An edge between sites, one direction. */
 struct hdt_validated_edge {
     int flow;
@@ -61,6 +66,7 @@ struct hdt_validated {
     double predicted_step_s, measured_step_s; /* the latter a median */
     size_t n_steps;                           /* it is of */
     struct hdt_validated_rank *ranks;         /* as many as the plan has */
+    struct hdt_validated_stage *stages;       /* as many as the plan has */
     struct hdt_validated_edge *edges;
     size_t n_edges;
     double given_step_s; /* played with all measured times of ops and frames */
@@ -74,7 +80,7 @@ enum hdt_status hdt_validated_load(struct hdt_validated *v, const char *run_dir,
                                    struct hdt_error *err);
 void hdt_validated_release(struct hdt_validated *v);
 
-/* Part of the load: classes, edges, cause, from the ops. */
+/* Part of the load: classes, stages, edges, cause, from the ops. */
 void hdt_validated_compare(struct hdt_validated *v);
 
 void hdt_validated_print(const struct hdt_validated *v, FILE *out);
@@ -83,6 +89,12 @@ json_t *hdt_validated_to_json(const struct hdt_validated *v);
 /* Both timelines in one file, "predicted" and "measured", laid on the median step. */
 enum hdt_status hdt_validated_trace(const struct hdt_validated *v, const char *path,
                                     struct hdt_error *err);
+
+/* Write what the run says of its workers to the folder, which is made: DIR/rankN.json, a profile
+ * for each rank that has stages and a trace, and DIR/cluster.json, the run's cluster with their
+ * names in it, for `hdt plan --cluster`. HDT_EIO. */
+enum hdt_status hdt_validated_write_profiles(const struct hdt_validated *v, const char *dir,
+                                             size_t *n_written, struct hdt_error *err);
 
 const char *hdt_validated_class_name(enum hdt_validated_class c);
 

@@ -7,7 +7,7 @@
  * playing the plan again with one measured figure at a time in place of its prediction: a sum of
  * classes would blame the rank that waits.
  */
-#include "src/cli/validated.h"
+#include "src/cli/validated_impl.h"
 #include "src/base/buf.h"
 #include "src/base/median.h"
 
@@ -116,9 +116,8 @@ static void predicted_fill(struct hdt_validated *v, int rank)
 
 /* ---- measured ---- */
 
-/* Steps [first, last] of a trace that are whole and warm; false: there is none. */
-static bool steps_of(const struct hdt_validated *v, const struct hdt_validated_rank *rank,
-                     int64_t *first, int64_t *last)
+bool hdt_validated_steps(const struct hdt_validated *v, const struct hdt_validated_rank *rank,
+                         int64_t *first, int64_t *last)
 {
     int64_t low = INT64_MAX, high = -1, most = CELLS_MAX / v->planned.result.plan.n_micro_batches;
 
@@ -177,7 +176,7 @@ static void measured_fill(const struct hdt_validated *v, struct hdt_validated_ra
     double *sums, end_us = NAN;
     double cpu_us[HDT_VALIDATED_CLASS_COUNT] = {0}, dur_us[HDT_VALIDATED_CLASS_COUNT] = {0};
 
-    if (!steps_of(v, out, &first, &last)) {
+    if (!hdt_validated_steps(v, out, &first, &last)) {
         return;
     }
     n_steps = (size_t)(last - first + 1);
@@ -206,7 +205,7 @@ static void measured_ops(const struct hdt_validated *v, struct hdt_validated_ran
 {
     double *values = hdt_calloc(out->n_ops + 1, sizeof(double));
     int64_t first, last;
-    bool any = steps_of(v, out, &first, &last);
+    bool any = hdt_validated_steps(v, out, &first, &last);
 
     for (int kind = 0; kind < HDT_OP_KIND_COUNT; kind++) {
         size_t n = 0;
@@ -260,7 +259,7 @@ static void edge_measure(const struct hdt_validated *v, struct hdt_validated_edg
     int64_t first, last;
     double *ends, *values;
 
-    if (!steps_of(v, dst, &first, &last) || v->ranks[f->src_rank].n_ops == 0) {
+    if (!hdt_validated_steps(v, dst, &first, &last) || v->ranks[f->src_rank].n_ops == 0) {
         return;
     }
     ends = sends_of(v, f, first, last);
@@ -505,6 +504,7 @@ void hdt_validated_compare(struct hdt_validated *v)
         measured_fill(v, &v->ranks[i]);
         measured_ops(v, &v->ranks[i]);
     }
+    hdt_validated_stages(v);
     for (size_t i = 0; i < plan->n_flows; i++) {
         if (flow_is_edge(plan, &plan->flows[i])) {
             edge_fill(v, i);

@@ -48,6 +48,31 @@ static void rank_print(const struct hdt_validated *v, size_t i, FILE *out)
     }
 }
 
+/* Kinds of ops that a stage computes in. */
+static const struct {
+    enum hdt_op_kind kind;
+    const char *name;
+} stage_ops[] = {{HDT_OP_FORWARD, "forward"},
+                 {HDT_OP_BACKWARD, "backward"},
+                 {HDT_OP_BACKWARD_INPUT, "backward, input"},
+                 {HDT_OP_BACKWARD_WEIGHT, "backward, weights"}};
+#define N_STAGE_OPS (sizeof(stage_ops) / sizeof(stage_ops[0]))
+
+static void stage_print(const struct hdt_validated *v, size_t i, FILE *out)
+{
+    const struct hdt_validated_stage *stage = &v->stages[i];
+
+    for (size_t j = 0; j < N_STAGE_OPS; j++) {
+        double predicted_s = stage->predicted_s[stage_ops[j].kind];
+        double measured_s = stage->measured_s[stage_ops[j].kind];
+
+        if (predicted_s >= 0 && measured_s >= 0) {
+            fprintf(out, "%-4zu  %-18s %12.2f %12.2f %+12.2f\n", i, stage_ops[j].name,
+                    1e3 * predicted_s, 1e3 * measured_s, 1e3 * (measured_s - predicted_s));
+        }
+    }
+}
+
 static void edge_print(const struct hdt_validated *v, const struct hdt_validated_edge *e, FILE *out)
 {
     const struct hdt_plan_flow *f = &plan_of(v)->flows[e->flow];
@@ -75,6 +100,11 @@ void hdt_validated_print(const struct hdt_validated *v, FILE *out)
             "difference", "on core");
     for (size_t i = 0; i < plan_of(v)->n_ranks; i++) {
         rank_print(v, i, out);
+    }
+    fprintf(out, "\n%-24s %12s %12s %12s\n", "stage, ms of an op", "predicted", "measured",
+            "difference");
+    for (size_t i = 0; i < plan_of(v)->n_stages; i++) {
+        stage_print(v, i, out);
     }
     if (v->n_edges > 0) {
         fprintf(out, "\n%-24s %-11s %-13s %9s %9s %9s %11s\n", "link", "carries", "codec", "a step",
@@ -135,21 +165,42 @@ static json_t *edge_json(const struct hdt_validated *v, const struct hdt_validat
                      "goodput_bytes_per_s", number_or_null(e->goodput_bytes_per_s));
 }
 
+static json_t *stage_json(const struct hdt_validated *v, size_t i)
+{
+    const struct hdt_validated_stage *stage = &v->stages[i];
+    json_t *ops = json_object();
+
+    for (size_t j = 0; j < N_STAGE_OPS; j++) {
+        enum hdt_op_kind kind = stage_ops[j].kind;
+
+        if (stage->predicted_s[kind] >= 0 && stage->measured_s[kind] >= 0) {
+            json_object_set_new(ops, hdt_op_name(kind),
+                                json_pack("{s:f, s:f}", "predicted_s", stage->predicted_s[kind],
+                                          "measured_s", stage->measured_s[kind]));
+        }
+    }
+    return json_pack("{s:i, s:i, s:o}", "stage", (int)i, "rank", plan_of(v)->stages[i].rank, "ops",
+                     ops);
+}
+
 json_t *hdt_validated_to_json(const struct hdt_validated *v)
 {
-    json_t *ranks = json_array(), *edges = json_array();
+    json_t *ranks = json_array(), *stages = json_array(), *edges = json_array();
 
     for (size_t i = 0; i < plan_of(v)->n_ranks; i++) {
         json_array_append_new(ranks, rank_json(v, i));
     }
+    for (size_t i = 0; i < plan_of(v)->n_stages; i++) {
+        json_array_append_new(stages, stage_json(v, i));
+    }
     for (size_t i = 0; i < v->n_edges; i++) {
         json_array_append_new(edges, edge_json(v, &v->edges[i]));
     }
-    return json_pack("{s:s, s:f, s:f, s:f, s:I, s:f, s:s, s:s, s:o, s:o}", "run_dir", v->run_dir,
-                     "predicted_step_s", v->predicted_step_s, "measured_step_s", v->measured_step_s,
-                     "ratio", v->measured_step_s / v->predicted_step_s, "steps",
+    return json_pack("{s:s, s:f, s:f, s:f, s:I, s:f, s:s, s:s, s:o, s:o, s:o}", "run_dir",
+                     v->run_dir, "predicted_step_s", v->predicted_step_s, "measured_step_s",
+                     v->measured_step_s, "ratio", v->measured_step_s / v->predicted_step_s, "steps",
                      (json_int_t)v->n_steps, "played_step_s", v->given_step_s, "cause", v->cause,
-                     "missing", v->missing, "ranks", ranks, "edges", edges);
+                     "missing", v->missing, "ranks", ranks, "stages", stages, "edges", edges);
 }
 
 /* ---- both timelines ---- */

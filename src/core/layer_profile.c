@@ -62,16 +62,40 @@ static enum hdt_status precision_check(const char *text, struct hdt_error *err)
     return HDT_EINVAL;
 }
 
+#define SIZE(field, max, help) HDT_CONF_INT(struct hdt_layer_shape, field, "0", 0, max, help)
+
+static const struct hdt_conf_row shape_rows[] = {
+    SIZE(hidden_size, 1 << 24, "Width."),
+    SIZE(intermediate_size, 1 << 24, "Width of the feed-forward part."),
+    SIZE(num_attention_heads, 1 << 20, "Heads of queries."),
+    SIZE(num_key_value_heads, 1 << 20, "Heads of keys and values."),
+    SIZE(head_dim, 1 << 20, "Width of a head."),
+    SIZE(vocab_size, 1 << 24, "Tokens that there are."),
+    HDT_CONF_END};
+
 static const struct hdt_conf_row profile_rows[] = {
     HDT_CONF_STRING(struct hdt_layer_profile, model, NULL, "Name of the model."),
+    HDT_CONF_SECTION(struct hdt_layer_profile, shape, shape_rows,
+                     "Sizes of the model, as its config.json has them; 0: not said."),
     HDT_CONF_STRING(struct hdt_layer_profile, device, NULL,
                     "Name of the device, as the catalogue has it."),
+    HDT_CONF_INT(struct hdt_layer_profile, threads, "0", 0, 65536,
+                 "Threads of a processor that computed; 0: not said."),
     HDT_CONF_CHECKED(struct hdt_layer_profile, precision, "", precision_check,
                      "Kind of numbers that were multiplied. Empty: not said."),
     HDT_CONF_INT(struct hdt_layer_profile, seq_len, "0", 0, 16777216,
                  "Tokens of a sequence; 0: not said."),
     HDT_CONF_STRING(struct hdt_layer_profile, source, "", "Who measured it."),
+    HDT_CONF_STRING(struct hdt_layer_profile, date, "", "When, as 2026-01-31."),
     HDT_CONF_STRING(struct hdt_layer_profile, note, "", "What a reader should know."),
+    HDT_CONF_OPTIONAL(struct hdt_layer_profile, optimizer_s_per_param, 1e-12, 1,
+                      "The optimizer's step, seconds for one parameter."),
+    HDT_CONF_OPTIONAL(struct hdt_layer_profile, op_s, 1e-12, 60,
+                      "What an op takes beside its work, seconds."),
+    HDT_CONF_OPTIONAL(struct hdt_layer_profile, cast_bytes_per_s, 1, 1e15,
+                      "fp32 made bf16 or int8 for a frame, bytes of fp32 a second."),
+    HDT_CONF_OPTIONAL(struct hdt_layer_profile, copy_bytes_per_s, 1, 1e15,
+                      "fp32 copied into or out of a frame, bytes a second."),
     HDT_CONF_LIST(struct hdt_layer_profile, layers, layer_rows, struct hdt_layer,
                   "The layers, one of a kind."),
     HDT_CONF_END};
@@ -160,34 +184,54 @@ static enum hdt_status profile_check(struct hdt_layer_profile *profile,
     return HDT_OK;
 }
 
+static enum hdt_status parse_doc(const char *text, size_t len, const char *file,
+                                 struct hdt_layer_profile *profile, struct hdt_conf_doc **doc,
+                                 struct hdt_error *err)
+{
+    enum hdt_status status;
+
+    HDT_TRY(hdt_conf_parse(&hdt_layer_profile_schema, text, len, file, profile, doc, err));
+    status = profile_check(profile, *doc, err);
+    if (status != HDT_OK) {
+        hdt_conf_doc_free(*doc);
+        hdt_layer_profile_release(profile);
+    }
+    return status;
+}
+
 enum hdt_status hdt_layer_profile_parse(const char *text, size_t len, const char *file,
                                         struct hdt_layer_profile *profile, struct hdt_error *err)
 {
-    struct hdt_conf_doc *doc = NULL;
-    enum hdt_status status;
+    struct hdt_conf_doc *doc;
 
-    HDT_TRY(hdt_conf_parse(&hdt_layer_profile_schema, text, len, file, profile, &doc, err));
-    status = profile_check(profile, doc, err);
+    HDT_TRY(parse_doc(text, len, file, profile, &doc, err));
     hdt_conf_doc_free(doc);
-    if (status != HDT_OK) {
-        hdt_layer_profile_release(profile);
+    return HDT_OK;
+}
+
+enum hdt_status hdt_layer_profile_load_doc(const char *path, struct hdt_layer_profile *profile,
+                                           struct hdt_conf_doc **doc, struct hdt_error *err)
+{
+    struct hdt_buf text = {0};
+    enum hdt_status status = hdt_file_read(path, TEXT_MAX, &text, err);
+
+    if (status == HDT_OK) {
+        status = parse_doc(hdt_buf_str(&text), text.len, path, profile, doc, err);
+    } else {
+        hdt_error_prefix(err, "cannot read the profile of a device");
     }
+    hdt_buf_release(&text);
     return status;
 }
 
 enum hdt_status hdt_layer_profile_load(const char *path, struct hdt_layer_profile *profile,
                                        struct hdt_error *err)
 {
-    struct hdt_buf text = {0};
-    enum hdt_status status = hdt_file_read(path, TEXT_MAX, &text, err);
+    struct hdt_conf_doc *doc;
 
-    if (status == HDT_OK) {
-        status = hdt_layer_profile_parse(hdt_buf_str(&text), text.len, path, profile, err);
-    } else {
-        hdt_error_prefix(err, "cannot read the profile of a device");
-    }
-    hdt_buf_release(&text);
-    return status;
+    HDT_TRY(hdt_layer_profile_load_doc(path, profile, &doc, err));
+    hdt_conf_doc_free(doc);
+    return HDT_OK;
 }
 
 void hdt_layer_profile_release(struct hdt_layer_profile *profile)

@@ -42,14 +42,28 @@ struct hdt_layer {
     struct hdt_conf_list times; /* of struct hdt_layer_times, by tp, then micro_batch */
 };
 
+/* What of a model decides its layers' times, by the names of config.json; 0: not said. */
+struct hdt_layer_shape {
+    int64_t hidden_size, intermediate_size;
+    int64_t num_attention_heads, num_key_value_heads, head_dim;
+    int64_t vocab_size;
+};
+
 struct hdt_layer_profile {
     char *model;
+    struct hdt_layer_shape shape;
     char *device;    /* a name of the catalogue, where it has it */
+    int64_t threads; /* of a processor, that computed; 0: not said */
     char *precision; /* one of hdt_precision_names; "": not said */
     int64_t seq_len; /* 0: not said */
     char *source;    /* who measured it */
+    char *date;
     char *note;
-    struct hdt_conf_list layers; /* of struct hdt_layer, at most one of a kind */
+    /* Beside the layers; NaN: not measured. */
+    double optimizer_s_per_param;
+    double op_s;                               /* that an op takes beside its work */
+    double cast_bytes_per_s, copy_bytes_per_s; /* fp32 into and out of frames */
+    struct hdt_conf_list layers;               /* of struct hdt_layer, at most one of a kind */
 };
 
 extern const struct hdt_conf_schema hdt_layer_profile_schema;
@@ -60,6 +74,9 @@ enum hdt_status hdt_layer_profile_load(const char *path, struct hdt_layer_profil
 /* The same from memory; `file` names the text in messages. */
 enum hdt_status hdt_layer_profile_parse(const char *text, size_t len, const char *file,
                                         struct hdt_layer_profile *profile, struct hdt_error *err);
+/* Load a file and keep where its values stood, for who checks them further: *doc is to be freed. */
+enum hdt_status hdt_layer_profile_load_doc(const char *path, struct hdt_layer_profile *profile,
+                                           struct hdt_conf_doc **doc, struct hdt_error *err);
 void hdt_layer_profile_release(struct hdt_layer_profile *profile);
 
 /* The layer of a kind; NULL: the profile has none. */

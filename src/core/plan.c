@@ -491,9 +491,10 @@ enum hdt_status hdt_plan_complete(struct hdt_plan *plan, const struct hdt_job *j
     plan->n_micro_batches = job->batch.n_micro_batches;
     plan->seq_len = job->batch.seq_len;
     plan->n_replicas = 1;
-    plan->schedule = (enum hdt_schedule_kind)job->plan.schedule;
-    if (plan->schedule == HDT_SCHEDULE_AUTO) {
-        plan->schedule = HDT_SCHEDULE_WAN;
+    if (job->plan.schedule != HDT_SCHEDULE_AUTO) {
+        plan->schedule = (enum hdt_schedule_kind)job->plan.schedule;
+    } else if (plan->schedule == HDT_SCHEDULE_AUTO) {
+        plan->schedule = HDT_SCHEDULE_WAN; /* with the warm-ups that the stages have */
     }
     HDT_TRY(hdt_plan_fit_order(plan, err));
     HDT_TRY(hdt_plan_check_stages(plan, model, err));

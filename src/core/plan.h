@@ -114,9 +114,10 @@ enum hdt_status hdt_plan_fit_order(struct hdt_plan *plan, struct hdt_error *err)
  * left when ranks and stages (rank, units, warm-up) are chosen. Codecs of edges are taken from the
  * ACTIVATION and ACTIVATION_GRAD flows that the plan already has (only kind, stages and codec of
  * them are read); from the job where there is none, with "auto" = lossless between sites. Inside a
- * site the codec is none unless so chosen. The schedule is the job's, "auto" = wan; warm-ups are
- * fitted to it (hdt_plan_fit_order). The data and checkpoint rank is, of the ranks at its
- * site, that of stage 0, else of the last stage, else the first; a rank may have no stage. */
+ * site the codec is none unless so chosen. The schedule is the job's; "auto" is the one that the
+ * plan has, wan where it has none; warm-ups are fitted to it (hdt_plan_fit_order). The data and
+ * checkpoint rank is, of the ranks at its site, that of stage 0, else of the last stage, else the
+ * first; a rank may have no stage. */
 enum hdt_status hdt_plan_complete(struct hdt_plan *plan, const struct hdt_job *job,
                                   const struct hdt_model_config *model, struct hdt_error *err);
 

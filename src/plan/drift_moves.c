@@ -101,12 +101,16 @@ static void order_list(const struct hdt_plan *to, char *out, size_t cap)
     }
 }
 
-/* The stages are the same: codecs of edges, then warm-ups. */
+/* The stages are the same: schedule, codecs of edges, then warm-ups. */
 static void edges_list(const struct hdt_plan *from, const struct hdt_plan *to, char *out,
                        size_t cap)
 {
     size_t used = 0;
 
+    if (from->schedule != to->schedule) {
+        used = (size_t)snprintf(out, cap, "schedule %s, was %s", hdt_schedule_names[to->schedule],
+                                hdt_schedule_names[from->schedule]);
+    }
     for (size_t i = 0; i < from->n_flows && used < cap; i++) {
         const struct hdt_plan_flow *f = &from->flows[i];
         int other =

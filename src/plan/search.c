@@ -156,9 +156,8 @@ static bool stage_fits(const void *user, int worker, int64_t begin, int64_t end,
 {
     const struct search *s = user;
     /* What the judge counts is this or more: the whole pipeline is not known yet. */
-    int64_t warmup = s->in->job->plan.schedule == HDT_SCHEDULE_GPIPE
-                         ? s->in->job->batch.n_micro_batches
-                         : n_after;
+    int64_t warmup =
+        s->schedule == HDT_SCHEDULE_GPIPE ? s->in->job->batch.n_micro_batches : n_after;
 
     return s->ignore_memory || hdt_search_stage_bytes(s, begin, end, warmup, warmup + 1) <=
                                    s->workers[worker]->memory_bytes;
@@ -375,7 +374,7 @@ static bool search_try(struct search *s, const struct hdt_search_cut *cut,
 {
     bool best = false;
 
-    if (s->in->job->plan.schedule != HDT_SCHEDULE_INTERLEAVED || cut->n_stages == 1) {
+    if (s->schedule != HDT_SCHEDULE_INTERLEAVED || cut->n_stages == 1) {
         s->n_chunks = 0;
         return search_try_chunks(s, cut, result, margin);
     }
@@ -457,7 +456,7 @@ static enum hdt_status search_explain(struct search *s, struct hdt_error *err)
         return s->last_err.status != HDT_OK ? s->last_err.status : HDT_ENOENT;
     }
     s->ignore_memory = false;
-    s->n_chunks = s->in->job->plan.schedule == HDT_SCHEDULE_INTERLEAVED && cut.n_stages > 1 ? 2 : 0;
+    s->n_chunks = s->schedule == HDT_SCHEDULE_INTERLEAVED && cut.n_stages > 1 ? 2 : 0;
     cut_to_plan(s, &cut, &plan);
     status = hdt_search_judge(s, &plan, &cost);
     hdt_plan_release(&plan);
@@ -502,14 +501,16 @@ static enum hdt_status search_free(struct search *s, struct hdt_search_result *r
     return HDT_OK;
 }
 
-enum hdt_status hdt_search_plan(const struct hdt_cost_inputs *in, struct hdt_search_result *result,
-                                struct hdt_error *err)
+/* The best plan under one schedule. */
+static enum hdt_status search_one(const struct hdt_cost_inputs *in, enum hdt_schedule_kind schedule,
+                                  struct hdt_search_result *result, struct hdt_error *err)
 {
     struct search *s = hdt_calloc(1, sizeof(*s));
     enum hdt_status status;
 
     memset(result, 0, sizeof(*result));
     s->in = in;
+    s->schedule = schedule;
     status = in->job->plan.cut.n > 0 ? search_fixed(s, result, err) : search_free(s, result, err);
     if (status != HDT_OK) {
         hdt_error_prefix(err, "cannot plan the job");
@@ -519,6 +520,42 @@ enum hdt_status hdt_search_plan(const struct hdt_cost_inputs *in, struct hdt_sea
     }
     free(s);
     return status;
+}
+
+/* From the plainest order, which keeps least, to the one that keeps most: each must be worth it. An
+ * order that cannot be (no memory, no halves measured, no turns) is passed over. What does not fit
+ * under 1f1b fits under none. */
+static enum hdt_status search_auto(const struct hdt_cost_inputs *in,
+                                   struct hdt_search_result *result, struct hdt_error *err)
+{
+    static const enum hdt_schedule_kind others[] = {HDT_SCHEDULE_WAN, HDT_SCHEDULE_ZB_H1,
+                                                    HDT_SCHEDULE_ZB_MEM, HDT_SCHEDULE_INTERLEAVED,
+                                                    HDT_SCHEDULE_GPIPE};
+    struct hdt_search_result other;
+
+    HDT_TRY(search_one(in, HDT_SCHEDULE_1F1B, result, err));
+    for (size_t i = 0; i < sizeof(others) / sizeof(others[0]); i++) {
+        if ((in->job->recompute && hdt_schedule_is_split(others[i])) ||
+            search_one(in, others[i], &other, NULL) != HDT_OK) {
+            continue;
+        }
+        if (other.cost.step_s < (1 - HDT_SEARCH_SCHEDULE_GAIN) * result->cost.step_s) {
+            hdt_search_result_release(result);
+            *result = other;
+        } else {
+            hdt_search_result_release(&other);
+        }
+    }
+    return HDT_OK;
+}
+
+enum hdt_status hdt_search_plan(const struct hdt_cost_inputs *in, struct hdt_search_result *result,
+                                struct hdt_error *err)
+{
+    enum hdt_schedule_kind schedule = (enum hdt_schedule_kind)in->job->plan.schedule;
+
+    return schedule == HDT_SCHEDULE_AUTO ? search_auto(in, result, err)
+                                         : search_one(in, schedule, result, err);
 }
 
 void hdt_search_result_release(struct hdt_search_result *result)

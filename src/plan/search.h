@@ -12,6 +12,10 @@
 extern "C" {
 #endif
 
+/* A step must be so much shorter for an order that keeps more micro-batches, or sends more frames,
+ * where the job leaves the schedule open. */
+#define HDT_SEARCH_SCHEDULE_GAIN 0.02
+
 struct hdt_search_result {
     struct hdt_plan plan;        /* complete, with predictions */
     struct hdt_cost cost;        /* of it, with its timeline */
@@ -24,9 +28,11 @@ struct hdt_search_result {
 
 /*
  * Make the plan. job->data.site must be set (the caller knows which site it submits to). Only
- * workers that are not busy, on plan.sites, take part; plan.cut fixes the stages. Warm-up of a
- * stage: the stages behind it, and for each link behind it the frames that fill its round trip at
- * the pace of the slowest stage, capped by the micro-batches and by memory.
+ * workers that are not busy, on plan.sites, take part; plan.cut fixes the stages. plan.schedule
+ * auto is 1f1b unless wan, zb-h1, zb-mem, interleaved or gpipe, in turn, takes less by
+ * HDT_SEARCH_SCHEDULE_GAIN than what was taken before it. Under wan the warm-up of a stage is: the
+ * stages behind it, and for each link behind it the frames that fill its round trip at the pace of
+ * the slowest stage, capped by the micro-batches and by memory.
  *
  * HDT_EINVAL: a worker without profile, a cut or site that does not exist. HDT_ENOMEM: the model
  * does not fit: what is missing where, and what would help. HDT_ENOENT: no link, no worker.

@@ -9,6 +9,7 @@
 
 struct search {
     const struct hdt_cost_inputs *in;
+    enum hdt_schedule_kind schedule; /* that plans are made for; never AUTO */
     const struct hdt_cluster_worker *workers[HDT_SEARCH_MAX_WORKERS];
     int n_workers;
     const struct hdt_codec_spec *codec; /* of all edges between sites that the job leaves open;

@@ -245,12 +245,11 @@ static enum hdt_status plan_set_halves(struct search *s, struct hdt_plan *plan)
     return HDT_OK;
 }
 
-/* How far each stage runs ahead under the job's schedule, and what that takes. */
+/* How far each stage runs ahead under the schedule, and what that takes. */
 static enum hdt_status plan_set_order(struct search *s, struct hdt_plan *plan,
                                       const double *round_trip_s, double slowest_edge_s)
 {
-    plan->schedule = (enum hdt_schedule_kind)s->in->job->plan.schedule;
-    plan->schedule = plan->schedule == HDT_SCHEDULE_AUTO ? HDT_SCHEDULE_WAN : plan->schedule;
+    plan->schedule = s->schedule;
     plan->n_micro_batches = s->in->job->batch.n_micro_batches;
     if (hdt_schedule_is_split(plan->schedule)) {
         HDT_TRY(plan_set_halves(s, plan));

@@ -102,6 +102,7 @@ rig_compare() {
     hdt plan --validate "$run_dir" --json >"$work/validate.json"
     rig_as_measured "$run_dir" "$work/alone"
     hdt plan --validate "$work/alone" --json >"$work/alone.json"
+    # shellcheck disable=SC2034 # the bench's
     rig_ratios=$(python3 - "$work/validate.json" "$work/alone.json" "$rig_emulator" <<'PY'
 import json, sys
 v, alone = (json.load(open(f)) for f in sys.argv[1:3])

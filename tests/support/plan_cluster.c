@@ -66,5 +66,5 @@ struct hdt_job hdt_test_job(void)
                             .data = {.site = "a"},
                             .batch = {8, 16, 128},
                             .steps = 10,
-                            .plan = {.min_stages = 1}};
+                            .plan = {.min_stages = 1, .schedule = HDT_SCHEDULE_WAN}};
 }

@@ -18,7 +18,7 @@ void hdt_test_cluster_add_worker(struct hdt_cluster *cluster, const char *site, 
 void hdt_test_cluster(struct hdt_cluster *cluster, int n, const double *speeds, double rate,
                       double rtt);
 
-/* 16 micro-batches of 8 x 128 tokens, data at site a. */
+/* 16 micro-batches of 8 x 128 tokens, data at site a, schedule wan. */
 struct hdt_job hdt_test_job(void);
 
 #endif /* HDT_TESTS_PLAN_CLUSTER_H */
