@@ -5,6 +5,13 @@
  * codec would do again cannot be seen from the more exact one, so after a calm stretch it is tried;
  * since a refused frame is coded again before it leaves, a failed try costs that time and no
  * quality, and the stretch before the next try is twice as long.
+ *
+ * Saved form, little-endian:
+ *
+ *     u64  "HDTGUARD"        u32  version, 1         u32  length of the spec, 10
+ *     u8[16]  planned spec, then zeros
+ *     u8   rungs, planned rung, live, least, is_trial; three zeros
+ *     u64  n_calm, n_needed, n_up, n_down, n_again
  */
 #include "config.h"
 
@@ -14,6 +21,19 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+
+#define SAVED_MAGIC   0x4452415547544448u /* "HDTGUARD" */
+#define SAVED_VERSION 1
+
+struct saved_guard {
+    uint64_t magic;
+    uint32_t version, spec_len;
+    uint8_t spec[16];
+    uint8_t n, planned, is_live, least, is_trial, zeros[3];
+    uint64_t n_calm, n_needed, n_up, n_down, n_again;
+};
+HDT_STATIC_ASSERT(sizeof(struct saved_guard) == HDT_LADDER_GUARD_BYTES, "part of checkpoints");
+HDT_STATIC_ASSERT(sizeof(struct hdt_codec_spec) <= 16, "has its place in the saved form");
 
 /* Codecs that a choice, or a step up, falls on, most exact first. fp8 is not among them: it takes
  * the bytes of int8 and loses three times as much on values of one scale. fp16 takes those of bf16
@@ -208,4 +228,74 @@ bool hdt_ladder_left(struct hdt_ladder_guard *guard, const struct hdt_ladder *la
     guard->n_calm = 0;
     guard->n_down++;
     return true;
+}
+
+/* ---- saved form ---- */
+
+static struct saved_guard saved_of(const struct hdt_ladder_guard *guard,
+                                   const struct hdt_ladder *ladder)
+{
+    struct hdt_codec_spec spec = ladder->rungs[ladder->planned];
+    struct saved_guard saved = {.magic = SAVED_MAGIC,
+                                .version = SAVED_VERSION,
+                                .spec_len = sizeof(spec),
+                                .n = (uint8_t)ladder->n,
+                                .planned = (uint8_t)ladder->planned,
+                                .is_live = ladder->is_live,
+                                .least = (uint8_t)guard->least,
+                                .is_trial = guard->is_trial,
+                                .n_calm = guard->n_calm,
+                                .n_needed = guard->n_needed,
+                                .n_up = guard->n_up,
+                                .n_down = guard->n_down,
+                                .n_again = guard->n_again};
+
+    spec.gateway = HDT_CODEC_NONE; /* loses nothing */
+    memcpy(saved.spec, &spec, sizeof(spec));
+    return saved;
+}
+
+void hdt_ladder_guard_save(const struct hdt_ladder_guard *guard, const struct hdt_ladder *ladder,
+                           uint8_t mem[HDT_LADDER_GUARD_BYTES])
+{
+    const struct saved_guard saved = saved_of(guard, ladder);
+
+    memcpy(mem, &saved, sizeof(saved));
+}
+
+enum hdt_status hdt_ladder_guard_load(struct hdt_ladder_guard *guard,
+                                      const struct hdt_ladder *ladder, const void *mem, size_t len,
+                                      struct hdt_error *err)
+{
+    const int lowest = ladder->is_live ? ladder->n - 1 : ladder->planned;
+    const struct saved_guard want = saved_of(guard, ladder);
+    struct saved_guard got;
+
+    if (len != sizeof(got)) {
+        return hdt_error_set(err, HDT_EPROTO, "cannot load a guard: %zu bytes are none", len);
+    }
+    memcpy(&got, mem, sizeof(got));
+    if (got.magic != want.magic) {
+        return hdt_error_set(err, HDT_EPROTO, "cannot load a guard: these bytes are none");
+    }
+    if (got.version != want.version || got.spec_len != want.spec_len) {
+        return hdt_error_set(err, HDT_EINVAL, "cannot load a guard: it has version %u, not %u",
+                             got.version, want.version);
+    }
+    if (memcmp(got.spec, want.spec, sizeof(got.spec)) != 0 || got.n != want.n ||
+        got.planned != want.planned || got.is_live != want.is_live) {
+        return hdt_error_set(err, HDT_EINVAL, "cannot load a guard: it is of other codecs");
+    }
+    if (got.least > lowest || got.is_trial > 1 || got.n_needed < HDT_LADDER_CALM_FRAMES ||
+        got.n_needed > HDT_LADDER_CALM_FRAMES_MAX || got.n_calm > got.n_needed) {
+        return hdt_error_set(err, HDT_EPROTO, "cannot load a guard: it is damaged");
+    }
+    *guard = (struct hdt_ladder_guard){.least = got.least,
+                                       .is_trial = got.is_trial,
+                                       .n_calm = got.n_calm,
+                                       .n_needed = got.n_needed,
+                                       .n_up = got.n_up,
+                                       .n_down = got.n_down,
+                                       .n_again = got.n_again};
+    return HDT_OK;
 }

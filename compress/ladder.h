@@ -100,6 +100,18 @@ enum hdt_ladder_verdict hdt_ladder_check(struct hdt_ladder_guard *guard,
 /* A frame left. true: it was calm for so long that the next less exact rung may be used again. */
 bool hdt_ladder_left(struct hdt_ladder_guard *guard, const struct hdt_ladder *ladder);
 
+/* The saved form of a guard: with it a run that is resumed goes on by the same rungs. */
+#define HDT_LADDER_GUARD_BYTES 80
+
+void hdt_ladder_guard_save(const struct hdt_ladder_guard *guard, const struct hdt_ladder *ladder,
+                           uint8_t mem[HDT_LADDER_GUARD_BYTES]);
+
+/* Take over a saved form: foreign bytes. HDT_EPROTO when it is damaged; HDT_EINVAL when it is of
+ * another ladder or version. The guard is as it was then. */
+enum hdt_status hdt_ladder_guard_load(struct hdt_ladder_guard *guard,
+                                      const struct hdt_ladder *ladder, const void *mem, size_t len,
+                                      struct hdt_error *err);
+
 #ifdef __cplusplus
 }
 #endif

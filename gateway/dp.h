@@ -297,7 +297,7 @@ struct hdt_conn {
     struct hdt_stream_link link;
 
     /* WAN */
-    bool dialled;
+    bool dialled, is_needless;           /* the latter: a session stands meanwhile */
     struct hdt_addr addr;                /* dialled: where */
     struct hdt_peer *peer;               /* dialled: whom; accepted: after the hello */
     struct hdt_session *session;         /* referenced */
@@ -322,7 +322,7 @@ struct hdt_conn {
 struct hdt_session {
     int refs;
     struct hdt_peer *peer;
-    uint64_t id, peer_instance;
+    uint64_t id, peer_instance, peer_count; /* the latter: as the peer counts sessions with us */
     bool dialled_by_us;
     unsigned n_streams;      /* at most */
     unsigned n_peer, n_open; /* that the peer sends on; that are to be there for both */

@@ -57,7 +57,7 @@ void hdt_session_unref(struct hdt_session *session);
 int64_t hdt_session_silent_us(const struct hdt_session *session, int64_t now_us);
 /* L: it is heard, and no stream of it waits for the end of a cut. */
 bool hdt_session_is_sound(const struct hdt_session *session, int64_t now_us);
-/* L: drop a dial of ours that has not come to a hello: the session will do. */
+/* L: give up a dial of ours that has not come to a hello: the session will do. */
 void hdt_session_drop_beside(struct hdt_session *session);
 /* L: it is silent, and the peer should be dialled beside it. */
 bool hdt_session_wants_another(const struct hdt_session *session, int64_t now_us);
@@ -68,6 +68,11 @@ void hdt_session_tick(struct hdt_session *session, int64_t now_us);
 void hdt_session_pong(struct hdt_conn *conn, const struct hdt_frame *frame, int64_t now_us);
 /* L: give the socket options of its place (bulk: short unsent queue). */
 void hdt_session_socket_options(struct hdt_dataplane *dp, int fd, bool is_bulk);
+
+/* ---- handshake.c, of a session that is up ---- */
+
+/* L: true: the dialler does not want the session that it was welcome to, which is over now. */
+bool hdt_handshake_is_taken_back(struct hdt_conn *conn, const json_t *msg);
 
 /* ---- session_pace.c: the rate that bulk streams are held to ---- */
 

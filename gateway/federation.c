@@ -247,7 +247,8 @@ void hdt_federation_peer_down(struct hdt_gateway *gw, const char *name, const st
     site->since_us = hdt_clock_now_us();
     snprintf(site->why_down, sizeof(site->why_down), "%s", why->msg);
     snprintf(site->remedy, sizeof(site->remedy), "%s", why->hint);
-    hdt_log_warn("site %s is not connected: %s", name, why->msg);
+    HDT_LOG_AT(why->status == HDT_EEXIST ? HDT_LOG_INFO : HDT_LOG_WARN,
+               "site %s is not connected: %s", name, why->msg);
     hdt_audit_site(gw, "peer.left", name, json_pack("{s:s}", "why", why->msg));
     hdt_survey_site_down(gw, name, why);
 }

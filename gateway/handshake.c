@@ -20,7 +20,9 @@
  *                                       <-----  welcome {stream k}
  *
  * When both sites dial at the same time, the session dialled by the smaller name stands: the other
- * one is refused with EEXIST, which is no failure, or closed when both had been accepted already.
+ * one is refused with EEXIST, which is no failure, or closed so when both had been accepted
+ * already. A dialler that has a session by then says "refuse" with EEXIST itself, in place of
+ * hello: by its certificate the acceptor knows whose dial that was.
  */
 /* After connecting: a dial of ours is waited for so long. */
 #define HANDSHAKE_YIELD_US HDT_US_PER_S
@@ -67,7 +69,7 @@ static json_t *handshake_names_of_codecs(void)
     return names;
 }
 
-/* Hello or welcome of a stream. */
+/* L: hello or welcome of a stream. */
 static json_t *handshake_stream_body(const struct hdt_conn *conn, uint64_t session, unsigned index,
                                      unsigned n_streams)
 {
@@ -80,12 +82,24 @@ static json_t *handshake_stream_body(const struct hdt_conn *conn, uint64_t sessi
         json_object_set_new(body, "streams",
                             json_integer(n_streams != 0 ? n_streams : HDT_DP_STREAMS_MAX));
         json_object_set_new(body, "chunk", json_integer((json_int_t)dp->conf.chunk_bytes));
+        json_object_set_new(body, "sessions",
+                            json_integer((json_int_t)conn->peer->total.n_sessions));
         json_object_set_new(body, "advertise", json_string(dp->conf.advertise));
         json_object_set_new(body, "features", json_pack("[s]", HDT_DP_FEATURE_STREAMS));
         json_object_set_new(body, "dtypes", handshake_names_of_dtypes());
         json_object_set_new(body, "codecs", handshake_names_of_codecs());
     }
     return body;
+}
+
+/* A dial that gets no answer while a session with that site is heard, one that came up meanwhile:
+ * nobody lacks it. */
+static bool report_is_needless(const struct hdt_conn *conn, const struct hdt_error *why,
+                               int64_t now_us)
+{
+    return conn->dialled && conn->index == 0 &&
+           (why->status == HDT_ETIMEDOUT || why->status == HDT_ELINK) &&
+           conn->peer->session != NULL && hdt_session_is_sound(conn->peer->session, now_us);
 }
 
 void hdt_handshake_report(struct hdt_conn *conn, const struct hdt_error *why)
@@ -99,6 +113,9 @@ void hdt_handshake_report(struct hdt_conn *conn, const struct hdt_error *why)
     }
     if (conn->awaits_verdict && conn->identity.name[0] == '\0') {
         return; /* a stranger: the doorman says it */
+    }
+    if (report_is_needless(conn, why, now_us)) {
+        return; /* hdt_peer_dial_failed writes it to the debug log */
     }
     conn->is_reported = true;
     if (peer == NULL) {
@@ -152,12 +169,12 @@ static enum hdt_status handshake_check_identity(const struct hdt_conn *conn, str
     return HDT_OK;
 }
 
+/* L */
 static void handshake_say_hello(struct hdt_conn *conn)
 {
     struct hdt_dataplane *dp = conn->dp;
     json_t *msg;
 
-    hdt_dp_lock(dp);
     if (conn->index == 0) {
         conn->session_id = hdt_dp_random(dp);
     }
@@ -165,8 +182,18 @@ static void handshake_say_hello(struct hdt_conn *conn)
         "hello", NULL,
         handshake_stream_body(conn, conn->session_id, conn->index, (unsigned)dp->conf.n_streams));
     (void)hdt_conn_send_msg(conn, msg, NULL); /* nothing waits on a new connection */
-    hdt_dp_unlock(dp);
     json_decref(msg);
+}
+
+/* L: a session came up while this dial was on its way. */
+static void handshake_say_needless(struct hdt_conn *conn)
+{
+    struct hdt_error why;
+
+    hdt_error_set(&why, HDT_EEXIST, "site '%s' dialled, and has a session with '%s' by now",
+                  conn->dp->conf.site, conn->peer->site);
+    hdt_log_debug("dial of site %s is needless: a session is up", conn->peer->site);
+    hdt_conn_refuse(conn, &why);
 }
 
 enum hdt_status hdt_handshake_up(struct hdt_conn *conn, struct hdt_error *err)
@@ -176,11 +203,17 @@ enum hdt_status hdt_handshake_up(struct hdt_conn *conn, struct hdt_error *err)
     hdt_dp_unlock(conn->dp);
     HDT_TRY(hdt_handshake_identity(conn, err));
     HDT_TRY(handshake_check_identity(conn, err));
-    if (conn->dialled) {
-        handshake_say_hello(conn);
-    } else {
+    if (!conn->dialled) {
         hdt_session_socket_options(conn->dp, hdt_stream_fd(conn->stream), false);
+        return HDT_OK;
     }
+    hdt_dp_lock(conn->dp);
+    if (conn->is_needless) {
+        handshake_say_needless(conn);
+    } else {
+        handshake_say_hello(conn);
+    }
+    hdt_dp_unlock(conn->dp);
     return HDT_OK;
 }
 
@@ -273,6 +306,18 @@ static bool handshake_session_stands(const struct hdt_peer *peer, uint64_t insta
            hdt_session_is_sound(session, hdt_clock_now_us());
 }
 
+/* Was this hello said before the peer took the session that stands? It has that one then, and its
+ * dial only crossed ours. One that was said after that is meant to take its place. */
+static bool handshake_is_late(const struct hdt_peer *peer, uint64_t instance, const json_t *hello)
+{
+    const struct hdt_session *session = peer->session;
+    const json_int_t count = json_integer_value(json_object_get(hello, "sessions"));
+
+    return session != NULL && session->peer_instance == instance && session->dialled_by_us &&
+           count >= 0 && (uint64_t)count < session->peer_count &&
+           hdt_session_is_sound(session, hdt_clock_now_us());
+}
+
 static void dials_note(struct hdt_peer_dials *dials, uint64_t instance)
 {
     if (instance == dials->last) {
@@ -359,6 +404,12 @@ static enum hdt_status handshake_accept_session(struct hdt_conn *conn, json_t *b
                              "cannot join site '%s': the session that '%s' dialled stands",
                              conn->dp->conf.site, conn->dp->conf.site);
     }
+    if (handshake_is_late(conn->peer, instance, body)) {
+        return hdt_error_set(err, HDT_EEXIST,
+                             "cannot join site '%s': '%s' took the session that '%s' dialled after "
+                             "it had said this hello",
+                             conn->dp->conf.site, conn->peer->site, conn->dp->conf.site);
+    }
     if (handshake_dial_stands(conn->peer)) {
         return hdt_error_set(err, HDT_EEXIST, "cannot join site '%s': it dials '%s' at this moment",
                              conn->dp->conf.site, conn->peer->site);
@@ -429,17 +480,26 @@ static enum hdt_status handshake_on_welcome(struct hdt_conn *conn, json_t *body,
 }
 
 /* The other end refused; its words are ours now. */
-static void handshake_on_refuse(struct hdt_conn *conn, const json_t *body)
+static void handshake_refusal(const struct hdt_conn *conn, const json_t *msg, struct hdt_error *why)
 {
-    struct hdt_error why = {0};
-
-    if (hdt_msg_error_from_body(body, &why) == HDT_OK) {
-        hdt_error_set(&why, HDT_EPEER, "cannot join: refused without a reason");
+    memset(why, 0, sizeof(*why));
+    if (hdt_msg_error_from_body(hdt_msg_body(msg), why) == HDT_OK) {
+        hdt_error_set(why, HDT_EPEER, "cannot join: refused without a reason");
     }
-    hdt_error_where(&why, "said by %s",
+    hdt_error_where(why, "said by %s",
                     conn->identity.name[0] != '\0' ? conn->identity.name : conn->address);
-    hdt_handshake_report(conn, &why);
-    hdt_conn_close(conn, &why);
+}
+
+bool hdt_handshake_is_taken_back(struct hdt_conn *conn, const json_t *msg)
+{
+    struct hdt_error why;
+
+    if (conn->dialled || strcmp(hdt_msg_type(msg), "refuse") != 0) {
+        return false;
+    }
+    handshake_refusal(conn, msg, &why);
+    hdt_session_close(conn->session, &why);
+    return true;
 }
 
 void hdt_handshake_msg(struct hdt_conn *conn, json_t *msg)
@@ -453,7 +513,9 @@ void hdt_handshake_msg(struct hdt_conn *conn, json_t *msg)
         return;
     }
     if (strcmp(type, "refuse") == 0) {
-        handshake_on_refuse(conn, hdt_msg_body(msg));
+        handshake_refusal(conn, msg, &why);
+        hdt_handshake_report(conn, &why);
+        hdt_conn_close(conn, &why);
         return;
     }
     if (strcmp(type, "hello") == 0 && json_is_object(body)) {

@@ -9,7 +9,9 @@
  * strangers the data plane has seen to that already.
  * Causes are compared without their digits: ports, serials and the clock change from one to the
  * next. Of a site that cannot be reached nothing is said at first: sites that start together, or
- * whose gateway is started anew, miss each other for a moment.
+ * whose gateway is started anew, miss each other for a moment; and where this gateway itself has
+ * just begun, of one that does not greet in time, as a machine that starts many at once is busy. It
+ * is dialled again, and if that fails, too, said.
  */
 #include "config.h"
 
@@ -22,6 +24,7 @@
 
 #define LOG_AGAIN_US (60 * HDT_US_PER_S)
 #define GRACE_US     (3 * HDT_US_PER_S)
+#define BEGIN_US     (10 * HDT_US_PER_S)
 #define SHOWN_US     (120 * HDT_US_PER_S) /* dials come at least every 5 s: older ones are over */
 
 static bool is_same_cause(const char *a, const char *b)
@@ -71,13 +74,16 @@ static struct hdt_gwrefusal *refusal_get(struct hdt_gateway *gw, const char *who
     return oldest;
 }
 
-static bool refusal_is_news(const struct hdt_gwrefusal *r, const struct hdt_error *why,
-                            int64_t now_us)
+static bool refusal_is_news(const struct hdt_gateway *gw, const struct hdt_gwrefusal *r,
+                            const struct hdt_error *why, int64_t now_us)
 {
     if (!r->has_site) {
         return true;
     }
     if ((why->status == HDT_EPEER || why->status == HDT_ELINK) && now_us < r->first_us + GRACE_US) {
+        return false;
+    }
+    if (why->status == HDT_ETIMEDOUT && now_us < gw->started_us + BEGIN_US) {
         return false;
     }
     return r->logged_us == 0 || now_us >= r->logged_us + LOG_AGAIN_US ||
@@ -97,7 +103,7 @@ void hdt_refusals_note(struct hdt_gateway *gw, const char *site, const char *add
     r->n_unsaid += n;
     r->has_site = site[0] != '\0';
     r->first_us = r->n == 0 ? now_us : r->first_us;
-    if (refusal_is_news(r, why, now_us)) {
+    if (refusal_is_news(gw, r, why, now_us)) {
         r->logged_us = now_us;
         hdt_log_warn("no session with %s at %s: %s%s%s%s%s", site[0] ? site : "a stranger", address,
                      why->msg, why->hint[0] ? " (hint: " : "", why->hint, why->hint[0] ? ")" : "",

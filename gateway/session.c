@@ -125,6 +125,7 @@ static struct hdt_session *session_new(struct hdt_conn *conn, uint64_t id, uint6
     session->dialled_by_us = conn->dialled;
     session->n_streams = (unsigned)json_integer_value(json_object_get(hello, "streams"));
     session->peer_chunk_bytes = (uint32_t)json_integer_value(json_object_get(hello, "chunk"));
+    session->peer_count = (uint64_t)json_integer_value(json_object_get(hello, "sessions"));
     session->began_us = hdt_clock_now_us();
     session->heard_from_us = session->began_us;
     session_settle(session, conn->dp, hello);
@@ -155,6 +156,25 @@ static void session_note_tls(struct hdt_peer *peer, const struct hdt_conn *conn)
              SSL_get_cipher_name(ssl));
 }
 
+/* The session makes room for that of `conn`. Where this is a dial of ours that was on its way
+ * before the session came up, two dials of the same two processes crossed, and the peer, which took
+ * both, keeps the one of the smaller name: nothing was wrong with the other. */
+static void session_replace(struct hdt_session *session, const struct hdt_conn *conn,
+                            uint64_t peer_instance)
+{
+    struct hdt_error why;
+
+    if (conn->dialled && !session->dialled_by_us && session->peer_instance == peer_instance &&
+        conn->state_us < session->began_us) {
+        hdt_error_set(&why, HDT_EEXIST, "it was dialled at the same time, and that session stands");
+    } else {
+        hdt_error_set(&why, HDT_EPEER,
+                      "a new session takes the place of this one, on which no byte came for %.1f s",
+                      (double)hdt_session_silent_us(session, hdt_clock_now_us()) / 1e6);
+    }
+    hdt_session_close(session, &why);
+}
+
 enum hdt_status hdt_session_open(struct hdt_conn *conn, uint64_t id, uint64_t peer_instance,
                                  const json_t *hello, struct hdt_error *err)
 {
@@ -163,12 +183,7 @@ enum hdt_status hdt_session_open(struct hdt_conn *conn, uint64_t id, uint64_t pe
 
     HDT_TRY(hdt_txq_alloc(peer, session_first_streams(conn->dp), err));
     if (peer->session != NULL) {
-        struct hdt_error why;
-
-        hdt_error_set(&why, HDT_EPEER,
-                      "a new session takes the place of this one, on which no byte came for %.1f s",
-                      (double)hdt_session_silent_us(peer->session, hdt_clock_now_us()) / 1e6);
-        hdt_session_close(peer->session, &why);
+        session_replace(peer->session, conn, peer_instance);
     }
     session = session_new(conn, id, peer_instance, hello);
     session->conns[0] = conn;
@@ -287,6 +302,7 @@ void hdt_session_close(struct hdt_session *session, const struct hdt_error *why)
         hdt_clock_now_us() + (int64_t)(hdt_dp_random(peer->dp) % (uint64_t)peer->backoff_us);
     for (i = 0; i <= session->n_streams; i++) {
         if (session->conns[i] != NULL) {
+            session->conns[i]->is_reported = true; /* streams on their way: the event below tells */
             hdt_conn_close(session->conns[i], why);
         }
     }

@@ -101,16 +101,18 @@ static bool session_all_spoke(const struct hdt_session *session, int64_t since_u
     return true;
 }
 
-/* A dial that has not come to a hello is dropped. After the hello the peer may have taken the new
- * session for its own, and then that one carries on. */
+/* A dial that has not come to a hello is given up. It goes on until it can say so: cut off in the
+ * handshake it would be a stranger to the other end, which cannot know whose it was. After the
+ * hello the peer may have taken the new session for its own, and then that one carries on. */
 void hdt_session_drop_beside(struct hdt_session *session)
 {
-    const struct hdt_error why = {.status = HDT_ECANCELED,
-                                  .msg = "the session that stands will do"};
     struct hdt_peer *peer = session->peer;
+    struct hdt_conn *dial = peer->dialling;
 
-    if (peer->dialling != NULL && peer->dialling->state < HDT_CONN_HELLO) {
-        hdt_conn_close(peer->dialling, &why);
+    if (dial != NULL && dial->state < HDT_CONN_HELLO) {
+        dial->is_needless = true;
+        dial->is_reported = true; /* how it ends is no news */
+        peer->dialling = NULL;
     }
 }
 

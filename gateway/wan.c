@@ -21,14 +21,14 @@ static enum hdt_status wan_breach(const struct hdt_conn *conn, const struct hdt_
                          hdt_frame_kind_name((enum hdt_frame_kind)frame->kind), conn->index);
 }
 
-/* We refused it, and our last words are on their way: what the other end, which does not know yet,
- * says meanwhile is no breach. */
+/* We refused it, and our last words are on their way, or it is about to be closed: what the other
+ * end, which does not know yet, says meanwhile is no breach. */
 static bool wan_is_leaving(struct hdt_conn *conn)
 {
     bool is_leaving;
 
     hdt_dp_lock(conn->dp);
-    is_leaving = conn->close_after != NULL;
+    is_leaving = conn->close_after != NULL || conn->close_requested;
     hdt_dp_unlock(conn->dp);
     return is_leaving;
 }
@@ -158,7 +158,8 @@ static enum hdt_status wan_record_msg(struct hdt_conn *conn, const struct hdt_fr
     if (conn->state != HDT_CONN_UP) {
         hdt_handshake_msg(conn, msg);
     } else if (conn->index == 0 && wan_is_current(conn) && !hdt_probe_msg(conn->peer, msg) &&
-               !hdt_session_tune_msg(conn->session, msg)) {
+               !hdt_session_tune_msg(conn->session, msg) &&
+               !hdt_handshake_is_taken_back(conn, msg)) {
         hdt_dpevent_peer_msg(conn->dp, conn->peer->site, msg, frame->coded_len);
         msg = NULL;
     }

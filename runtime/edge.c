@@ -297,6 +297,21 @@ void hdt_edge_put_back(struct hdt_edge *edge, const struct hdt_edge *kept)
     edge->encode_ns = kept->encode_ns;
 }
 
+void hdt_edge_guard_save(const struct hdt_edge *edge, uint8_t mem[HDT_LADDER_GUARD_BYTES])
+{
+    hdt_ladder_guard_save(&edge->guard, &edge->ladder, mem);
+}
+
+enum hdt_status hdt_edge_guard_load(struct hdt_edge *edge, const void *mem, size_t len,
+                                    struct hdt_error *err)
+{
+    HDT_TRY(hdt_ladder_guard_load(&edge->guard, &edge->ladder, mem, len, err));
+    if (!edge->ladder.is_live || edge->rung > edge->guard.least) {
+        edge->rung = edge->guard.least;
+    }
+    return HDT_OK;
+}
+
 static int rung_of_mark(const struct hdt_edge *edge, uint8_t mark)
 {
     return mark == 0 ? edge->ladder.planned : mark - 1;

@@ -85,6 +85,12 @@ enum hdt_status hdt_edge_encode(struct hdt_edge *edge, struct hdt_codec_ctx *ctx
 /* Frames of an evaluation leave no trace: `kept` is the edge as it was before the first of them. */
 void hdt_edge_put_back(struct hdt_edge *edge, const struct hdt_edge *kept);
 
+/* What the guard of a sending end knows, in HDT_LADDER_GUARD_BYTES; and back, as
+ * hdt_ladder_guard_load says: the next frame is made as it would have been then. */
+void hdt_edge_guard_save(const struct hdt_edge *edge, uint8_t mem[HDT_LADDER_GUARD_BYTES]);
+enum hdt_status hdt_edge_guard_load(struct hdt_edge *edge, const void *mem, size_t len,
+                                    struct hdt_error *err);
+
 /* The dtype of a frame with a mark that this end made. */
 enum hdt_dtype hdt_edge_dtype(const struct hdt_edge *edge, uint8_t mark);
 

@@ -364,6 +364,7 @@ static enum hdt_status build_state(struct hdt_runner *r, struct hdt_error *err)
                                   .port = r->port,
                                   .stages = r->stages,
                                   .feedback = r->feedback,
+                                  .edges = r->edges,
                                   .dir = r->dir,
                                   .keep = r->job.checkpoint.keep,
                                   .owner = owner_of(r),
@@ -478,6 +479,7 @@ void hdt_runner_unbuild(struct hdt_runner *r)
         hdt_conf_release(&hdt_job_schema, &r->job);
     }
     free(r->feedback);
+    free(r->edges);
     free(r->stages);
     free(r->flows);
     free(r->tokens);

@@ -67,12 +67,14 @@ void hdt_runner_build_edges(struct hdt_runner *r)
 {
     struct hdt_edge_conf conf;
 
+    r->edges = hdt_calloc(r->plan.n_flows + 1, sizeof(struct hdt_edge *));
     for (size_t i = 0; i < r->plan.n_flows; i++) {
         if (flow_is_edge(r, i)) {
             edge_conf_fill(r, i, &conf);
             r->flows[i].edge = hdt_calloc(1, sizeof(*r->flows[i].edge));
             hdt_edge_init(r->flows[i].edge, &conf);
             hdt_edge_set_busy(r->flows[i].edge, rank_busy_s(&r->plan, r->rank));
+            r->edges[i] = r->flows[i].edge;
         }
     }
 }

@@ -64,6 +64,7 @@ struct hdt_runner {
     struct hdt_port_job *port;
     struct runner_flow *flows;         /* by plan index */
     struct hdt_codec_state **feedback; /* of this rank's ends: see struct hdt_state_conf */
+    struct hdt_edge **edges;           /* so, too; they are the flows' */
     struct hdt_codec_ctx *codec_ctx;
     struct hdt_shard *train_shard, *valid_shard; /* data rank */
     struct hdt_sampler sampler;

@@ -18,13 +18,14 @@
  *    40 u64 byte offset in the tensor   48 u64 xxh3  56 u64 zero
  *
  * Flags: 1 = last frame, without data; 2 = keep-alive, without data: the sender is still reading;
- * 8 = feedback of a codec: `tensor` is twice the number of the flow, plus 1 at its receiver, and a
- * part of nothing says that there is none (only when loading);
+ * 8 = feedback of a codec, or the guard of one that has none: `tensor` is twice the number of the
+ * flow, plus 1 at its receiver, and a part of nothing says that there is none (only when loading);
  * 4 = sealed: the last slab of its part, and `xxh3` is the XXH3-64 of the whole part. Saving, its
  * owner took it in its memory; loading, it is the manifest's. Who takes the part compares.
  */
 #include "compress/codec_state.h"
 #include "runtime/alive.h"
+#include "runtime/edge.h"
 #include "src/core/ckpt.h"
 #include "runtime/port.h"
 #include "runtime/stage.h"
@@ -33,7 +34,7 @@
 extern "C" {
 #endif
 
-#define HDT_STATE_VERSION    1
+#define HDT_STATE_VERSION    2
 #define HDT_STATE_HEADER_LEN 64
 
 enum hdt_state_flag {
@@ -64,7 +65,8 @@ struct hdt_state_conf {
     /* What codecs of this rank's ends keep: at 2 flow the sender's, at 2 flow + 1 the receiver's;
      * NULL where there is nothing. Only touched within hdt_state_save and hdt_state_load. */
     struct hdt_codec_state *const *feedback;
-    const char *dir; /* of checkpoints; on the checkpoint rank */
+    struct hdt_edge *const *edges; /* of this rank, by flow: the guards of its senders; so, too */
+    const char *dir;               /* of checkpoints; on the checkpoint rank */
     int64_t keep;
     int64_t newest_step; /* a checkpoint to load that was damaged or removed is replaced by this
                             job's newest sound one in `dir`, at or below this step; -1: by none */
@@ -86,8 +88,11 @@ struct hdt_state;
 /* Does this end of a flow keep something from frame to frame? */
 bool hdt_state_keeps_feedback(const struct hdt_plan_flow *flow, bool is_src);
 
-/* The next end of the rank that does, 2 flow or 2 flow + 1 as in hdt_state_conf; *end is -1 to
- * begin with. false: no more. */
+/* Or does it have a guard, whose step in precision outlives the run? */
+bool hdt_state_keeps_guard(const struct hdt_plan_flow *flow, bool is_src);
+
+/* The next end of the rank that does either, 2 flow or 2 flow + 1 as in hdt_state_conf; *end is -1
+ * to begin with. false: no more. */
 bool hdt_state_next_end(const struct hdt_plan *plan, int rank, int *end);
 
 /* Bytes of a snapshot of this rank's tensors. */

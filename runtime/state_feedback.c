@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Feedback of codecs on its way to and from checkpoint files. What an end of an edge keeps is one
+ * Feedback of codecs, and the guards of those that have none, on their way to and from checkpoint
+ * files. What an end of an edge keeps is one
  * run of bytes, copied when the save begins, as the tensors are; it follows on the tensors of its
  * rank, in slabs of the same frames, and lies in a file named by the edge, so that a plan which
  * cuts the model there finds it again, whatever its ranks and flows are.
@@ -19,25 +20,38 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Only what a decoder must know of the past is kept at the receiver. */
+bool hdt_state_keeps_feedback(const struct hdt_plan_flow *flow, bool is_src)
+{
+    return hdt_codec_spec_has_state(&flow->codec) &&
+           (is_src || (flow->codec.flags & HDT_CODEC_DELTA) != 0);
+}
+
+bool hdt_state_keeps_guard(const struct hdt_plan_flow *flow, bool is_src)
+{
+    const double error = hdt_codec_expected_error(&flow->codec);
+
+    return is_src && flow->src_rank != flow->dst_rank &&
+           (flow->kind == HDT_FLOW_ACTIVATION || flow->kind == HDT_FLOW_ACTIVATION_GRAD) &&
+           !hdt_codec_spec_has_state(&flow->codec) && error > 0 && error < 1;
+}
+
+static bool end_keeps(const struct hdt_plan_flow *flow, bool is_src)
+{
+    return hdt_state_keeps_feedback(flow, is_src) || hdt_state_keeps_guard(flow, is_src);
+}
+
 bool hdt_state_next_end(const struct hdt_plan *plan, int rank, int *end)
 {
     for (++*end; (size_t)*end < 2 * plan->n_flows; ++*end) {
         const struct hdt_plan_flow *flow = &plan->flows[*end / 2];
         bool is_src = *end % 2 == 0;
 
-        if ((is_src ? flow->src_rank : flow->dst_rank) == rank &&
-            hdt_state_keeps_feedback(flow, is_src)) {
+        if ((is_src ? flow->src_rank : flow->dst_rank) == rank && end_keeps(flow, is_src)) {
             return true;
         }
     }
     return false;
-}
-
-/* Only what a decoder must know of the past is kept at the receiver. */
-bool hdt_state_keeps_feedback(const struct hdt_plan_flow *flow, bool is_src)
-{
-    return hdt_codec_spec_has_state(&flow->codec) &&
-           (is_src || (flow->codec.flags & HDT_CODEC_DELTA) != 0);
 }
 
 static void end_name(const struct hdt_state *state, int end, char name[HDT_PLAN_EDGE_NAME])
@@ -58,8 +72,10 @@ enum hdt_status hdt_state_feedback_init(struct hdt_state *state, struct hdt_erro
         item = &state->feedback[state->n_feedback++];
         item->end = end;
         item->codec = state->conf.feedback[end];
-        HDT_ASSERT(item->codec);
-        item->len = hdt_codec_state_bytes(item->codec);
+        item->edge = state->conf.edges[end / 2];
+        HDT_ASSERT(item->codec || item->edge);
+        item->len =
+            item->codec ? hdt_codec_state_bytes(item->codec) : (size_t)HDT_LADDER_GUARD_BYTES;
         item->bytes = malloc(item->len);
         if (!item->bytes) {
             return hdt_error_set(err, HDT_ENOMEM,
@@ -85,7 +101,11 @@ void hdt_state_feedback_take(struct hdt_state *state)
     for (size_t i = 0; i < state->n_feedback; i++) {
         struct state_feedback *item = &state->feedback[i];
 
-        hdt_codec_state_save(item->codec, item->bytes);
+        if (item->codec) {
+            hdt_codec_state_save(item->codec, item->bytes);
+        } else {
+            hdt_edge_guard_save(item->edge, item->bytes);
+        }
         item->xxh3 = XXH3_64bits(item->bytes, item->len);
     }
 }
@@ -133,7 +153,7 @@ enum hdt_status hdt_state_feedback_write(const struct hdt_state *state,
     char name[HDT_PLAN_EDGE_NAME];
 
     if (header->tensor >= 2 * plan->n_flows ||
-        !hdt_state_keeps_feedback(&plan->flows[header->tensor / 2], header->tensor % 2 == 0)) {
+        !end_keeps(&plan->flows[header->tensor / 2], header->tensor % 2 == 0)) {
         return hdt_error_set(err, HDT_EPROTO,
                              "cannot save: feedback of end %u came, which has none",
                              header->tensor);
@@ -160,7 +180,14 @@ enum hdt_status hdt_state_feedback_write_own(const struct hdt_state *state,
 
 /* ---- loading ---- */
 
-/* The bytes are there, all of them: take them over, if they are of this codec and tensor. */
+static enum hdt_status item_load(struct state_feedback *item, struct hdt_error *err)
+{
+    return item->codec ? hdt_codec_state_load(item->codec, item->bytes, item->len, err)
+                       : hdt_edge_guard_load(item->edge, item->bytes, item->len, err);
+}
+
+/* The bytes are there, all of them: take them over, if they are of this codec and tensor. A guard
+ * without them begins as that of a new run. */
 static void feedback_use(struct hdt_state *state, struct state_feedback *item, uint64_t len)
 {
     char name[HDT_PLAN_EDGE_NAME], codec[HDT_CODEC_SPEC_TEXT];
@@ -170,11 +197,17 @@ static void feedback_use(struct hdt_state *state, struct state_feedback *item, u
         hdt_error_set(&why, HDT_ENOENT, "the checkpoint has none");
     } else if (len != item->len) {
         hdt_error_set(&why, HDT_EINVAL, "that of the checkpoint is of another codec or tensor");
-    } else if (hdt_codec_state_load(item->codec, item->bytes, item->len, &why) == HDT_OK) {
+    } else if (item_load(item, &why) == HDT_OK) {
+        return;
+    }
+    end_name(state, item->end, name);
+    if (!item->codec) {
+        hdt_log_info("the guard of %s begins with the planned codec, %s: %s", name,
+                     hdt_codec_spec_format(&state->conf.plan->flows[item->end / 2].codec, codec),
+                     why.msg);
         return;
     }
     hdt_codec_state_reset(item->codec);
-    end_name(state, item->end, name);
     hdt_log_warn("feedback of %s (%s) starts with zeros: %s", name,
                  hdt_codec_spec_format(&state->conf.plan->flows[item->end / 2].codec, codec),
                  why.msg);

@@ -14,13 +14,14 @@
  * else. */
 #define STATE_SLAB_BYTES ((size_t)4 << 20)
 
-/* The feedback of one end of this rank. */
+/* The feedback, or the guard, of one end of this rank. */
 struct state_feedback {
     int end; /* 2 flow, + 1 at the receiver */
     struct hdt_codec_state *codec;
-    uint8_t *bytes; /* its saved form, */
-    size_t len;     /* so long, */
-    uint64_t xxh3;  /* and its digest when it is saved */
+    struct hdt_edge *edge; /* codec NULL: the guard of this one */
+    uint8_t *bytes;        /* its saved form, */
+    size_t len;            /* so long, */
+    uint64_t xxh3;         /* and its digest when it is saved */
 };
 
 struct hdt_state {

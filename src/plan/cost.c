@@ -3,6 +3,7 @@
 
 #include "src/plan/cost.h"
 #include "compress/codec.h"
+#include "compress/codec_state.h"
 #include "compress/ladder.h"
 
 #include <float.h>
@@ -147,6 +148,34 @@ uint64_t hdt_cost_stage_memory(const struct hdt_cost_inputs *in, int64_t begin, 
         slot += acts;
     }
     return (uint64_t)(4.0 * (floats + work + (double)n_slots * slot));
+}
+
+/* Of one end of an edge. What a decoder must know of the past, delta codecs keep. */
+static uint64_t end_feedback(const struct hdt_cost_inputs *in, bool is_grad, bool is_src)
+{
+    const size_t n_values =
+        (size_t)(in->job->batch.micro_batch * in->job->batch.seq_len) * (size_t)in->model->C;
+    const bool has_eval = in->job->data.valid && in->job->data.valid[0] != '\0';
+    struct hdt_codec_spec spec;
+
+    if (!hdt_job_codec(in->job, is_grad, &spec) || !hdt_codec_spec_has_state(&spec) ||
+        (!is_src && !(spec.flags & HDT_CODEC_DELTA))) {
+        return 0;
+    }
+    return (uint64_t)(2 + (!is_grad && has_eval)) * hdt_codec_state_mem(&spec, n_values, 1);
+}
+
+uint64_t hdt_cost_feedback_memory(const struct hdt_cost_inputs *in, int64_t begin, int64_t end)
+{
+    uint64_t bytes = 0;
+
+    if (begin > 0) {
+        bytes += end_feedback(in, false, false) + end_feedback(in, true, true);
+    }
+    if (end < hdt_model_n_units(in->model)) {
+        bytes += end_feedback(in, false, true) + end_feedback(in, true, false);
+    }
+    return bytes;
 }
 
 static double lossless_ratio(const struct hdt_cluster_link *link,

@@ -33,7 +33,7 @@ uint64_t hdt_search_stage_bytes(const struct search *s, int64_t begin, int64_t e
 
     warmup = warmup < n_mb ? warmup : n_mb;
     return hdt_cost_stage_memory(s->in, begin, end, in_flight < n_mb ? in_flight : n_mb) +
-           (whole ? 0 : frames_bytes(s, warmup));
+           (whole ? 0 : frames_bytes(s, warmup)) + hdt_cost_feedback_memory(s->in, begin, end);
 }
 
 /* Rank of a worker in the plan, added when new. */

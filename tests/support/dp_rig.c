@@ -158,6 +158,7 @@ static void on_peer_down(void *user, const char *site, const struct hdt_error *w
 
     (void)site;
     atomic_fetch_add(&self->n_timed_out, why->status == HDT_ETIMEDOUT);
+    atomic_fetch_add(&self->n_crossed, why->status == HDT_EEXIST);
     atomic_fetch_add(&self->n_down, 1);
 }
 

@@ -80,6 +80,7 @@ struct rig_site {
     atomic_int n_up, n_down, n_refused, n_flow_failed, n_client_up, n_client_down;
     atomic_int n_probed;
     atomic_int n_timed_out; /* of n_down: no byte came for too long */
+    atomic_int n_crossed;   /* of n_down: HDT_EEXIST, another one stands */
     double probed_bytes_per_s;
     struct hdt_error last_refused;
 };

@@ -15,7 +15,7 @@
 
 SSL_CTX *hdt_stranger_ctx(const char *dir)
 {
-    SSL_CTX *ctx = SSL_CTX_new(TLS_client_method());
+    SSL_CTX *ctx = SSL_CTX_new(TLS_method());
     char path[256];
 
     snprintf(path, sizeof(path), "%s/cert.pem", dir);
@@ -25,14 +25,19 @@ SSL_CTX *hdt_stranger_ctx(const char *dir)
     return ctx;
 }
 
-bool hdt_stranger_connect(struct stranger *stranger, const struct sockaddr_in *sa, SSL_CTX *ctx)
+static void be_patient(int fd)
 {
     const struct timeval patience = {.tv_sec = 5};
 
+    setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
+    setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof(patience));
+}
+
+bool hdt_stranger_connect(struct stranger *stranger, const struct sockaddr_in *sa, SSL_CTX *ctx)
+{
     memset(stranger, 0, sizeof(*stranger));
     stranger->fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    setsockopt(stranger->fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
-    setsockopt(stranger->fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof(patience));
+    be_patient(stranger->fd);
     if (connect(stranger->fd, (const struct sockaddr *)sa, sizeof(*sa)) != 0) {
         return false;
     }
@@ -54,6 +59,38 @@ bool hdt_stranger_open(struct stranger *stranger, int port, const char *dir)
     ok = hdt_stranger_connect(stranger, &sa, ctx);
     stranger->ctx = ctx;
     return ok;
+}
+
+int hdt_stranger_listen(int *port)
+{
+    const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    struct sockaddr_in sa = {.sin_family = AF_INET};
+    socklen_t len = sizeof(sa);
+
+    sa.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    be_patient(fd);
+    if (bind(fd, (const struct sockaddr *)&sa, sizeof(sa)) != 0 || listen(fd, 16) != 0 ||
+        getsockname(fd, (struct sockaddr *)&sa, &len) != 0) {
+        abort();
+    }
+    *port = ntohs(sa.sin_port);
+    return fd;
+}
+
+bool hdt_stranger_accept(struct stranger *stranger, int listen_fd)
+{
+    memset(stranger, 0, sizeof(*stranger));
+    stranger->fd = accept4(listen_fd, NULL, NULL, SOCK_CLOEXEC);
+    be_patient(stranger->fd);
+    return stranger->fd >= 0;
+}
+
+bool hdt_stranger_greet(struct stranger *stranger, const char *dir)
+{
+    stranger->ctx = hdt_stranger_ctx(dir);
+    stranger->ssl = SSL_new(stranger->ctx);
+    SSL_set_fd(stranger->ssl, stranger->fd);
+    return SSL_accept(stranger->ssl) == 1;
 }
 
 void hdt_stranger_close(struct stranger *stranger)

@@ -24,6 +24,12 @@ SSL_CTX *hdt_stranger_ctx(const char *dir);
 /* TCP to a port of loopback; dir: bundle for TLS, NULL: no TLS. false: TLS failed. */
 bool hdt_stranger_open(struct stranger *stranger, int port, const char *dir);
 void hdt_stranger_close(struct stranger *stranger);
+/* A listening socket of loopback; its port in *port. The caller closes it. */
+int hdt_stranger_listen(int *port);
+/* Who dials it next: TCP only. false: nobody within five seconds; close it all the same. */
+bool hdt_stranger_accept(struct stranger *stranger, int listen_fd);
+/* TLS on an accepted connection, with the bundle in a folder. */
+bool hdt_stranger_greet(struct stranger *stranger, const char *dir);
 bool hdt_stranger_write(struct stranger *stranger, const void *bytes, size_t len);
 bool hdt_stranger_read(struct stranger *stranger, void *bytes, size_t len);
 bool hdt_stranger_send(struct stranger *stranger, struct hdt_frame *frame, const void *payload);

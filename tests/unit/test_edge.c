@@ -238,3 +238,35 @@ Test(edge, only_what_may_change_is_told)
     cr_expect_null(json_object_get(json, "table"));
     json_decref(json);
 }
+
+/* As above, one frame of the kind that int8 cannot carry; the next ones it could, but the flow
+ * stays where it is, in a run that is resumed from there, too. */
+Test(edge, a_guard_that_was_saved_makes_the_same_frames)
+{
+    static uint8_t want[TENSOR];
+    uint8_t saved[HDT_LADDER_GUARD_BYTES], mark, mark_then;
+    struct hdt_edge edge, resumed;
+    size_t len, len_then;
+
+    edge_make(&edge, "int8", false);
+    memset(values, 0, sizeof(values));
+    for (size_t i = 0; i < N; i++) {
+        values[i] = i % 256 == 0 ? 127.0f : 0.49f;
+    }
+    edge.ladder.error_budget = 0.01;
+    cr_assert_eq(frame_make(&edge, 1, &len, &mark), HDT_OK);
+    cr_assert_eq(mark, 2);
+    hdt_edge_guard_save(&edge, saved);
+    hdt_values_fill(&rng, VALUES_NORMAL, values, N);
+    cr_assert_eq(frame_make(&edge, 2, &len_then, &mark_then), HDT_OK);
+    memcpy(want, frame, len_then);
+    edge_make(&resumed, "int8", false);
+    cr_assert_eq(hdt_edge_guard_load(&resumed, saved, sizeof(saved), NULL), HDT_OK);
+    cr_assert_eq(frame_make(&resumed, 2, &len, &mark), HDT_OK);
+    cr_expect_eq(mark, mark_then);
+    cr_assert_eq(len, len_then);
+    cr_expect_arr_eq(frame, want, len);
+    edge_make(&resumed, "int8", false);
+    cr_assert_eq(frame_make(&resumed, 2, &len, &mark), HDT_OK);
+    cr_expect_eq(mark, 0); /* without it */
+}

@@ -217,3 +217,65 @@ Test(ladder, steps_down_after_a_long_calm)
     hdt_ladder_check(&guard, &l, 2, &bad, false);
     cr_expect_eq(frames_until_down(&guard, &l), 64000);
 }
+
+/* ---- saved ---- */
+
+static enum hdt_status load(const uint8_t *mem, size_t len, const struct hdt_ladder *l,
+                            struct hdt_ladder_guard *guard)
+{
+    hdt_ladder_guard_init(guard, l);
+    return hdt_ladder_guard_load(guard, l, mem, len, NULL);
+}
+
+/* In the middle of the calm before a try, and in the middle of a try: both go on as if nothing had
+ * been. */
+Test(ladder, a_guard_that_was_saved_goes_on)
+{
+    const struct hdt_ladder l = ladder_of("int8+lossless", false, 0.02, TENSOR);
+    const struct hdt_codec_guard bad = seen_of(0.5);
+    struct hdt_ladder_guard guard, loaded;
+    uint8_t mem[HDT_LADDER_GUARD_BYTES];
+
+    hdt_ladder_guard_init(&guard, &l);
+    hdt_ladder_check(&guard, &l, 2, &bad, false);
+    for (int i = 0; i < 400; i++) {
+        cr_assert(!hdt_ladder_left(&guard, &l));
+    }
+    hdt_ladder_guard_save(&guard, &l, mem);
+    cr_assert_eq(load(mem, sizeof(mem), &l, &loaded), HDT_OK);
+    cr_expect_eq(loaded.least, 1);
+    cr_expect_eq(loaded.n_up, 1u);
+    cr_expect_eq(frames_until_down(&loaded, &l), 600);
+    hdt_ladder_guard_save(&loaded, &l, mem);
+    cr_assert_eq(load(mem, sizeof(mem), &l, &loaded), HDT_OK);
+    cr_expect_eq(loaded.least, 2);
+    hdt_ladder_check(&loaded, &l, 2, &bad, false); /* the try fails */
+    cr_expect_eq(frames_until_down(&loaded, &l), 2000);
+}
+
+Test(ladder, foreign_guards_are_refused)
+{
+    const struct hdt_ladder l = ladder_of("int8", false, 0.02, TENSOR);
+    const struct hdt_ladder other = ladder_of("fp8", false, 0.02, TENSOR);
+    const struct hdt_ladder live = ladder_of("int8", true, 0.02, TENSOR);
+    /* As compress/ladder.c has them: magic, version, spec, rungs, least, is_trial, n_calm, n_needed
+     * (1000 = 0x3e8). */
+    static const size_t at[] = {0, 8, 16, 32, 35, 36, 47, 49};
+    struct hdt_ladder_guard guard;
+    uint8_t mem[HDT_LADDER_GUARD_BYTES], bad[HDT_LADDER_GUARD_BYTES];
+
+    hdt_ladder_guard_init(&guard, &l);
+    hdt_ladder_guard_save(&guard, &l, mem);
+    cr_expect_arr_eq(mem, "HDTGUARD\1\0\0\0\12\0\0\0", 16);
+    cr_expect_arr_eq(mem + 48, "\xe8\3\0\0\0\0\0\0", 8);
+    cr_expect_eq(load(mem, sizeof(mem), &l, &guard), HDT_OK);
+    cr_expect_eq(load(mem, sizeof(mem) - 1, &l, &guard), HDT_EPROTO);
+    cr_expect_eq(load(mem, sizeof(mem), &other, &guard), HDT_EINVAL);
+    cr_expect_eq(load(mem, sizeof(mem), &live, &guard), HDT_EINVAL);
+    for (size_t i = 0; i < sizeof(at) / sizeof(at[0]); i++) {
+        memcpy(bad, mem, sizeof(bad));
+        bad[at[i]] = 0xff;
+        cr_expect_neq(load(bad, sizeof(bad), &l, &guard), HDT_OK, "byte %zu", at[i]);
+        cr_expect_eq(guard.least, 2);
+    }
+}

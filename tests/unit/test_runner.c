@@ -2,13 +2,17 @@
 #include "config.h"
 
 #include "src/base/log.h"
+#include "src/core/ckpt_manifest.h"
+#include "src/core/msg.h"
 #include "tests/support/job_rig.h"
 
 #include <criterion/criterion.h>
 #include <math.h>
+#include <openssl/evp.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
+#include <xxhash.h>
 
 static struct rig *rig;
 
@@ -363,6 +367,109 @@ Test(runner, a_codec_with_feedback_resumes_with_the_same_bits)
         hdt_rig_result_release(&b);
         hdt_rig_result_release(&c);
     }
+}
+
+/* ---- guards in checkpoints ---- */
+
+/* Digests of a file that was changed, in the manifest that is to name them. */
+static void file_digest(json_t *root, const char *name, const uint8_t *bytes, size_t len)
+{
+    json_t *file = json_object_get(json_object_get(root, "files"), name);
+    json_t *state =
+        json_object_get(json_object_get(json_object_get(root, "tensors"), name), "state");
+    const json_t *range = json_object_get(state, "range");
+    const size_t begin = (size_t)json_integer_value(json_array_get(range, 0));
+    const size_t end = (size_t)json_integer_value(json_array_get(range, 1));
+    uint8_t sha[32];
+    char hex[65];
+
+    cr_assert_eq(end, len);
+    cr_assert_eq(EVP_Digest(bytes, len, sha, NULL, EVP_sha256(), NULL), 1);
+    for (size_t i = 0; i < sizeof(sha); i++) {
+        snprintf(hex + 2 * i, 3, "%02x", sha[i]);
+    }
+    json_object_set_new(file, "sha256", json_string(hex));
+    json_object_set_new(state, "xxh3", hdt_msg_u64_hex(XXH3_64bits(bytes + begin, end - begin)));
+}
+
+/* Bytes of the saved form, as compress/ladder.c has it. */
+#define GUARD_LEN     80
+#define GUARD_PLANNED 33
+#define GUARD_LEAST   35
+
+/* All guards of a checkpoint, as if each had stepped up to the most exact codec in a frame before.
+ * Returns how many there are. */
+static int step_up_guards(const char *checkpoint)
+{
+    struct hdt_ckpt_manifest manifest;
+    struct hdt_error err = {0};
+    const char *name;
+    json_t *value;
+    int n = 0;
+
+    cr_assert_eq(hdt_ckpt_manifest_read(checkpoint, &manifest, &err), HDT_OK, "%s", err.msg);
+    json_object_foreach(json_object_get(manifest.root, "files"), name, value)
+    {
+        uint8_t bytes[4096], *guard;
+        char path[4400];
+        size_t len;
+        FILE *file;
+
+        if (strncmp(name, "feedback-", 9) != 0) {
+            continue;
+        }
+        snprintf(path, sizeof(path), "%s/%s", checkpoint, name);
+        file = fopen(path, "r+b");
+        cr_assert_not_null(file);
+        len = fread(bytes, 1, sizeof(bytes), file);
+        cr_assert_geq(len, GUARD_LEN);
+        guard = bytes + len - GUARD_LEN;
+        cr_assert_arr_eq(guard, "HDTGUARD", 8);
+        cr_expect_eq(guard[GUARD_LEAST], guard[GUARD_PLANNED]);
+        guard[GUARD_LEAST] = 0;
+        rewind(file);
+        cr_assert_eq(fwrite(bytes, 1, len, file), len);
+        cr_assert_eq(fclose(file), 0);
+        file_digest(manifest.root, name, bytes, len);
+        n++;
+    }
+    cr_assert_eq(hdt_ckpt_manifest_write(manifest.root, checkpoint, &err), HDT_OK, "%s", err.msg);
+    hdt_ckpt_manifest_release(&manifest);
+    return n;
+}
+
+/* Where the guard stands goes with a checkpoint: at no codec, after trouble that is over, the run
+ * goes on with the bits of one without codec, not with those of its own, fp16. Two ranks' guards
+ * travel, the checkpoint rank's does not. */
+Test(runner, a_guard_that_stepped_up_stays_there_when_resumed)
+{
+    struct rig_run run = three;
+    struct rig_result first, plain, again, stepped;
+
+    run.codec = "fp16";
+    run.data_rank = 1;
+    run.stop_first = true;
+    run.ckpt_name = "guard-1";
+    run_well(&run, &first);
+    cr_assert_eq(first.ckpt_step, 1);
+    run.stop_first = false;
+    run.resume = first.checkpoint;
+    run.ckpt_name = "guard-2";
+    run_well(&run, &again);
+    run.codec = "none";
+    run.ckpt_name = "guard-3";
+    run_well(&run, &plain);
+    cr_assert_neq(again.losses[8], plain.losses[8]);
+    run.codec = "fp16";
+    run.ckpt_name = "guard-4";
+    cr_expect_eq(step_up_guards(first.checkpoint), 4); /* both ways over two cuts */
+    run_well(&run, &stepped);
+    cr_expect_eq(stepped.start_step, 1);
+    expect_same(&plain, &stepped, 2, 8);
+    hdt_rig_result_release(&first);
+    hdt_rig_result_release(&again);
+    hdt_rig_result_release(&plain);
+    hdt_rig_result_release(&stepped);
 }
 
 /* Feedback of an edge that is no more, or that the checkpoint lacks, is zeros; training goes on. */
