@@ -125,7 +125,8 @@ static void lists_fill(const struct play *p, struct play_tables *t)
         const struct hdt_plan_stage *s = &p->plan->stages[i];
 
         t->mem_base[s->rank] +=
-            (int64_t)hdt_cost_stage_memory(p->in, s->unit_begin, s->unit_end, 0);
+            (int64_t)(hdt_cost_stage_memory(p->in, s->unit_begin, s->unit_end, 0) +
+                      hdt_cost_feedback_memory(p->in, s->unit_begin, s->unit_end));
     }
 }
 
