@@ -441,20 +441,35 @@ static enum hdt_status files_load(const struct loader *loader,
     return offload_check(loader);
 }
 
-enum hdt_status hdt_layout_open(const char *path, const struct hdt_layout_instead *instead,
-                                struct hdt_layout_files *files, struct hdt_error *err)
+/* files->layout and files->doc are there; all is released on failure. */
+static enum hdt_status layout_complete(struct hdt_layout_files *files,
+                                       const struct hdt_layout_instead *instead,
+                                       struct hdt_error *err)
 {
-    struct loader loader = {.files = files, .err = err};
-    enum hdt_status status;
+    struct loader loader = {.files = files, .doc = files->doc, .err = err};
+    enum hdt_status status = files_load(&loader, instead);
 
-    memset(files, 0, sizeof(*files));
-    HDT_TRY(hdt_conf_load(&hdt_layout_schema, path, &files->layout, &files->doc, err));
-    loader.doc = files->doc;
-    status = files_load(&loader, instead);
     if (status != HDT_OK) {
         hdt_layout_release(files);
     }
     return status;
+}
+
+enum hdt_status hdt_layout_open(const char *path, const struct hdt_layout_instead *instead,
+                                struct hdt_layout_files *files, struct hdt_error *err)
+{
+    memset(files, 0, sizeof(*files));
+    HDT_TRY(hdt_conf_load(&hdt_layout_schema, path, &files->layout, &files->doc, err));
+    return layout_complete(files, instead, err);
+}
+
+enum hdt_status hdt_layout_parse(const char *text, size_t len, const char *file,
+                                 const struct hdt_layout_instead *instead,
+                                 struct hdt_layout_files *files, struct hdt_error *err)
+{
+    memset(files, 0, sizeof(*files));
+    HDT_TRY(hdt_conf_parse(&hdt_layout_schema, text, len, file, &files->layout, &files->doc, err));
+    return layout_complete(files, instead, err);
 }
 
 void hdt_layout_release(struct hdt_layout_files *files)

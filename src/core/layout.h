@@ -145,6 +145,10 @@ struct hdt_layout_instead {
  * a batch that does not divide. */
 enum hdt_status hdt_layout_open(const char *path, const struct hdt_layout_instead *instead,
                                 struct hdt_layout_files *files, struct hdt_error *err);
+/* The same with the layout from memory; `file` names the text in messages and anchors its paths. */
+enum hdt_status hdt_layout_parse(const char *text, size_t len, const char *file,
+                                 const struct hdt_layout_instead *instead,
+                                 struct hdt_layout_files *files, struct hdt_error *err);
 void hdt_layout_release(struct hdt_layout_files *files);
 
 static inline const struct hdt_layout_stage *hdt_layout_stage(const struct hdt_layout *layout,

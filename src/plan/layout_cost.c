@@ -82,9 +82,10 @@ static enum hdt_status device_fill(const struct hdt_layout_files *files,
     double rows = (double)files->layout.micro_batch * model->T * model->C * model->value_bytes;
 
     if (isnan(tflops) || isnan(d->memory.gb_per_s)) {
-        hdt_error_set(err, HDT_EINVAL, "cannot predict '%.64s': %s is not known", d->name,
-                      isnan(tflops) ? hdt_precision_names[files->layout.precision]
-                                    : "the rate of its memory");
+        hdt_conf_error(files->doc, isnan(tflops) ? "precision" : "cluster", err, HDT_EINVAL,
+                       "cannot predict '%.64s': %s is not known", d->name,
+                       isnan(tflops) ? hdt_precision_names[files->layout.precision]
+                                     : "the rate of its memory");
         hdt_error_hint(err, "describe the device in the cluster file, or choose another precision");
         return HDT_EINVAL;
     }

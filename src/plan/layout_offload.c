@@ -55,30 +55,29 @@ void hdt_layout_away_init(struct hdt_layout_sim *sim, size_t rank,
     away->up = transfer_add(sim, rank, true, bytes, -1);
 }
 
-static void transfer_push(struct hdt_layout_sim *sim, size_t rank, int group,
-                          const struct hdt_op *op, int64_t mem)
+/* A task of such a group; `like`: the computation that it is for. */
+static void away_push(struct hdt_layout_sim *sim, size_t rank, const struct hdt_sim_task *task,
+                      enum hdt_op_kind kind, const struct hdt_op *like)
 {
-    struct hdt_sim_task task = {
-        .kind = HDT_SIM_GROUP, .flags = HDT_SIM_ASYNC, .peer = group, .mem_begin = mem, .op = *op};
+    struct hdt_sim_task own = *task;
 
-    hdt_sim_list_push(&sim->lists.ranks[rank], &task);
-}
-
-static void join_push(struct hdt_layout_sim *sim, size_t rank, int group, const struct hdt_op *op,
-                      int64_t mem)
-{
-    struct hdt_sim_task task = {.kind = HDT_SIM_JOIN, .peer = group, .mem_end = mem, .op = *op};
-
-    hdt_sim_list_push(&sim->lists.ranks[rank], &task);
+    own.op = *like;
+    own.op.kind = kind;
+    hdt_sim_list_push(&sim->lists.ranks[rank], &own);
 }
 
 /* Wait for the next one that goes down; its place is free then. */
 static void oldest_join(struct hdt_layout_sim *sim, size_t rank, struct layout_away *away,
                         const struct hdt_op *op)
 {
+    struct hdt_sim_task task = {.kind = HDT_SIM_JOIN,
+                                .peer = away->down[away->n_waited % HDT_STAGE_COST_HOST_SLOTS],
+                                .mem_end = -away->bytes};
+    struct hdt_op gone = *op;
+
     HDT_ASSERT(away->n_waited < away->n_gone);
-    join_push(sim, rank, away->down[away->n_waited++ % HDT_STAGE_COST_HOST_SLOTS], op,
-              -away->bytes);
+    gone.mb = away->gone_mb[away->n_waited++ % HDT_STAGE_COST_HOST_SLOTS];
+    away_push(sim, rank, &task, HDT_OP_OFFLOAD, &gone);
     away->n_held--;
 }
 
@@ -95,12 +94,15 @@ static void place_take(struct hdt_layout_sim *sim, size_t rank, struct layout_aw
 static void up_push(struct hdt_layout_sim *sim, size_t rank, struct layout_away *away,
                     const struct hdt_op *op)
 {
+    struct hdt_sim_task task = {
+        .kind = HDT_SIM_GROUP, .flags = HDT_SIM_ASYNC, .peer = away->up, .mem_begin = away->bytes};
+
     while (away->n_waited < away->n_gone &&
            away->gone_mb[away->n_waited % HDT_STAGE_COST_HOST_SLOTS] <= op->mb) {
         oldest_join(sim, rank, away, op);
     }
     place_take(sim, rank, away, op);
-    transfer_push(sim, rank, away->up, op, away->bytes);
+    away_push(sim, rank, &task, HDT_OP_FETCH, op);
     away->comes = true;
 }
 
@@ -137,7 +139,9 @@ void hdt_layout_away_before(struct hdt_layout_sim *sim, size_t rank, struct layo
     if (op->kind == HDT_OP_FORWARD && away[op->stage].is_on) {
         place_take(sim, rank, &away[op->stage], op);
     } else if (op->kind == HDT_OP_BACKWARD && away[op->stage].comes) {
-        join_push(sim, rank, away[op->stage].up, op, 0);
+        struct hdt_sim_task task = {.kind = HDT_SIM_JOIN, .peer = away[op->stage].up};
+
+        away_push(sim, rank, &task, HDT_OP_FETCH, op);
         away[op->stage].comes = false;
     }
     if (next && next->kind == HDT_OP_BACKWARD && away[next->stage].is_on && !is_own(op, next)) {
@@ -149,6 +153,7 @@ void hdt_layout_away_after(struct hdt_layout_sim *sim, size_t rank, struct layou
                            const struct hdt_schedule *schedule, size_t op_idx)
 {
     const struct hdt_op *op = &schedule->ops[op_idx], *next = next_of(schedule, op_idx);
+    struct hdt_sim_task task = {.kind = HDT_SIM_GROUP, .flags = HDT_SIM_ASYNC};
     struct layout_away *own;
 
     if (!is_compute(op->kind) || !away[op->stage].is_on) {
@@ -158,8 +163,9 @@ void hdt_layout_away_after(struct hdt_layout_sim *sim, size_t rank, struct layou
     if (op->kind == HDT_OP_BACKWARD) {
         own->n_held--;
     } else if (!next || !is_own(op, next)) {
-        own->gone_mb[own->n_gone % HDT_STAGE_COST_HOST_SLOTS] = op->mb;
-        transfer_push(sim, rank, own->down[own->n_gone++ % HDT_STAGE_COST_HOST_SLOTS], op, 0);
+        task.peer = own->down[own->n_gone % HDT_STAGE_COST_HOST_SLOTS];
+        own->gone_mb[own->n_gone++ % HDT_STAGE_COST_HOST_SLOTS] = op->mb;
+        away_push(sim, rank, &task, HDT_OP_OFFLOAD, op);
     }
 }
 
