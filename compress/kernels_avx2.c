@@ -123,6 +123,21 @@ OP __m256i bytes_of(const vi v[4])
                                        _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
 }
 
+/* The low bytes of 32 integers less `excess`, and where a float is negative, 128 more. */
+OP __m256i signed_bytes_of(const vi v[4], __m256i excess, const vf t[4])
+{
+    const vi low = vi_set(0xff);
+    const __m256i a = _mm256_packus_epi32(vi_and(v[0], low), vi_and(v[1], low));
+    const __m256i b = _mm256_packus_epi32(vi_and(v[2], low), vi_and(v[3], low));
+    const __m256i s = _mm256_packs_epi32(vf_bits(t[0]), vf_bits(t[1]));
+    const __m256i r = _mm256_packs_epi32(vf_bits(t[2]), vf_bits(t[3]));
+    const __m256i sign = _mm256_and_si256(_mm256_packs_epi16(s, r), _mm256_set1_epi8(-128));
+    const __m256i code = _mm256_sub_epi8(_mm256_packus_epi16(a, b), excess);
+
+    return _mm256_permutevar8x32_epi32(_mm256_or_si256(code, sign),
+                                       _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
+}
+
 /* 32 integers below 65536 as 16 bits each. */
 OP void store_words(uint8_t *dst, const vi v[4])
 {

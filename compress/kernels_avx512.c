@@ -110,6 +110,16 @@ OP __m256i bytes_of(const vi v[2])
                                    _mm512_cvtepi32_epi8(v[1]), 1);
 }
 
+/* The low bytes of 32 integers less `excess`, and where a float is negative, 128 more. */
+OP __m256i signed_bytes_of(const vi v[2], __m256i excess, const vf t[2])
+{
+    const __mmask32 negative =
+        _mm512_kunpackw(_mm512_movepi32_mask(vf_bits(t[1])), _mm512_movepi32_mask(vf_bits(t[0])));
+    const __m256i code = _mm256_sub_epi8(bytes_of(v), excess);
+
+    return _mm256_mask_add_epi8(code, negative, code, _mm256_set1_epi8(-128));
+}
+
 /* 32 integers below 65536 as 16 bits each. */
 OP void store_words(uint8_t *dst, const vi v[2])
 {

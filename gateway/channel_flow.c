@@ -39,9 +39,14 @@ json_t *hdt_channel_offers_json(const struct channel_end *end)
     for (size_t i = 0; i < end->n_flows; i++) {
         const struct hdt_channel_offer *o = &end->flows[i].offer;
 
-        json_array_append_new(flows, json_pack("[I, I, I, i, i, i]", (json_int_t)o->flow,
-                                               (json_int_t)o->depth, (json_int_t)o->frame_cap,
-                                               (int)o->prio, (int)o->codec, (int)o->dtype));
+        json_t *flow =
+            json_pack("[I, I, I, i, i, i]", (json_int_t)o->flow, (json_int_t)o->depth,
+                      (json_int_t)o->frame_cap, (int)o->prio, (int)o->codec, (int)o->dtype);
+
+        if (o->content[0]) {
+            json_array_append_new(flow, json_string(o->content));
+        }
+        json_array_append_new(flows, flow);
     }
     return flows;
 }
@@ -66,13 +71,32 @@ static enum hdt_status offer_check(const struct hdt_channel_offer *o, unsigned r
     return HDT_OK;
 }
 
+/* It goes into messages: printable, and no longer than a codec's text can be. */
+static enum hdt_status content_read(const char *text, unsigned rank,
+                                    char content[HDT_CHANNEL_CONTENT_CAP], struct hdt_error *err)
+{
+    bool is_fit = strlen(text) < HDT_CHANNEL_CONTENT_CAP;
+
+    for (const char *c = text; is_fit && *c; c++) {
+        is_fit = *c >= ' ' && *c <= '~';
+    }
+    if (!is_fit) {
+        return hdt_error_set(err, HDT_EPROTO, "rank %u offers a flow of something unreadable",
+                             rank);
+    }
+    snprintf(content, HDT_CHANNEL_CONTENT_CAP, "%s", text);
+    return HDT_OK;
+}
+
 static enum hdt_status offer_read(const json_t *item, unsigned rank, struct hdt_channel_offer *o,
                                   struct hdt_error *err)
 {
+    const char *content = "";
     json_int_t flow, depth, cap, prio, codec, dtype;
 
-    if (json_unpack((json_t *)(uintptr_t)item, "[I, I, I, I, I, I!]", &flow, &depth, &cap, &prio,
-                    &codec, &dtype) != 0 ||
+    if (json_unpack((json_t *)(uintptr_t)item,
+                    json_array_size(item) == 7 ? "[I, I, I, I, I, I, s!]" : "[I, I, I, I, I, I!]",
+                    &flow, &depth, &cap, &prio, &codec, &dtype, &content) != 0 ||
         flow < 0 || flow > UINT32_MAX || depth < 0 || depth > UINT32_MAX || cap < 0 ||
         cap > UINT32_MAX || prio < 0 || prio > 255 || codec < 0 || codec > 255 || dtype < 0 ||
         dtype > 255) {
@@ -84,6 +108,7 @@ static enum hdt_status offer_read(const json_t *item, unsigned rank, struct hdt_
     o->prio = (uint8_t)prio;
     o->codec = (uint8_t)codec;
     o->dtype = (uint8_t)dtype;
+    HDT_TRY(content_read(content, rank, o->content, err));
     return offer_check(o, rank, err);
 }
 
@@ -131,7 +156,12 @@ static struct channel_flow *offer_add(struct channel_end *end,
 static bool offers_are_equal(const struct hdt_channel_offer *a, const struct hdt_channel_offer *b)
 {
     return a->depth == b->depth && a->frame_cap == b->frame_cap && a->prio == b->prio &&
-           a->codec == b->codec && a->dtype == b->dtype;
+           a->codec == b->codec && a->dtype == b->dtype && strcmp(a->content, b->content) == 0;
+}
+
+static const char *offer_content(const struct hdt_channel_offer *offer)
+{
+    return offer->content[0] ? offer->content : hdt_dtype_name(offer->dtype);
 }
 
 static void flow_differs(struct hdt_gateway *gw, struct hdt_gwchannel *channel, unsigned rank,
@@ -143,11 +173,12 @@ static void flow_differs(struct hdt_gateway *gw, struct hdt_gwchannel *channel, 
 
     hdt_error_set(&err, HDT_EINVAL,
                   "%s of channel '%s' is not the same at both ends: rank %u has %u slots of %u "
-                  "bytes, type %s, class %s, gateway codec %u, the other end %u of %u, %s, %s, %u",
+                  "bytes, type %s, class %s, gateway codec %s, the other end %u of %u, %s, %s, %s",
                   hdt_channel_flow_describe(ours->flow, rank, text), channel->name, rank,
-                  ours->depth, ours->frame_cap, hdt_dtype_name(ours->dtype),
-                  hdt_prio_name(ours->prio), ours->codec, theirs->depth, theirs->frame_cap,
-                  hdt_dtype_name(theirs->dtype), hdt_prio_name(theirs->prio), theirs->codec);
+                  ours->depth, ours->frame_cap, offer_content(ours), hdt_prio_name(ours->prio),
+                  hdt_codec_by_id(ours->codec)->name, theirs->depth, theirs->frame_cap,
+                  offer_content(theirs), hdt_prio_name(theirs->prio),
+                  hdt_codec_by_id(theirs->codec)->name);
     hdt_error_hint(&err, "open it with the same window, type, codec and priority at both ends");
     hdt_channel_end_it(gw, channel, rank, &err);
 }
@@ -258,6 +289,7 @@ static enum hdt_status flow_open(struct hdt_gateway *gw, const json_t *msg, stru
     struct hdt_gwchannel *channel;
     struct channel_flow *flow;
     struct channel_end *end;
+    const char *content;
     unsigned rank = 0;
 
     HDT_TRY(hdt_member_flow_parse(gw, msg, &open, err));
@@ -274,12 +306,13 @@ static enum hdt_status flow_open(struct hdt_gateway *gw, const json_t *msg, stru
                                        .prio = (uint8_t)open.prio,
                                        .codec = open.codec,
                                        .dtype = (uint8_t)open.dtype};
+    content = json_string_value(json_object_get(hdt_msg_body(msg), "content"));
+    HDT_TRY(content_read(content ? content : "", rank, offer.content, err));
     HDT_TRY(offer_check(&offer, rank, err));
     flow = flow_find(end, open.flow);
     if (flow && !offers_are_equal(&flow->offer, &offer)) {
-        return hdt_error_set(err, HDT_EPROTO,
-                             "flow %08x of channel '%s' was offered with other slots", open.flow,
-                             channel->name);
+        return hdt_error_set(err, HDT_EPROTO, "flow %08x of channel '%s' was offered otherwise",
+                             open.flow, channel->name);
     }
     if (!flow && end->n_flows >= HDT_CHANNEL_FLOWS_MAX) {
         return hdt_error_set(err, HDT_ENOMEM, "rank %u of channel '%s' has %zu flows already", rank,

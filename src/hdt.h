@@ -146,16 +146,29 @@ size_t hdt_type_size(int type);
 const char *hdt_type_name(int type);
 
 /*
- * Codecs, where a codec is asked for, are written as in a job file; NULL is "none".
+ * Codecs, where a codec is asked for, are written as in a job file; NULL is "none". 'hdt codec
+ * list' says which there are, with their options; among them
  *
  *   "none"      every bit arrives
  *   "lossless"  the same; the gateways compress what pays
- *   "bf16"      f32 values are rounded to bf16 for the way: half the bytes
- *   "int8"      f32 values become 8-bit integers with a scale for each 256: about a quarter. A
- *               piece that holds NaN or infinity travels as it is, so that these arrive, too
- *   "bf16+lossless", "int8+lossless"
+ *   "bf16"      values are rounded to bf16 for the way: half the bytes of f32; "fp16" likewise
+ *   "int8", "int8:block=64", "int8:minmax", "int8:stochastic"
+ *               values become 8-bit integers with a scale for each 256 (64): about a quarter
+ *   "fp8", "fp8:e5m2"
+ *               values become 8-bit floats with a power of two for each 128
+ *   "int4", "int4:rotate", "int4:block=32,minmax"
+ *               values become 4-bit integers with a scale for each 64 (32): about an eighth
+ *   "topk:64,bits=2", "randk:64", "lowrank:4"
+ *               a part of a tensor; what is left out is added to the next tensor of the flow. For
+ *               flows only, whose tensors then all have as many elements as the first
+ *   "bf16+lossless", "int4:rotate+lossless", ...
+ *               gateways compress what has been made of the values. For flows; collectives have
+ *               `lossless` of their channel
  *
- * "bf16" and "int8" are for tensors of f32; in collectives also for bf16 and f16.
+ * All but the first two are for tensors of f32, bf16 and f16: values are f32 when they are coded,
+ * and rounded to the type afterwards. A tensor is coded in pieces of at most 524288 elements; a
+ * piece that holds NaN or infinity travels as it is, so that these arrive, too. "delta:" is for
+ * jobs only. What a codec loses is in the statistics.
  */
 
 /* What goes first over a link between sites. */
@@ -275,8 +288,9 @@ struct hdt_flow_conf {
 /* One end of a flow; the other member opens the other one, with all else the same (what differs
  * ends the channel, with both values). Does not wait for it: requests do. Tensors arrive in the
  * order in which they were sent. Two members may have several flows, by tag; a tag is used once in
- * the life of a channel. On failure *flow is NULL. HDT_ERR_INVALID, _EXISTS (tag), _MEMORY
- * (window). */
+ * the life of a channel. A codec that leaves values out ("topk", "randk", "lowrank") keeps them at
+ * the sending end, 4 bytes for each element of a tensor, as long as the channel is open. On failure
+ * *flow is NULL. HDT_ERR_INVALID, _EXISTS (tag), _MEMORY (window). */
 enum hdt_err hdt_flow_open(struct hdt_channel *channel, const struct hdt_flow_conf *conf,
                            struct hdt_flow **flow, struct hdt_error_info *error);
 
@@ -289,7 +303,8 @@ enum hdt_err hdt_flow_close(struct hdt_flow *flow, struct hdt_error_info *error)
  * its memory may be used again: when all was copied, or, from memory of hdt_alloc, when the other
  * program has taken it. A receive has completed when the tensor is there; one that is longer than
  * n_max is an error of its request (HDT_ERR_INVALID), and the next tensor follows as if it was not.
- * On failure *request is NULL. */
+ * On failure *request is NULL. HDT_ERR_INVALID; by a codec that leaves values out, also another n
+ * than that of the first tensor (0 is allowed), and, of the first, _MEMORY. */
 enum hdt_err hdt_isend(struct hdt_flow *flow, const void *data, size_t n,
                        struct hdt_request **request, struct hdt_error_info *error);
 enum hdt_err hdt_irecv(struct hdt_flow *flow, void *data, size_t n_max,
@@ -311,9 +326,9 @@ struct hdt_flow_stats {
     uint64_t raw_bytes;    /* of tensors */
     uint64_t frame_bytes;  /* after the codec; what a gateway compresses is in its statistics */
     uint64_t waiting;      /* frames: not taken by the other program yet; come, and not received */
-    uint64_t n_nonfinite;  /* NaN and infinite values that were sent (int8, bf16) */
-    double relative_error; /* of what was sent by "int8" or "bf16": root of the sum of squares of
-                              the differences, over that of the values; 0: none was */
+    uint64_t n_nonfinite;  /* NaN and infinite values that were sent by a codec */
+    double relative_error; /* of what was sent by a codec: root of the sum of squares of the
+                              differences, over that of the values; 0: none was */
     int64_t idle_us;       /* since something of it moved */
     int is_open;           /* the other end has opened it, too */
 };
@@ -328,7 +343,7 @@ struct hdt_allreduce_conf {
     size_t size;
     int type;          /* HDT_TYPE_F32, _BF16 or _F16 */
     int reduce;        /* enum hdt_reduce */
-    const char *codec; /* NULL: "none"; "bf16", "int8" */
+    const char *codec; /* NULL: "none"; "bf16", "int8:block=64", "int4:rotate", ... */
 };
 #define HDT_ALLREDUCE_CONF_INIT                                                                    \
  {                                                                                                 \

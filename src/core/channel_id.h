@@ -71,11 +71,16 @@ static inline unsigned hdt_channel_flow_tag(uint32_t flow)
 #define HDT_CHANNEL_FRAME_EMPTY 4u /* of a tensor without elements: its one byte is nothing */
 #define HDT_CHANNEL_FRAME_HEAD  8u /* says which collective begins */
 
+/* What the frames of a flow hold, where a dtype does not say it: "f32 by int8:block=64". To
+ * gateways a text that both ends must say alike. */
+#define HDT_CHANNEL_CONTENT_CAP 128
+
 /* What both ends of a flow must agree in. */
 struct hdt_channel_offer {
     uint32_t flow;
     uint32_t depth, frame_cap;
-    uint8_t prio, codec, dtype; /* as in "flow.open" */
+    uint8_t prio, codec, dtype;            /* as in "flow.open" */
+    char content[HDT_CHANNEL_CONTENT_CAP]; /* "": the dtype says all */
 };
 
 /* "the flow to rank 1 with tag 7", "the collectives' flow from rank 0": as the member `rank` says

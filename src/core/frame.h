@@ -97,7 +97,7 @@ struct hdt_frame {
     uint32_t len;       /* plaintext bytes of this chunk */
     uint32_t frame_len; /* plaintext bytes of the whole frame */
     uint32_t coded_len; /* bytes that follow this header */
-    uint32_t raw_len;   /* bytes of the tensor before the worker's codec: statistics only */
+    uint32_t raw_len;   /* bytes of the tensor before the worker's codec, see protocol.md */
     uint64_t xxh3;      /* XXH3-64 of the chunk's plaintext (CHUNK), of the payload (MSG; 0: not
                            known), of the frame (DATA; 0: not known; to a destination its low half
                            only) */

@@ -34,7 +34,11 @@
 /* Bytes of a frame: small beside a window, large beside what a frame costs (a record, an
  * acknowledgement). */
 #define CHAN_FRAME_CAP (512u << 10)
-#define CHAN_DEPTH_MIN 8u /* a piece that is not coded takes up to five frames */
+#define CHAN_DEPTH_MIN 8u /* a piece that is not coded takes up to four frames */
+
+/* Elements of a piece that is coded, at most. However few bytes a codec makes of it, what is not
+ * finite has to go through a window as it is. */
+#define CHAN_PIECE_MAX ((size_t)512 << 10)
 
 struct hdt_channel;
 
@@ -57,8 +61,9 @@ struct hdt_flow {
     unsigned peer;
     bool is_collective;
     uint8_t prio, gateway_codec;
-    enum hdt_dtype type;               /* of the tensors */
-    const struct hdt_codec_ops *codec; /* ours */
+    enum hdt_dtype type;         /* of the tensors */
+    struct hdt_codec_spec codec; /* its worker part is ours */
+    size_t piece;                /* elements of a frame, but of the last one of a tensor */
     uint32_t frame_cap;
     size_t pool_offset;
     struct chan_slot *slots;
@@ -80,6 +85,11 @@ struct hdt_flow {
     struct hdt_codec_guard guard;
     bool is_closed; /* by hdt_flow_close: nothing new is asked of it */
     struct hdt_flow *new_next, *all_next;
+
+    /* Codecs with feedback, source: what is owed of each piece of a tensor. Made under the lock by
+     * the first send, of tensors of feedback_n elements; the thread's from then on. */
+    size_t feedback_n, n_feedback;
+    struct hdt_codec_state **feedback;
 };
 
 /* ---- requests ---- */
@@ -97,7 +107,7 @@ struct chan_coll {
     uint64_t seq; /* of the channel's collectives */
     enum hdt_dtype type;
     enum hdt_reduce reduce;
-    const struct hdt_codec_ops *codec;
+    struct hdt_codec_spec codec;
     unsigned root;
     size_t piece;                              /* elements */
     unsigned n_pending;                        /* cursors that have not passed it */
@@ -164,7 +174,8 @@ struct hdt_channel {
     struct chan_member *members; /* state: guarded by the lock */
     char instance[20];
     int64_t timeout_us;          /* below 0: none */
-    uint8_t prio, gateway_codec; /* of collectives */
+    uint8_t prio;                /* of collectives */
+    struct hdt_codec_spec codec; /* of collectives' flows: what gateways do */
     uint32_t depth;
 
     struct hdt_tls_ctx *tls;
@@ -210,8 +221,7 @@ struct hdt_channel {
     struct chan_cursor gather_out;   /* of all gather_out flows together */
     struct hdt_request *collectives; /* oldest first */
     struct hdt_codec_ctx *codec_ctx;
-    float *sum, *scratch; /* a piece each */
-    size_t piece_max;     /* elements */
+    float *sum, *scratch; /* CHAN_PIECE_MAX each */
     uint8_t *discard;
 };
 
@@ -238,9 +248,9 @@ void hdt_chan_leave(struct hdt_channel *ch, const struct hdt_error *why);
 struct chan_flow_spec {
     unsigned peer, tag;
     bool is_src;
-    uint8_t prio, gateway_codec;
+    uint8_t prio;
     enum hdt_dtype type;
-    const struct hdt_codec_ops *codec;
+    struct hdt_codec_spec codec;
     uint32_t depth, frame_cap;
     const size_t *pool_offset; /* slots that it shares with another flow; NULL: its own */
 };
@@ -253,7 +263,9 @@ void hdt_chan_flow_add(struct hdt_channel *ch, struct hdt_flow *flow);
 /* Thread: */
 /* Take over what was added. The lock is held. */
 void hdt_chan_flows_collect(struct hdt_channel *ch);
-/* [[flow, depth, frame_cap, prio, codec, dtype]] of all flows. */
+/* [[flow, depth, frame_cap, prio, codec, dtype, content]] of all flows, without content where there
+ * is none.
+ */
 json_t *hdt_chan_offers(const struct hdt_channel *ch);
 /* The other end has opened it, too. */
 void hdt_chan_flow_opened(struct hdt_channel *ch, uint32_t number, bool is_opened);
@@ -312,7 +324,7 @@ void hdt_chan_requests_acked(struct hdt_flow *flow);
 
 /* ---- chan_coll.c ---- */
 
-/* Pool bytes that the flows of collectives take; sets ch->depth and ch->piece_max. */
+/* Pool bytes that the flows of collectives take; sets ch->depth. */
 size_t hdt_chan_coll_bytes(struct hdt_channel *ch, size_t window_bytes);
 enum hdt_status hdt_chan_coll_init(struct hdt_channel *ch, struct hdt_error *err);
 void hdt_chan_coll_release(struct hdt_channel *ch);
@@ -343,30 +355,41 @@ void hdt_coll_head_refuse(struct hdt_channel *ch, const struct hdt_request *op, 
 
 /* ---- chan_piece.c ---- */
 
-/* The codec of a name without what gateways do; *gateway: that. NULL: "none". HDT_EINVAL: there is
- * none of that name, or not for tensors of this type. */
-enum hdt_status hdt_piece_codec(const char *name, enum hdt_dtype type,
-                                const struct hdt_codec_ops **codec,
-                                const struct hdt_codec_ops **gateway, struct hdt_error *err);
+/* Read a codec's text for tensors of a type; NULL: "none". A codec that changes nothing of the type
+ * becomes none. HDT_EINVAL: there is no such codec, or it is not for such tensors, or for jobs
+ * only. */
+enum hdt_status hdt_piece_codec(const char *text, enum hdt_dtype type, struct hdt_codec_spec *codec,
+                                struct hdt_error *err);
+/* Codec none, with which a frame is read whose values another one did not carry. */
+extern const struct hdt_codec_spec hdt_piece_plain;
+/* Do elements travel as they are, but for what gateways do? */
+bool hdt_piece_is_plain(const struct hdt_codec_spec *codec);
+/* What frames hold, as both ends of a flow must say it: "f32 by int8:block=64+lossless"; "" where
+ * their dtype and the gateway's codec say all. */
+void hdt_piece_content(const struct hdt_codec_spec *codec, enum hdt_dtype type,
+                       char text[HDT_CHANNEL_CONTENT_CAP]);
 /* Bytes that n elements take on the way. */
-size_t hdt_piece_bytes(const struct hdt_codec_ops *codec, enum hdt_dtype type, size_t n);
+size_t hdt_piece_bytes(const struct hdt_codec_spec *codec, enum hdt_dtype type, size_t n);
 /* The dtype of a frame. */
-enum hdt_dtype hdt_piece_dtype(const struct hdt_codec_ops *codec, enum hdt_dtype type);
-/* Encode n elements; `scratch` has room for as many floats. false: they hold NaN or infinity, which
- * the codec does not carry. */
+enum hdt_dtype hdt_piece_dtype(const struct hdt_codec_spec *codec, enum hdt_dtype type);
+/* Encode n elements; `scratch` has room for as many floats. false: they hold values, NaN or
+ * infinity, that the codec does not carry. */
 struct chan_numeric {
     struct hdt_codec_ctx *ctx;
     float *scratch;
-    struct hdt_codec_guard *guard; /* figures are added */
+    struct hdt_codec_guard *guard; /* figures are added; may be NULL */
+    struct hdt_codec_state *state; /* codecs with feedback: of this piece of the flow's tensors */
+    uint64_t seed;                 /* where chance decides */
 };
-bool hdt_piece_encode(const struct chan_numeric *num, const struct hdt_codec_ops *codec,
+bool hdt_piece_encode(const struct chan_numeric *num, const struct hdt_codec_spec *codec,
                       enum hdt_dtype type, const void *src, size_t n, void *dst, size_t *len);
 /* The inverse. HDT_EPROTO: it is not of n elements, or broken. */
-enum hdt_status hdt_piece_decode(const struct chan_numeric *num, const struct hdt_codec_ops *codec,
+enum hdt_status hdt_piece_decode(const struct chan_numeric *num, const struct hdt_codec_spec *codec,
                                  enum hdt_dtype type, const void *src, size_t len, size_t n,
                                  void *dst, struct hdt_error *err);
-/* The most elements that take so many bytes; of coded ones a multiple of 1024. */
-size_t hdt_piece_max(const struct hdt_codec_ops *codec, enum hdt_dtype type, size_t bytes);
+/* The most elements that take so many bytes; of coded ones a multiple of 4096, which is one of
+ * every block. */
+size_t hdt_piece_max(const struct hdt_codec_spec *codec, enum hdt_dtype type, size_t bytes);
 /* Elements of f32, bf16 or f16 to floats and back, rounded to nearest even. */
 void hdt_piece_widen(enum hdt_dtype type, const void *src, size_t n, float *dst);
 void hdt_piece_narrow(enum hdt_dtype type, const float *src, size_t n, void *dst);

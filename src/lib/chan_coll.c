@@ -19,7 +19,7 @@
  *
  * Bits: rank p alone reduces its shard, adding in the order of ranks in f32, and all, itself too,
  * use what it sent, decoded. So neither time nor the cut into pieces decides any bit. Pieces begin
- * at multiples of 1024 elements, so that blocks of the int8 codec are the same for every cut.
+ * at multiples of 1024 elements, so that blocks of a codec are the same for every cut.
  *
  * A collective is a row of frames on each flow, in an order that all members know; where a flow is
  * (struct chan_cursor) says what its next frame is, and several collectives follow each other
@@ -39,7 +39,11 @@
 #define GRAIN         ((size_t)1024)  /* shards and pieces begin at multiples of it */
 #define PIECE_MIN     ((size_t)16384) /* elements: below, frames cost more than they bring */
 #define PIECES_WANTED 8               /* of a shard: filling and draining takes a piece each */
-#define HEAD_VERSION  1
+#define HEAD_VERSION  2
+#define HEAD_TEXT     208 /* room of a head's text */
+#define AT_CODEC      40  /* of a head: struct hdt_codec_spec */
+
+HDT_STATIC_ASSERT(AT_CODEC + sizeof(struct hdt_codec_spec) <= CHAN_HEAD_LEN, "it is in a head");
 
 /* ---- shapes ---- */
 
@@ -91,7 +95,7 @@ void hdt_coll_piece(const struct hdt_channel *ch, const struct hdt_request *op, 
 /* A multiple of GRAIN that fits a frame: all members come to the same. */
 static size_t piece_choose(const struct hdt_channel *ch, const struct hdt_request *op)
 {
-    const size_t most = hdt_piece_max(op->coll.codec, op->coll.type, CHAN_FRAME_CAP);
+    const size_t most = hdt_piece_max(&op->coll.codec, op->coll.type, CHAN_FRAME_CAP);
     const size_t shard = op->coll.kind == COLL_BROADCAST ? op->n : pieces_of(op->n, ch->n);
     size_t piece = pieces_of(shard, PIECES_WANTED);
 
@@ -124,25 +128,28 @@ static void head_write(struct hdt_request *op)
     head_put(coll->head, 6, coll->kind, 1);
     head_put(coll->head, 7, coll->reduce, 1);
     head_put(coll->head, 8, coll->type, 1);
-    head_put(coll->head, 9, coll->codec->id, 1);
     head_put(coll->head, 10, coll->root, 1);
     head_put(coll->head, 16, coll->seq, 8);
     head_put(coll->head, 24, op->n, 8);
     head_put(coll->head, 32, coll->piece, 8);
+    memcpy(coll->head + AT_CODEC, &coll->codec, sizeof(coll->codec));
 }
 
 /* "collective 7, all-reduce (sum) of 1024 f32, codec int8" */
 static void head_text(const uint8_t *head, char *text, size_t cap)
 {
     static const char *const kinds[] = {"all-reduce", "broadcast", "barrier"};
-    const unsigned kind = (unsigned)head_get(head, 6, 1), codec = (unsigned)head_get(head, 9, 1);
+    const unsigned kind = (unsigned)head_get(head, 6, 1);
     const unsigned long long seq = head_get(head, 16, 8), n = head_get(head, 24, 8);
-    const struct hdt_codec_ops *ops = hdt_codec_by_id(codec);
+    char codec[HDT_CODEC_SPEC_TEXT];
+    struct hdt_codec_spec spec;
 
+    memcpy(&spec, head + AT_CODEC, sizeof(spec));
     if (kind == COLL_ALLREDUCE) {
         snprintf(text, cap, "collective %llu, all-reduce (%s) of %llu %s, codec %s", seq,
                  head_get(head, 7, 1) == HDT_AVERAGE ? "average" : "sum", n,
-                 hdt_dtype_name((enum hdt_dtype)head_get(head, 8, 1)), ops ? ops->name : "?");
+                 hdt_dtype_name((enum hdt_dtype)head_get(head, 8, 1)),
+                 hdt_codec_spec_format(&spec, codec));
     } else if (kind == COLL_BROADCAST) {
         snprintf(text, cap, "collective %llu, broadcast of %llu bytes of rank %llu", seq, n,
                  (unsigned long long)head_get(head, 10, 1));
@@ -154,12 +161,19 @@ static void head_text(const uint8_t *head, char *text, size_t cap)
 void hdt_coll_head_refuse(struct hdt_channel *ch, const struct hdt_request *op, unsigned rank,
                           const struct chan_slot *slot)
 {
-    char ours[160], theirs[160] = "something else";
+    char ours[HEAD_TEXT], theirs[HEAD_TEXT] = "something else";
     struct hdt_error err;
 
     head_text(op->coll.head, ours, sizeof(ours));
     if (slot->len == CHAN_HEAD_LEN && memcmp(slot->mem, "HDTC", 4) == 0) {
-        head_text(slot->mem, theirs, sizeof(theirs));
+        const unsigned version = (unsigned)head_get(slot->mem, 4, 2);
+
+        if (version == HEAD_VERSION) {
+            head_text(slot->mem, theirs, sizeof(theirs));
+        } else {
+            snprintf(theirs, sizeof(theirs), "collectives of version %u, not %u", version,
+                     HEAD_VERSION);
+        }
     }
     hdt_error_set(&err, HDT_EINVAL,
                   "members of channel '%s' do not call the same: rank %u %s; rank %u (%s) %s",
@@ -243,17 +257,10 @@ void hdt_coll_cursor_next(struct hdt_channel *ch, struct chan_cursor *cursor,
 size_t hdt_chan_coll_bytes(struct hdt_channel *ch, size_t window_bytes)
 {
     const size_t others = ch->n - 1;
-    const struct hdt_codec_ops *const codecs[] = {&hdt_codec_none, &hdt_codec_bf16,
-                                                  &hdt_codec_int8};
     size_t depth = others > 0 ? window_bytes / others / CHAN_FRAME_CAP : 0;
 
     depth = depth < CHAN_DEPTH_MIN ? CHAN_DEPTH_MIN : depth;
     ch->depth = depth > 4096 ? 4096 : (uint32_t)depth;
-    for (size_t i = 0; i < sizeof(codecs) / sizeof(codecs[0]); i++) {
-        const size_t most = hdt_piece_max(codecs[i], HDT_DTYPE_BF16, CHAN_FRAME_CAP);
-
-        ch->piece_max = most > ch->piece_max ? most : ch->piece_max;
-    }
     return others > 0 ? (3 * others + 1) * ch->depth * CHAN_FRAME_CAP : 0;
 }
 
@@ -264,9 +271,8 @@ static enum hdt_status lane_init(struct hdt_channel *ch, unsigned p, const size_
     struct chan_lane *lane = &ch->lanes[p];
     struct chan_flow_spec spec = {.peer = p,
                                   .prio = ch->prio,
-                                  .gateway_codec = ch->gateway_codec,
                                   .type = HDT_DTYPE_NONE,
-                                  .codec = &hdt_codec_none,
+                                  .codec = ch->codec,
                                   .depth = ch->depth,
                                   .frame_cap = CHAN_FRAME_CAP};
 
@@ -292,8 +298,8 @@ enum hdt_status hdt_chan_coll_init(struct hdt_channel *ch, struct hdt_error *err
 {
     const size_t *shared = NULL;
 
-    ch->sum = hdt_malloc(ch->piece_max * sizeof(float));
-    ch->scratch = hdt_malloc(ch->piece_max * sizeof(float));
+    ch->sum = hdt_malloc(CHAN_PIECE_MAX * sizeof(float));
+    ch->scratch = hdt_malloc(CHAN_PIECE_MAX * sizeof(float));
     for (unsigned p = 0; p < ch->n; p++) {
         if (p != ch->rank) {
             HDT_TRY(lane_init(ch, p, &shared, err));
@@ -319,7 +325,7 @@ void hdt_chan_coll_begin(struct hdt_channel *ch, struct hdt_request *op)
 void hdt_chan_coll_describe(const struct hdt_channel *ch, char *text, size_t cap, unsigned *peer)
 {
     const struct hdt_request *op = ch->collectives;
-    char what[160];
+    char what[HEAD_TEXT];
 
     head_text(op->coll.head, what, sizeof(what));
     *peer = ch->rank == 0 ? ch->n - 1 : 0;
@@ -379,12 +385,16 @@ static enum hdt_status allreduce_check(const struct hdt_allreduce_conf *conf, co
 }
 
 static enum hdt_status allreduce_codec(const struct hdt_allreduce_conf *conf,
-                                       const struct hdt_codec_ops **codec, struct hdt_error *err)
+                                       struct hdt_codec_spec *codec, struct hdt_error *err)
 {
-    const struct hdt_codec_ops *gateway;
-
-    HDT_TRY(hdt_piece_codec(conf->codec, (enum hdt_dtype)conf->type, codec, &gateway, err));
-    if (gateway->id != HDT_CODEC_NONE) {
+    HDT_TRY(hdt_piece_codec(conf->codec, (enum hdt_dtype)conf->type, codec, err));
+    if (hdt_codec_spec_has_state(codec)) {
+        hdt_error_set(err, HDT_EINVAL, "codec %s is not for collectives", conf->codec);
+        hdt_error_hint(err, "what it leaves out of one tensor it sends with the next one of the "
+                            "same flow (hdt_flow_open), which a collective is not part of");
+        return HDT_EINVAL;
+    }
+    if (codec->gateway != HDT_CODEC_NONE) {
         hdt_error_set(err, HDT_EINVAL, "codec %s is not for one collective", conf->codec);
         hdt_error_hint(err, "set lossless in the conf of the channel: gateways then compress all "
                             "that its collectives carry");
@@ -400,7 +410,7 @@ enum hdt_err hdt_iallreduce(struct hdt_channel *ch, const void *src, void *dst, 
                             struct hdt_error_info *error)
 {
     const struct hdt_allreduce_conf usual = HDT_ALLREDUCE_CONF_INIT;
-    const struct hdt_codec_ops *codec;
+    struct hdt_codec_spec codec;
     struct hdt_allreduce_conf conf;
     struct hdt_error err = {0};
     struct hdt_request *op;
@@ -423,7 +433,7 @@ enum hdt_err hdt_iallreduce(struct hdt_channel *ch, const void *src, void *dst, 
     op->coll.codec = codec;
     pthread_mutex_lock(&ch->lock);
     op->coll.is_zero_copy =
-        n > 0 && ch->n > 1 && codec->id == HDT_CODEC_NONE &&
+        n > 0 && ch->n > 1 && hdt_piece_is_plain(&codec) &&
         hdt_chan_mem_has(ch, src, n * hdt_dtype_size((enum hdt_dtype)conf.type));
     pthread_mutex_unlock(&ch->lock);
     return coll_post(op, request, error);
@@ -456,7 +466,6 @@ enum hdt_err hdt_ibroadcast(struct hdt_channel *ch, void *data, size_t bytes, in
     op->n = bytes;
     op->coll.kind = COLL_BROADCAST;
     op->coll.type = HDT_DTYPE_NONE;
-    op->coll.codec = &hdt_codec_none;
     op->coll.root = (unsigned)root;
     return coll_post(op, request, error);
 }
@@ -477,7 +486,6 @@ enum hdt_err hdt_barrier(struct hdt_channel *ch, struct hdt_error_info *error)
 
     op->coll.kind = COLL_BARRIER;
     op->coll.type = HDT_DTYPE_NONE;
-    op->coll.codec = &hdt_codec_none;
     code = coll_post(op, &request, error);
     return code == HDT_ERR_NONE ? hdt_wait(&request, NULL, error) : code;
 }

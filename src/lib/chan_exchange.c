@@ -11,6 +11,10 @@
 #include <string.h>
 #include <xxhash.h>
 
+/* What random bits of a piece follow from: it is coded once on the way to its sum, and the sum
+ * once. */
+enum way { TO_SUM, TO_ALL };
+
 /* Frames that a piece takes when it is not coded. */
 static size_t raw_frames(const struct hdt_request *op, size_t n)
 {
@@ -19,7 +23,7 @@ static size_t raw_frames(const struct hdt_request *op, size_t n)
 
 static size_t frames_wanted(const struct hdt_request *op, size_t n)
 {
-    return op->coll.codec->id == HDT_CODEC_NONE ? 1 : raw_frames(op, n);
+    return hdt_piece_is_plain(&op->coll.codec) ? 1 : raw_frames(op, n);
 }
 
 /* ---- scatter: our part of everybody's shard ---- */
@@ -29,6 +33,14 @@ static void coll_guard_add(struct hdt_channel *ch, const struct hdt_codec_guard 
     pthread_mutex_lock(&ch->lock);
     hdt_codec_guard_add(&ch->guard, guard);
     pthread_mutex_unlock(&ch->lock);
+}
+
+static uint64_t piece_seed(const struct hdt_channel *ch, const struct hdt_request *op, size_t at,
+                           enum way way)
+{
+    const uint64_t what[] = {op->coll.seq, at, ch->rank, way};
+
+    return XXH3_64bits(what, sizeof(what));
 }
 
 /* n elements at src, not coded: the frames' bytes go to `mem` of as many slots. */
@@ -55,16 +67,19 @@ static void scatter_piece(struct hdt_channel *ch, struct hdt_flow *flow, struct 
     const size_t size = hdt_dtype_size(op->coll.type);
     struct chan_slot *slot = hdt_chan_flow_slot(flow, flow->window.end);
     struct hdt_codec_guard guard = {0};
-    const struct chan_numeric num = {.ctx = ch->codec_ctx, .scratch = ch->scratch, .guard = &guard};
+    const struct chan_numeric num = {.ctx = ch->codec_ctx,
+                                     .scratch = ch->scratch,
+                                     .guard = &guard,
+                                     .seed = piece_seed(ch, op, at, TO_SUM)};
     struct chan_frame frame = {.raw_len = n * size,
-                               .dtype = hdt_piece_dtype(op->coll.codec, op->coll.type)};
+                               .dtype = hdt_piece_dtype(&op->coll.codec, op->coll.type)};
     const uint8_t *src = op->src + at * size;
 
     slot->bytes = slot->mem;
     if (op->coll.is_zero_copy) {
         slot->bytes = src;
         frame.len = n * size;
-    } else if (!hdt_piece_encode(&num, op->coll.codec, op->coll.type, src, n, slot->mem,
+    } else if (!hdt_piece_encode(&num, &op->coll.codec, op->coll.type, src, n, slot->mem,
                                  &frame.len)) {
         commit_raw(flow, op, src, n);
         coll_guard_add(ch, &guard);
@@ -174,11 +189,11 @@ static enum hdt_status piece_add(struct hdt_channel *ch, unsigned p, const struc
     const size_t size = hdt_dtype_size(op->coll.type);
     const size_t frames = piece_arrived(lane, op, n);
 
-    if (op->coll.codec->id != HDT_CODEC_NONE && !(slot->flags & HDT_CHANNEL_FRAME_RAW)) {
+    if (!hdt_piece_is_plain(&op->coll.codec) && !(slot->flags & HDT_CHANNEL_FRAME_RAW)) {
         float *into = first ? sum : ch->scratch;
 
-        HDT_TRY(hdt_piece_decode(&num, op->coll.codec, HDT_DTYPE_F32, slot->mem, slot->len, n, into,
-                                 err));
+        HDT_TRY(hdt_piece_decode(&num, &op->coll.codec, HDT_DTYPE_F32, slot->mem, slot->len, n,
+                                 into, err));
         if (!first) {
             hdt_piece_add(HDT_DTYPE_F32, into, n, false, sum, NULL);
         }
@@ -279,9 +294,12 @@ static void piece_spread(struct hdt_channel *ch, struct hdt_request *op, size_t 
 {
     const size_t size = hdt_dtype_size(op->coll.type);
     struct hdt_codec_guard guard = {0};
-    const struct chan_numeric num = {.ctx = ch->codec_ctx, .scratch = ch->scratch, .guard = &guard};
+    const struct chan_numeric num = {.ctx = ch->codec_ctx,
+                                     .scratch = ch->scratch,
+                                     .guard = &guard,
+                                     .seed = piece_seed(ch, op, at, TO_ALL)};
     struct chan_frame frame = {.raw_len = n * size,
-                               .dtype = hdt_piece_dtype(op->coll.codec, op->coll.type)};
+                               .dtype = hdt_piece_dtype(&op->coll.codec, op->coll.type)};
     uint8_t *dst = op->dst + at * size;
     uint8_t *mem = gather_mem(ch);
 
@@ -289,7 +307,7 @@ static void piece_spread(struct hdt_channel *ch, struct hdt_request *op, size_t 
         hdt_piece_narrow(op->coll.type, sum, n, dst);
         return;
     }
-    if (op->coll.codec->id == HDT_CODEC_NONE) {
+    if (hdt_piece_is_plain(&op->coll.codec)) {
         frame.len = n * size;
         if ((uint8_t *)sum != mem) {
             hdt_piece_narrow(op->coll.type, sum, n, mem);
@@ -298,9 +316,9 @@ static void piece_spread(struct hdt_channel *ch, struct hdt_request *op, size_t 
         gather_commit(ch, &frame);
         return;
     }
-    if (hdt_piece_encode(&num, op->coll.codec, HDT_DTYPE_F32, sum, n, mem, &frame.len)) {
+    if (hdt_piece_encode(&num, &op->coll.codec, HDT_DTYPE_F32, sum, n, mem, &frame.len)) {
         enum hdt_status status =
-            hdt_piece_decode(&num, op->coll.codec, op->coll.type, mem, frame.len, n, dst, NULL);
+            hdt_piece_decode(&num, &op->coll.codec, op->coll.type, mem, frame.len, n, dst, NULL);
 
         HDT_ASSERT(status == HDT_OK); /* we encoded it */
         gather_commit(ch, &frame);
@@ -330,7 +348,7 @@ static bool reduce_step(struct hdt_channel *ch)
             return false;
         }
     }
-    if (op->coll.type == HDT_DTYPE_F32 && op->coll.codec->id == HDT_CODEC_NONE && ch->n > 1) {
+    if (op->coll.type == HDT_DTYPE_F32 && hdt_piece_is_plain(&op->coll.codec) && ch->n > 1) {
         sum = (float *)(void *)gather_mem(ch);
     }
     if (piece_sum(ch, op, at, n, sum) != HDT_OK) {
@@ -387,11 +405,11 @@ static enum hdt_status gather_read(struct hdt_channel *ch, const struct hdt_requ
 {
     const struct chan_numeric num = {.ctx = ch->codec_ctx, .scratch = ch->scratch};
     const size_t size = hdt_dtype_size(op->coll.type);
-    const struct hdt_codec_ops *codec = op->coll.codec;
+    const struct hdt_codec_spec *codec = &op->coll.codec;
 
     *got = n;
     if (slot->flags & HDT_CHANNEL_FRAME_RAW) {
-        codec = &hdt_codec_none;
+        codec = &hdt_piece_plain;
         *got = slot->len / size;
         if (*got == 0 || *got > n) {
             return hdt_error_set(err, HDT_EPROTO, "%u bytes came for %zu elements", slot->len, n);

@@ -10,6 +10,7 @@
 #include "src/base/buf.h"
 #include "src/base/clock.h"
 #include "src/core/msg.h"
+#include "compress/codec_state.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -40,9 +41,9 @@ enum hdt_status hdt_chan_flow_new(struct hdt_channel *ch, const struct chan_flow
     hdt_window_init(&flow->window, spec->is_src, spec->depth);
     flow->is_collective = spec->tag > HDT_CHANNEL_TAG_MAX;
     flow->prio = spec->prio;
-    flow->gateway_codec = spec->gateway_codec;
     flow->type = spec->type;
     flow->codec = spec->codec;
+    flow->piece = hdt_piece_max(&spec->codec, spec->type, spec->frame_cap);
     flow->frame_cap = spec->frame_cap;
     flow->moved_us = hdt_clock_now_us();
     if (spec->pool_offset) {
@@ -64,6 +65,10 @@ enum hdt_status hdt_chan_flow_new(struct hdt_channel *ch, const struct chan_flow
 
 void hdt_chan_flow_free(struct hdt_flow *flow)
 {
+    for (size_t i = 0; i < flow->n_feedback; i++) {
+        hdt_codec_state_free(flow->feedback[i]);
+    }
+    free(flow->feedback);
     free(flow->slots);
     free(flow);
 }
@@ -127,14 +132,19 @@ void hdt_chan_flow_opened(struct hdt_channel *ch, uint32_t number, bool is_opene
 json_t *hdt_chan_offers(const struct hdt_channel *ch)
 {
     const struct hdt_flow *flow;
-    json_t *offers = json_array();
+    json_t *offers = json_array(), *offer;
+    char content[HDT_CHANNEL_CONTENT_CAP];
 
     for (flow = ch->flows; flow; flow = flow->next) {
-        json_array_append_new(offers,
-                              json_pack("[I, I, I, i, i, i]", (json_int_t)flow->number,
-                                        (json_int_t)flow->window.depth, (json_int_t)flow->frame_cap,
-                                        (int)flow->prio, (int)flow->gateway_codec,
-                                        (int)hdt_piece_dtype(flow->codec, flow->type)));
+        hdt_piece_content(&flow->codec, flow->type, content);
+        offer =
+            json_pack("[I, I, I, i, i, i]", (json_int_t)flow->number,
+                      (json_int_t)flow->window.depth, (json_int_t)flow->frame_cap, (int)flow->prio,
+                      (int)flow->codec.gateway, (int)hdt_piece_dtype(&flow->codec, flow->type));
+        if (content[0]) {
+            json_array_append_new(offer, json_string(content));
+        }
+        json_array_append_new(offers, offer);
     }
     return offers;
 }
@@ -161,15 +171,18 @@ void hdt_chan_flows_lost(struct hdt_channel *ch)
 
 static json_t *flow_open_body(const struct hdt_channel *ch, const struct hdt_flow *flow)
 {
+    char content[HDT_CHANNEL_CONTENT_CAP];
+
+    hdt_piece_content(&flow->codec, flow->type, content);
     return json_pack(
-        "{s:I, s:I, s:I, s:s, s:s, s:i, s:i, s:i, s:I, s:I, s:I, s:I, s:I}", "job",
+        "{s:I, s:I, s:I, s:s, s:s, s:i, s:i, s:i, s:I, s:I, s:I, s:I, s:I, s:s}", "job",
         (json_int_t)ch->job, "epoch", (json_int_t)ch->epoch, "flow", (json_int_t)flow->number,
         "end", flow->window.is_src ? "src" : "dst", "peer_site", ch->members[flow->peer].who.site,
-        "prio", (int)flow->prio, "codec", (int)flow->gateway_codec, "dtype",
-        (int)hdt_piece_dtype(flow->codec, flow->type), "depth", (json_int_t)flow->window.depth,
+        "prio", (int)flow->prio, "codec", (int)flow->codec.gateway, "dtype",
+        (int)hdt_piece_dtype(&flow->codec, flow->type), "depth", (json_int_t)flow->window.depth,
         "frame_cap", (json_int_t)flow->frame_cap, "pool", (json_int_t)ch->pool.number,
         "pool_offset", (json_int_t)flow->pool_offset, "next_seq",
-        (json_int_t)hdt_window_next_seq(&flow->window));
+        (json_int_t)hdt_window_next_seq(&flow->window), "content", content);
 }
 
 static void pool_announce(struct hdt_channel *ch)

@@ -493,7 +493,7 @@ static enum hdt_status numbers_init(struct hdt_channel *ch, const struct hdt_cha
                              conf->memory_bytes);
     }
     ch->prio = conf->priority == HDT_PRIORITY_URGENT ? HDT_PRIO_ACTIVATION : HDT_PRIO_OUTER;
-    ch->gateway_codec = conf->lossless ? HDT_CODEC_LOSSLESS : HDT_CODEC_NONE;
+    ch->codec.gateway = conf->lossless ? HDT_CODEC_LOSSLESS : HDT_CODEC_NONE;
     ch->timeout_us = conf->timeout_ms < 0
                          ? -1
                          : (conf->timeout_ms ? conf->timeout_ms : TIMEOUT_MS) * HDT_US_PER_MS;

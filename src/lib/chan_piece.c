@@ -12,65 +12,90 @@
 #include "src/lib/chan.h"
 #include "compress/kernels.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #define BLOCK ((size_t)4096) /* elements: stays in the first cache */
 
-enum hdt_status hdt_piece_codec(const char *name, enum hdt_dtype type,
-                                const struct hdt_codec_ops **codec,
-                                const struct hdt_codec_ops **gateway, struct hdt_error *err)
-{
-    struct hdt_codec_spec spec, plain;
+const struct hdt_codec_spec hdt_piece_plain = {.worker = HDT_CODEC_NONE};
 
-    HDT_TRY(hdt_codec_spec_parse(name ? name : "none", &spec, err));
-    *codec = hdt_codec_spec_worker(&spec);
-    *gateway = hdt_codec_spec_gateway(&spec);
-    plain = hdt_codec_spec_default((*codec)->id);
-    plain.gateway = spec.gateway;
-    /* Members tell each other the number of a codec only, ends of a flow the type of its frames,
-     * whose length has to tell the number of values; and they keep no feedback. */
-    if (!hdt_codec_spec_equal(&spec, &plain) || hdt_codec_spec_has_state(&spec) ||
-        (*codec)->coded_dtype == HDT_DTYPE_U8) {
-        hdt_error_set(err, HDT_EINVAL, "codec %.64s is for jobs only", name);
-        hdt_error_hint(
-            err,
-            "channels take none, lossless, bf16, fp16 and int8, without options, and +lossless");
+static enum hdt_status codec_refuse(const char *text, enum hdt_dtype type,
+                                    const struct hdt_codec_spec *spec, struct hdt_error *err)
+{
+    if (spec->flags & HDT_CODEC_DELTA) {
+        hdt_error_set(err, HDT_EINVAL, "codec %s is for jobs only", text);
+        hdt_error_hint(err,
+                       "delta: needs to know which sample a tensor is of, which a channel does "
+                       "not; leave it out");
         return HDT_EINVAL;
     }
-    if ((*codec)->id != HDT_CODEC_NONE && type != HDT_DTYPE_F32 && type != HDT_DTYPE_BF16 &&
+    if (spec->worker != HDT_CODEC_NONE && type != HDT_DTYPE_F32 && type != HDT_DTYPE_BF16 &&
         type != HDT_DTYPE_F16) {
-        hdt_error_set(err, HDT_EINVAL, "codec %s is not for tensors of %s", (*codec)->name,
+        hdt_error_set(err, HDT_EINVAL, "codec %s is not for tensors of %s", text,
                       hdt_dtype_name(type));
         hdt_error_hint(err, "codecs none and lossless carry every type");
         return HDT_EINVAL;
     }
-    if ((*codec)->id == HDT_CODEC_BF16 && type == HDT_DTYPE_BF16) {
-        *codec = &hdt_codec_none; /* it is so already */
+    return HDT_OK;
+}
+
+enum hdt_status hdt_piece_codec(const char *text, enum hdt_dtype type, struct hdt_codec_spec *codec,
+                                struct hdt_error *err)
+{
+    struct hdt_codec_spec spec;
+
+    HDT_TRY(hdt_codec_spec_parse(text ? text : "none", &spec, err));
+    HDT_TRY(codec_refuse(text, type, &spec, err));
+    *codec = spec;
+    if ((spec.worker == HDT_CODEC_BF16 && type == HDT_DTYPE_BF16) ||
+        (spec.worker == HDT_CODEC_FP16 && type == HDT_DTYPE_F16)) {
+        *codec = hdt_piece_plain; /* it is so already */
+        codec->gateway = spec.gateway;
     }
     return HDT_OK;
 }
 
-size_t hdt_piece_max(const struct hdt_codec_ops *codec, enum hdt_dtype type, size_t bytes)
+bool hdt_piece_is_plain(const struct hdt_codec_spec *codec)
 {
-    const size_t group = 1024;
+    return codec->worker == HDT_CODEC_NONE;
+}
 
-    if (codec->id == HDT_CODEC_NONE) {
+void hdt_piece_content(const struct hdt_codec_spec *codec, enum hdt_dtype type,
+                       char text[HDT_CHANNEL_CONTENT_CAP])
+{
+    char name[HDT_CODEC_SPEC_TEXT];
+
+    text[0] = '\0';
+    if (!hdt_piece_is_plain(codec)) {
+        snprintf(text, HDT_CHANNEL_CONTENT_CAP, "%s by %s", hdt_dtype_name(type),
+                 hdt_codec_spec_format(codec, name));
+    }
+}
+
+size_t hdt_piece_max(const struct hdt_codec_spec *codec, enum hdt_dtype type, size_t bytes)
+{
+    const size_t grain = 4096;
+    size_t n = CHAN_PIECE_MAX;
+
+    if (hdt_piece_is_plain(codec)) {
         return bytes / hdt_dtype_size(type);
     }
-    return bytes / hdt_piece_bytes(codec, type, group) * group;
+    while (n > grain && hdt_piece_bytes(codec, type, n) > bytes) {
+        n -= grain;
+    }
+    return n;
 }
 
-size_t hdt_piece_bytes(const struct hdt_codec_ops *codec, enum hdt_dtype type, size_t n)
+size_t hdt_piece_bytes(const struct hdt_codec_spec *codec, enum hdt_dtype type, size_t n)
 {
-    const struct hdt_codec_spec spec = hdt_codec_spec_default(codec->id);
-
-    return codec->id == HDT_CODEC_NONE ? n * hdt_dtype_size(type)
-                                       : codec->bound(&spec, HDT_DTYPE_F32, 4 * n);
+    return hdt_piece_is_plain(codec)
+               ? n * hdt_dtype_size(type)
+               : hdt_codec_spec_worker(codec)->bound(codec, HDT_DTYPE_F32, 4 * n);
 }
 
-enum hdt_dtype hdt_piece_dtype(const struct hdt_codec_ops *codec, enum hdt_dtype type)
+enum hdt_dtype hdt_piece_dtype(const struct hdt_codec_spec *codec, enum hdt_dtype type)
 {
-    return codec->id == HDT_CODEC_NONE ? type : codec->coded_dtype;
+    return hdt_piece_is_plain(codec) ? type : hdt_codec_spec_worker(codec)->coded_dtype;
 }
 
 void hdt_piece_widen(enum hdt_dtype type, const void *src, size_t n, float *dst)
@@ -105,15 +130,21 @@ void hdt_piece_narrow(enum hdt_dtype type, const float *src, size_t n, void *dst
     }
 }
 
-bool hdt_piece_encode(const struct chan_numeric *num, const struct hdt_codec_ops *codec,
+bool hdt_piece_encode(const struct chan_numeric *num, const struct hdt_codec_spec *codec,
                       enum hdt_dtype type, const void *src, size_t n, void *dst, size_t *len)
 {
     struct hdt_codec_guard guard = {0};
-    struct hdt_codec_io io = {
-        .src = src, .src_len = 4 * n, .dst = dst, .dtype = HDT_DTYPE_F32, .guard = &guard};
+    struct hdt_codec_io io = {.spec = codec,
+                              .src = src,
+                              .src_len = 4 * n,
+                              .dst = dst,
+                              .dtype = HDT_DTYPE_F32,
+                              .guard = &guard,
+                              .state = num->state,
+                              .seed = num->seed};
     enum hdt_status status;
 
-    if (codec->id == HDT_CODEC_NONE) {
+    if (hdt_piece_is_plain(codec)) {
         *len = n * hdt_dtype_size(type);
         memcpy(dst, src, *len);
         return true;
@@ -123,18 +154,20 @@ bool hdt_piece_encode(const struct chan_numeric *num, const struct hdt_codec_ops
         io.src = num->scratch;
     }
     io.dst_len = hdt_piece_bytes(codec, type, n);
-    status = hdt_codec_encode(codec, num->ctx, &io, len, NULL);
+    status = hdt_codec_encode(hdt_codec_spec_worker(codec), num->ctx, &io, len, NULL);
     if (num->guard) {
         hdt_codec_guard_add(num->guard, &guard);
     }
     return status == HDT_OK;
 }
 
-enum hdt_status hdt_piece_decode(const struct chan_numeric *num, const struct hdt_codec_ops *codec,
+enum hdt_status hdt_piece_decode(const struct chan_numeric *num, const struct hdt_codec_spec *codec,
                                  enum hdt_dtype type, const void *src, size_t len, size_t n,
                                  void *dst, struct hdt_error *err)
 {
-    const struct hdt_codec_io io = {.src = src,
+    const struct hdt_codec_ops *ops = hdt_codec_spec_worker(codec);
+    const struct hdt_codec_io io = {.spec = codec,
+                                    .src = src,
                                     .src_len = len,
                                     .dst = type == HDT_DTYPE_F32 ? dst : num->scratch,
                                     .dst_len = 4 * n,
@@ -142,13 +175,13 @@ enum hdt_status hdt_piece_decode(const struct chan_numeric *num, const struct hd
 
     if (len != hdt_piece_bytes(codec, type, n)) {
         return hdt_error_set(err, HDT_EPROTO, "%zu bytes came for %zu elements of %s by codec %s",
-                             len, n, hdt_dtype_name(type), codec->name);
+                             len, n, hdt_dtype_name(type), ops->name);
     }
-    if (codec->id == HDT_CODEC_NONE) {
+    if (hdt_piece_is_plain(codec)) {
         memcpy(dst, src, len);
         return HDT_OK;
     }
-    HDT_TRY(hdt_codec_decode(codec, num->ctx, &io, err));
+    HDT_TRY(hdt_codec_decode(ops, num->ctx, &io, err));
     if (type != HDT_DTYPE_F32) {
         hdt_piece_narrow(type, num->scratch, n, dst);
     }

@@ -11,6 +11,7 @@
 #include "src/lib/chan.h"
 #include "src/base/buf.h"
 #include "src/base/clock.h"
+#include "compress/codec_state.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -113,10 +114,14 @@ static void send_piece(struct hdt_flow *flow, struct hdt_request *request, size_
     const uint8_t last = request->done + n == request->n ? HDT_CHANNEL_FRAME_LAST : 0;
     struct chan_slot *slot = hdt_chan_flow_slot(flow, flow->window.end);
     struct hdt_codec_guard guard = {0};
-    struct chan_numeric num = {
-        .ctx = flow->channel->codec_ctx, .scratch = flow->channel->scratch, .guard = &guard};
+    const struct chan_numeric num = {
+        .ctx = flow->channel->codec_ctx,
+        .scratch = flow->channel->scratch,
+        .guard = &guard,
+        .state = flow->feedback ? flow->feedback[request->done / flow->piece] : NULL,
+        .seed = (uint64_t)flow->number << 32 ^ flow->window.end};
     struct chan_frame frame = {
-        .raw_len = n * size, .dtype = hdt_piece_dtype(flow->codec, flow->type), .flags = last};
+        .raw_len = n * size, .dtype = hdt_piece_dtype(&flow->codec, flow->type), .flags = last};
     bool is_coded = true;
 
     slot->bytes = slot->mem;
@@ -124,7 +129,7 @@ static void send_piece(struct hdt_flow *flow, struct hdt_request *request, size_
         slot->bytes = src;
         frame.len = n * size;
     } else {
-        is_coded = hdt_piece_encode(&num, flow->codec, flow->type, src, n, slot->mem, &frame.len);
+        is_coded = hdt_piece_encode(&num, &flow->codec, flow->type, src, n, slot->mem, &frame.len);
     }
     if (is_coded) {
         hdt_chan_flow_commit(flow, &frame);
@@ -165,7 +170,6 @@ static void send_handed_over(struct hdt_flow *flow, struct hdt_request *request)
 static bool send_step(struct hdt_flow *flow)
 {
     struct hdt_request *request = flow->queue;
-    const size_t most = hdt_piece_max(flow->codec, flow->type, flow->frame_cap);
     size_t n, frames = 1;
 
     if (request->kind == REQUEST_FLUSH) {
@@ -174,8 +178,9 @@ static bool send_step(struct hdt_flow *flow)
         }
         return false;
     }
-    n = request->n - request->done < most ? request->n - request->done : most;
-    if (flow->codec->id != HDT_CODEC_NONE) {
+    n = request->n - request->done;
+    n = n < flow->piece ? n : flow->piece;
+    if (!hdt_piece_is_plain(&flow->codec)) {
         frames = (n * hdt_dtype_size(flow->type) + flow->frame_cap - 1) / flow->frame_cap;
     }
     if (hdt_chan_flow_room(flow) < (frames > 0 ? frames : 1)) {
@@ -208,18 +213,20 @@ void hdt_chan_requests_acked(struct hdt_flow *flow)
 /* Elements in a frame; SIZE_MAX: it is none of this flow. */
 static size_t frame_elements(const struct hdt_flow *flow, const struct chan_slot *slot)
 {
-    const struct hdt_codec_spec spec = hdt_codec_spec_default(flow->codec->id);
     const size_t size = hdt_dtype_size(flow->type);
-    size_t bytes;
+    const size_t n = slot->raw_len / size;
 
     if (slot->flags & HDT_CHANNEL_FRAME_EMPTY) {
         return 0;
     }
-    if (flow->codec->id == HDT_CODEC_NONE || (slot->flags & HDT_CHANNEL_FRAME_RAW)) {
+    if (hdt_piece_is_plain(&flow->codec) || (slot->flags & HDT_CHANNEL_FRAME_RAW)) {
         return slot->len % size == 0 ? slot->len / size : SIZE_MAX;
     }
-    bytes = flow->codec->plain_len(&spec, HDT_DTYPE_F32, slot->len);
-    return bytes == SIZE_MAX ? SIZE_MAX : bytes / 4;
+    /* The length of a coded frame alone does not tell: a byte may hold two values, or none. */
+    return slot->raw_len % size == 0 && n > 0 && n <= flow->piece &&
+                   hdt_piece_bytes(&flow->codec, flow->type, n) == slot->len
+               ? n
+               : SIZE_MAX;
 }
 
 static enum hdt_status frame_read(struct hdt_flow *flow, const struct chan_slot *slot, size_t n,
@@ -227,8 +234,8 @@ static enum hdt_status frame_read(struct hdt_flow *flow, const struct chan_slot 
 {
     const struct chan_numeric num = {.ctx = flow->channel->codec_ctx,
                                      .scratch = flow->channel->scratch};
-    const struct hdt_codec_ops *codec =
-        slot->flags & HDT_CHANNEL_FRAME_RAW ? &hdt_codec_none : flow->codec;
+    const struct hdt_codec_spec *codec =
+        slot->flags & HDT_CHANNEL_FRAME_RAW ? &hdt_piece_plain : &flow->codec;
 
     return n > 0 ? hdt_piece_decode(&num, codec, flow->type, slot->mem, slot->len, n, dst, err)
                  : HDT_OK;
@@ -362,6 +369,55 @@ static enum hdt_status transfer_check(const struct hdt_flow *flow, bool is_src, 
     return HDT_OK;
 }
 
+static enum hdt_status feedback_new(struct hdt_flow *flow, size_t n, struct hdt_error *err)
+{
+    const size_t n_pieces = (n + flow->piece - 1) / flow->piece;
+    struct hdt_codec_state **states = hdt_calloc(n_pieces, sizeof(struct hdt_codec_state *));
+    size_t i = 0;
+    enum hdt_status status = HDT_OK;
+
+    for (; i < n_pieces && status == HDT_OK; i++) {
+        const size_t left = n - i * flow->piece;
+
+        status = hdt_codec_state_new(&flow->codec, left < flow->piece ? left : flow->piece, 0,
+                                     &states[i], err);
+    }
+    if (status != HDT_OK) {
+        while (i > 0) {
+            hdt_codec_state_free(states[--i]);
+        }
+        free(states);
+        return status;
+    }
+    flow->feedback = states;
+    flow->n_feedback = n_pieces;
+    flow->feedback_n = n;
+    return HDT_OK;
+}
+
+/* What a tensor left out goes with the next one, value by value. The lock is held. */
+static enum hdt_status feedback_check(struct hdt_flow *flow, size_t n, struct hdt_error *err)
+{
+    char name[HDT_CODEC_SPEC_TEXT];
+
+    if (n == 0 || !hdt_codec_spec_has_state(&flow->codec)) {
+        return HDT_OK;
+    }
+    if (!flow->feedback) {
+        return feedback_new(flow, n, err);
+    }
+    if (n != flow->feedback_n) {
+        hdt_error_set(err, HDT_EINVAL,
+                      "cannot send %zu elements by codec %s: the first tensor of the flow had %zu",
+                      n, hdt_codec_spec_format(&flow->codec, name), flow->feedback_n);
+        hdt_error_hint(err,
+                       "what this codec leaves out of a tensor goes with the next one, so that "
+                       "all are of one size; open a flow for each");
+        return HDT_EINVAL;
+    }
+    return HDT_OK;
+}
+
 #pragma GCC visibility push(default)
 
 enum hdt_err hdt_isend(struct hdt_flow *flow, const void *data, size_t n,
@@ -370,17 +426,24 @@ enum hdt_err hdt_isend(struct hdt_flow *flow, const void *data, size_t n,
     struct hdt_channel *ch = flow->channel;
     struct hdt_request *made;
     struct hdt_error err = {0};
+    enum hdt_status status;
 
     *request = NULL;
-    if (transfer_check(flow, true, data, n, &err) != HDT_OK) {
-        return hdt_lib_failure(err.status, &err, error);
+    status = transfer_check(flow, true, data, n, &err);
+    if (status == HDT_OK) {
+        pthread_mutex_lock(&ch->lock);
+        status = feedback_check(flow, n, &err);
+        pthread_mutex_unlock(&ch->lock);
+    }
+    if (status != HDT_OK) {
+        return hdt_lib_failure(status, &err, error);
     }
     made = hdt_chan_request_new(ch, REQUEST_SEND);
     made->flow = flow;
     made->src = data;
     made->n = n;
     pthread_mutex_lock(&ch->lock);
-    made->is_zero_copy = n > 0 && flow->codec->id == HDT_CODEC_NONE &&
+    made->is_zero_copy = n > 0 && hdt_piece_is_plain(&flow->codec) &&
                          hdt_chan_mem_has(ch, data, n * hdt_dtype_size(flow->type));
     pthread_mutex_unlock(&ch->lock);
     return request_begin(made, request, error);
@@ -466,7 +529,6 @@ static enum hdt_status flow_conf_check(const struct hdt_channel *ch,
                                        const struct hdt_flow_conf *conf,
                                        struct chan_flow_spec *spec, struct hdt_error *err)
 {
-    const struct hdt_codec_ops *gateway;
     size_t window = conf->window_bytes ? conf->window_bytes : (size_t)4 << 20;
 
     if (conf->peer < 0 || conf->peer >= (int)ch->n || conf->peer == (int)ch->rank) {
@@ -480,11 +542,7 @@ static enum hdt_status flow_conf_check(const struct hdt_channel *ch,
                              "cannot open a flow with tag %u, direction %d, priority %d, type %d",
                              conf->tag, conf->direction, conf->priority, conf->type);
     }
-    HDT_TRY(hdt_piece_codec(conf->codec, (enum hdt_dtype)conf->type, &spec->codec, &gateway, err));
-    if (spec->codec->id != HDT_CODEC_NONE && conf->type != HDT_TYPE_F32) {
-        return hdt_error_set(err, HDT_EINVAL, "codec %s of a flow is for tensors of f32, not %s",
-                             conf->codec, hdt_dtype_name((enum hdt_dtype)conf->type));
-    }
+    HDT_TRY(hdt_piece_codec(conf->codec, (enum hdt_dtype)conf->type, &spec->codec, err));
     window = window < CHAN_DEPTH_MIN * CHAN_FRAME_CAP ? CHAN_DEPTH_MIN * CHAN_FRAME_CAP : window;
     if (window / CHAN_FRAME_CAP > 4096) {
         return hdt_error_set(err, HDT_EINVAL, "a window of %zu bytes is above 2 GiB", window);
@@ -493,7 +551,6 @@ static enum hdt_status flow_conf_check(const struct hdt_channel *ch,
     spec->tag = conf->tag;
     spec->is_src = conf->direction == HDT_SEND;
     spec->prio = conf->priority == HDT_PRIORITY_URGENT ? HDT_PRIO_ACTIVATION : HDT_PRIO_OUTER;
-    spec->gateway_codec = (uint8_t)gateway->id;
     spec->type = (enum hdt_dtype)conf->type;
     spec->depth = (uint32_t)(window / CHAN_FRAME_CAP);
     spec->frame_cap = CHAN_FRAME_CAP;

@@ -181,7 +181,8 @@ static uint32_t channel_up(void)
     return channel_up_as(PROGRAM, A1);
 }
 
-static void open_flow(uint64_t client, uint32_t job, uint32_t flow, bool is_src, int depth)
+static void open_flow_of(uint64_t client, uint32_t job, uint32_t flow, bool is_src, int depth,
+                         const char *content)
 {
     const json_t *channels = hdt_channels_json(&hdt_ctl_gw);
     json_int_t epoch = json_integer_value(json_object_get(json_array_get(channels, 0), "epoch"));
@@ -189,12 +190,18 @@ static void open_flow(uint64_t client, uint32_t job, uint32_t flow, bool is_src,
     hdt_ctl_from_client(
         client,
         hdt_msg_new("flow.open", "",
-                    json_pack("{s:I, s:I, s:I, s:s, s:s, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i}",
+                    json_pack("{s:I, s:I, s:I, s:s, s:s, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i, "
+                              "s:s*}",
                               "job", (json_int_t)job, "epoch", epoch, "flow", (json_int_t)flow,
                               "end", is_src ? "src" : "dst", "peer_site", "b", "prio", 3, "codec",
                               0, "dtype", 1, "depth", depth, "frame_cap", 65536, "pool", 1,
-                              "pool_offset", 0, "next_seq", 0)));
+                              "pool_offset", 0, "next_seq", 0, "content", content)));
     json_decref((json_t *)(uintptr_t)channels);
+}
+
+static void open_flow(uint64_t client, uint32_t job, uint32_t flow, bool is_src, int depth)
+{
+    open_flow_of(client, job, flow, is_src, depth, NULL);
 }
 
 /* ---- tests ---- */
@@ -359,6 +366,33 @@ Test(channel, a_flow_is_opened_when_both_ends_offer_the_same)
     json_decref(state);
     cr_expect_eq(hdt_fake_dataplane_n_jobs_closed(), 1);
     cr_expect_eq(hdt_fake_dataplane_n_flows(), 1);
+}
+
+Test(channel, codecs_that_differ_end_it_with_both)
+{
+    const uint32_t job = channel_up();
+    const uint32_t out = hdt_channel_flow(0, 1, 7), other = hdt_channel_flow(0, 1, 8);
+    json_t *told, *refused, *state;
+    const char *msg;
+    char sees[32], offer[160];
+
+    open_flow_of(PROGRAM, job, other, true, 4, "f32 by\n");
+    refused = hdt_fake_dataplane_take("5", "flow.refused");
+    cr_expect_not_null(refused, "it would go into messages");
+    json_decref(refused);
+    open_flow_of(PROGRAM, job, out, true, 4, "f32 by int8:block=64");
+    told = last_ends("b");
+    snprintf(sees, sizeof(sees), "%.16s", text_at(told, "sees"));
+    json_decref(told);
+    snprintf(offer, sizeof(offer), "[[%u, 4, 65536, 3, 0, 1, \"f32 by int8\"]]", out);
+    ends_from("b", "[\"a\", \"b\"]", 1, B1, sees, offer);
+    state = last_state("5");
+    msg = json_string_value(json_object_get(
+        json_object_get(json_object_get(hdt_msg_body(state), "over"), "error"), "msg"));
+    cr_assert_not_null(msg);
+    cr_expect(strstr(msg, "type f32 by int8:block=64,") && strstr(msg, "f32 by int8,"), "%s", msg);
+    json_decref(state);
+    cr_expect_eq(hdt_fake_dataplane_n_flows(), 0);
 }
 
 Test(channel, a_program_that_is_killed_ends_it_at_the_others)

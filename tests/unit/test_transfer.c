@@ -183,7 +183,7 @@ static void misuse_rank(struct hdt_channel *channel, int rank, int n)
     conf.codec = "gzip";
     CHAN_CHECK(hdt_flow_open(channel, &conf, &flow, &error) == HDT_ERR_INVALID);
     CHAN_CHECK(strstr(error.message, "gzip") != NULL);
-    conf.codec = "int4"; /* the length of its frame does not tell how many values it has */
+    conf.codec = "delta:int4"; /* nothing says which sample a tensor is of */
     CHAN_CHECK(hdt_flow_open(channel, &conf, &flow, &error) == HDT_ERR_INVALID);
     CHAN_CHECK(strstr(error.message, "for jobs only") != NULL);
     conf.codec = "int8";
