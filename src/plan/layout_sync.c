@@ -49,6 +49,7 @@ static void ring_group_add(struct hdt_layout_sim *sim, const size_t *ranks, size
                                 .dst = -1,
                                 .queue = -1,
                                 .latency_s = ring->latency_s,
+                                .weight = ring->weight,
                                 .src_host = -1,
                                 .dst_host = -1};
     struct hdt_sim_group group = {.bytes = ring->bytes};
@@ -94,10 +95,11 @@ static double inside_s(const struct hdt_layout_sim *sim, const size_t *groups, s
         for (size_t j = 0; j < n; j++) {
             k += sim->net.node_of[groups[j]] == sim->net.node_of[groups[i]];
         }
-        if (k > 1) {
-            double rate =
-                hdt_link_curve_bytes_per_s(is->nodes->inside, bytes / (double)k, k * is->tp);
+        if (k > 1 && bytes > 0) {
+            const struct hdt_link_curve *curve = is->nodes->inside;
+            double rate = hdt_link_curve_bytes_per_s(curve, bytes / (double)k, k * is->tp);
 
+            rate *= curve->nominal ? sim->net.ring_share : 1;
             longest = fmax(longest, hdt_stage_cost_ring_s((int)k, bytes, rate));
         }
     }
@@ -110,7 +112,7 @@ static void nodes_level_add(struct hdt_layout_sim *sim, const size_t *groups, si
 {
     size_t *nodes = hdt_malloc((n + 1) * sizeof(nodes[0]));
     size_t *own = hdt_malloc((n + 1) * sizeof(own[0]));
-    size_t n_nodes = firsts_of(sim, groups, n, false, nodes), n_links = 0;
+    size_t n_nodes = firsts_of(sim, groups, n, false, nodes);
     struct layout_ring all = {.links = hdt_malloc((n + 1) * LAYOUT_ROUTE_MAX * sizeof(int))};
     size_t begin = 0, end;
 
@@ -125,14 +127,9 @@ static void nodes_level_add(struct hdt_layout_sim *sim, const size_t *groups, si
             continue;
         }
         hdt_layout_net_ring(&sim->net, own, n_own, bytes, LAYOUT_RING_NODES, &ring);
-        for (size_t i = 0; i < ring.n; i++) {
-            all.links[n_links++] = ring.links[i];
-        }
-        all.bytes = fmax(all.bytes, ring.bytes);
-        all.latency_s = fmax(all.latency_s, ring.latency_s);
+        hdt_layout_net_ring_join(&sim->net, &all, &ring);
         free(ring.links);
     }
-    all.n = n_links;
     if (all.n > 0) {
         ring_group_add(sim, groups, n, &all);
     }
