@@ -13,6 +13,7 @@
 
 static const char *const exchange_names[] = {"free", "paired", NULL};
 static const char *const all_reduce_names[] = {"auto", "ring", "hierarchical", NULL};
+static const char *const attention_names[] = {"plain", "fused", NULL};
 static const char *const recompute_names[] = {"none", "selective", "full", NULL};
 
 static const struct hdt_conf_row profile_rows[] = {
@@ -87,6 +88,9 @@ static const struct hdt_conf_row layout_rows[] = {
     HDT_CONF_ENUM(struct hdt_layout, recompute, "none", recompute_names,
                   "What a backward computes again: nothing, the attention's matrices, whole "
                   "layers."),
+    HDT_CONF_ENUM(struct hdt_layout, attention, "plain", attention_names,
+                  "plain: its matrices of T x T go through memory and are kept; fused: in one "
+                  "kernel without them, as FlashAttention. For layers that no profile has."),
     HDT_CONF_SECTION(struct hdt_layout, wan, wan_rows, "What leaves a site."),
     HDT_CONF_LIST(struct hdt_layout, stages, stage_rows, struct hdt_layout_stage,
                   "The pipeline, from embedding to head."),

@@ -37,6 +37,11 @@ enum hdt_layout_all_reduce {
     HDT_LAYOUT_HIERARCHICAL,
 };
 
+enum hdt_layout_attention {
+    HDT_LAYOUT_PLAIN, /* T x T matrices go through memory and stay there */
+    HDT_LAYOUT_FUSED, /* in one kernel: FlashAttention */
+};
+
 enum hdt_layout_recompute { HDT_LAYOUT_KEEP, HDT_LAYOUT_SELECTIVE, HDT_LAYOUT_FULL };
 
 struct hdt_layout_profile {
@@ -76,6 +81,7 @@ struct hdt_layout {
     int schedule;   /* enum hdt_schedule_kind */
     int64_t chunks; /* stages of a group that takes turns */
     int exchange, all_reduce, recompute;
+    int attention; /* enum hdt_layout_attention */
     struct hdt_layout_wan wan;
     struct hdt_conf_list stages; /* of struct hdt_layout_stage */
     struct hdt_layout_measured measured;

@@ -303,12 +303,18 @@ static void memory_fill(struct replica *r, size_t stage, const struct hdt_schedu
 {
     size_t rank = r->idx * r->sim->n_stages + stage;
     struct layout_rank *out = &r->sim->ranks[rank];
+    double at_work = 0;
 
     for (size_t p = stage; p < r->sim->n_parts; p += r->sim->n_stages) {
         struct hdt_stage_cost_memory m, none;
+        double work = hdt_stage_cost_work_bytes(&r->parts[p].cost), twice = fmin(work, at_work);
 
         hdt_stage_cost_memory(&r->parts[p].cost, schedule->n_slots[p], &m);
         hdt_stage_cost_memory(&r->parts[p].cost, 0, &none);
+        at_work = fmax(at_work, work);
+        m.activations -= twice;
+        m.total -= twice;
+        none.total -= twice;
         if (p > stage) { /* a process has one framework */
             m.total -= m.framework;
             none.total -= none.framework;

@@ -31,9 +31,13 @@ struct hdt_stage_cost_model {
     double NH;   /* heads */
     double T, V; /* positions of a sample, vocabulary */
     double layer_params, embed_params;
-    double head_params; /* without the table that it shares with the embedding, when tied */
+    double layer_matrices; /* parameters of a layer that are factors of products */
+    double heads_width;    /* heads times their size */
+    bool is_fused;         /* attention in one kernel: no T x T matrix in memory */
+    double head_params;    /* without the table that it shares with the embedding, when tied */
     bool is_tied;
-    double layer_kept;  /* values of a sample that one layer keeps for its backward, undivided */
+    double layer_kept;  /* values of a sample that one layer keeps for its backward, undivided; */
+    double scores_kept; /* of them, those of T x T matrices */
     double value_bytes; /* of an activation, in memory and on the wire */
     double grad_bytes;  /* of a gradient, in memory and on the wire */
 };
@@ -50,13 +54,16 @@ struct hdt_stage_cost_device {
 struct hdt_stage_cost_point {
     int64_t micro_batch;
     double fwd_s, bwd_s;
+    double recompute_s; /* of a whole layer's forward in its backward; 0: as its forward */
 };
 
 /* Points of one degree of tensor parallelism, by micro-batch. */
 struct hdt_stage_cost_profile {
     const struct hdt_stage_cost_point *points;
     int n_points;
-    double head_fwd_s; /* of one sample; 0: from the device's figures */
+    double head_fwd_s, head_bwd_s;   /* of a micro-batch; 0: from the device's figures, */
+    double embed_fwd_s, embed_bwd_s; /* and from input_s_per_token */
+    double step_s_per_param;         /* 0: from the device's figures */
 };
 
 enum hdt_stage_cost_recompute {
@@ -77,8 +84,8 @@ struct hdt_stage_cost {
 };
 
 /* One micro-batch through one layer, as it runs among others. Between points of the profile and
- * beyond them along a line; the slope of a single point, and all when there is none, from the
- * device's figures. */
+ * beyond them along a line, but beyond the last one never below it; the slope of a single point,
+ * and all when there is none, from the device's figures. */
 void hdt_stage_cost_layer_time(const struct hdt_stage_cost *stage, double *fwd_s, double *bwd_s);
 
 /* One micro-batch through the stage: layers, embedding, head, recomputation, and what a group of
@@ -109,6 +116,10 @@ double hdt_stage_cost_tied_bytes(const struct hdt_stage_cost *stage);
 
 /* Adam with clipping. */
 double hdt_stage_cost_step_s(const struct hdt_stage_cost *stage);
+
+/* What a layer at work takes beside what is kept, when layers keep their inputs; else 0. One layer
+ * of a rank is at work at a time. */
+double hdt_stage_cost_work_bytes(const struct hdt_stage_cost *stage);
 
 /* Bytes of one device, by what they are for. */
 struct hdt_stage_cost_memory {
