@@ -267,6 +267,8 @@ void hdt_scenario_apply(const struct hdt_scenario *s, struct hdt_sim_setup *setu
     setup->n_slow_ranks = s->n_ranks;
     setup->slow_links = s->links;
     setup->n_slow_links = s->n_links;
-    setup->jitter = s->jitter;
-    setup->seed = s->seed;
+    if (s->jitter > 0) {
+        setup->jitter = s->jitter;
+        setup->seed = s->seed;
+    }
 }

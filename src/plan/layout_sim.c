@@ -418,7 +418,31 @@ static void tail_push(struct hdt_layout_sim *sim, size_t rank)
     hdt_sim_list_push(&sim->lists.ranks[rank], &task);
 }
 
-static void setup_fill(struct hdt_layout_sim *sim)
+/* Do messages of several replicas cross one link? */
+static bool replicas_meet(const struct hdt_layout_sim *sim)
+{
+    int *first = hdt_malloc((sim->net.n_links + 1) * sizeof(first[0]));
+    bool meet = false;
+
+    memset(first, -1, sim->net.n_links * sizeof(first[0]));
+    for (size_t i = 0; i < sim->n_flows && !meet; i++) {
+        const struct hdt_sim_flow *f = &sim->flows[i];
+
+        for (size_t k = 0; f->src >= 0 && k < f->n_route; k++) {
+            int *of = &first[sim->routes[f->route + k]], replica = f->src / (int)sim->n_stages;
+
+            meet = meet || (*of >= 0 && *of != replica);
+            *of = replica;
+        }
+    }
+    free(first);
+    return meet;
+}
+
+/* Alike replicas that begin together would meet on a shared link with each of their messages, and
+ * each would wait for all of them all the time. None are that alike: a few micro-batches later they
+ * come one after another, and so they do here, by computations that differ a little. */
+static void setup_fill(struct hdt_layout_sim *sim, const struct hdt_stage_cost_constants *constants)
 {
     sim->setup = (struct hdt_sim_setup){.n_ranks = sim->n_ranks,
                                         .n_links = sim->net.n_links,
@@ -432,7 +456,9 @@ static void setup_fill(struct hdt_layout_sim *sim)
                                         .mem_base = sim->mem_base,
                                         .task = hdt_sim_list_task,
                                         .ctx = &sim->lists,
-                                        .n_steps = 1};
+                                        .n_steps = 1,
+                                        .jitter = replicas_meet(sim) ? constants->drift : 0,
+                                        .seed = 1};
 }
 
 enum hdt_status hdt_layout_sim_open(const struct hdt_layout_files *files,
@@ -467,7 +493,7 @@ enum hdt_status hdt_layout_sim_open(const struct hdt_layout_files *files,
     for (size_t i = 0; i < sim->n_ranks; i++) {
         tail_push(sim, i);
     }
-    setup_fill(sim);
+    setup_fill(sim, constants);
     *out = sim;
     return HDT_OK;
 }

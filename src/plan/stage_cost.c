@@ -20,6 +20,7 @@ const struct hdt_stage_cost_constants hdt_stage_cost_fitted = {
     .backward_start_s = 0.7e-3,
     .matrix_share = 0.4,
     .ring_share = 0.6,
+    .drift = 0.02,
 };
 
 /* How often values pass through memory in the forward of a layer without fused kernels: T x T

@@ -22,6 +22,8 @@ struct hdt_stage_cost_constants {
     double backward_start_s;  /* that a profile of one layer adds to its backward */
     double matrix_share;      /* of its peak that a device reaches in a matrix product */
     double ring_share;        /* of a link's nominal rate that a ring of all-reduces gets */
+    double drift; /* sigma of computations' times where replicas share links; not fitted:
+                     what it must be is more than nothing */
 };
 #define HDT_STAGE_COST_N_CONSTANTS 5
 extern const struct hdt_stage_cost_constants hdt_stage_cost_fitted;

@@ -364,3 +364,27 @@ Test(layout_sim, whole_profile_counts)
     expect_step(step_of_files(&files),
                 0.25 + 2 * 1 + 3 + 4 + 2 * (2 + 0.75) + 0.5 + 1e-6 * GRADS_2_LAYERS / 4);
 }
+
+/* Four replicas over one link on which a message alone takes 0.25 s. Two micro-batches of a replica
+ * are under way, each for a forward, a message, a forward and a backward, a message, a backward: 6
+ * s and two messages, so that one takes 3.25 s when messages are alone and 4 s when four meet each
+ * time. They do when nothing sets replicas apart; else they meet at first and no more soon after.
+ */
+Test(layout_sim, replicas_drift_apart)
+{
+    struct hdt_stage_cost_constants apart = bare;
+    struct hdt_layout_files files;
+    struct hdt_layout_prediction p;
+    struct hdt_error err = {0};
+    const char *layout = "global_batch: 256\nstages:\n"
+                         "  - {layers: 1, on: [{site: a, nodes: n, count: 4, tp: 1}]}\n"
+                         "  - {layers: 1, on: [{site: b, nodes: n, count: 4, tp: 1}]}\n";
+
+    open_layout(MODEL("2"), TWO_SITES("rate: 32mbit"), layout, &files);
+    cr_assert_eq(hdt_layout_predict(&files, &bare, &p, &err), HDT_OK, "%s", err.msg);
+    cr_expect_geq(p.step_s, 64 * 4.0);
+    apart.drift = 0.02;
+    cr_assert_eq(hdt_layout_predict(&files, &apart, &p, &err), HDT_OK, "%s", err.msg);
+    cr_expect(p.step_s > 64 * 3.25 && p.step_s < 64 * 3.6, "%g s", p.step_s);
+    hdt_layout_release(&files);
+}
