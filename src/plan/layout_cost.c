@@ -75,6 +75,8 @@ void hdt_layout_model(const struct hdt_layout_files *files, struct hdt_stage_cos
         .head_params = (double)hdt_model_shape_head_params(s),
         .value_bytes = value_bytes,
         .grad_bytes = l->fp32_gradients ? 4 : value_bytes,
+        .table_params = (double)(s->V * s->E),
+        .head_matrices = (double)(s->V * s->E + (s->E != s->C ? s->E * s->C : 0)),
         .is_tied = s->has_tied_head,
     };
     kept_fill(s, kept_measured(files, value_bytes), model);

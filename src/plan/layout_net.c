@@ -92,6 +92,9 @@ void hdt_layout_net_release(struct layout_net *net)
 
 /* ---- links ---- */
 
+/* Two names and a number. */
+#define NODE_TEXT_CAP (2 * HDT_NAME_CAP + 24)
+
 /* The link at a place of a table; made with this rate and name when it is not there. */
 static int link_get(struct layout_net *net, int *table, size_t idx, bool is_in, double rate,
                     const struct hdt_layout_link *name)
@@ -145,15 +148,29 @@ static const char *way_text(const struct hdt_link_curve *curve, bool is_in)
     return curve->duplex != HDT_LINK_FULL_DUPLEX ? "" : is_in ? " in" : " out";
 }
 
+/* "gh.3", after its site where there are several. */
+static const char *node_text(const struct layout_net *net, size_t g, char *text, size_t cap)
+{
+    const struct hdt_layout_group *is = &net->files->groups[g];
+    const struct hdt_cluster_file *cluster = &net->files->cluster;
+    bool several = cluster->sites.n > 1;
+
+    snprintf(text, cap, "%.63s%s%.63s.%lld",
+             several ? hdt_cluster_file_site(cluster, is->site_idx)->name : "", several ? "." : "",
+             is->nodes->name, (long long)is->node);
+    return text;
+}
+
 static int inside_get(struct layout_net *net, size_t g, bool is_in)
 {
     const struct hdt_layout_group *is = &net->files->groups[g];
     const struct hdt_link_curve *curve = is->nodes->inside;
     struct layout_link_rate rate = {curve, net->n_devices[net->node_of[g]], (double)is->tp};
     struct hdt_layout_link name = {.to = ""};
+    char node[NODE_TEXT_CAP];
 
-    snprintf(name.from, sizeof(name.from), "%.24s.%lld#%zu inside%s", is->nodes->name,
-             (long long)is->node, g, way_text(curve, is_in));
+    snprintf(name.from, sizeof(name.from), "%s#%zu inside%s", node_text(net, g, node, sizeof(node)),
+             g, way_text(curve, is_in));
     return curve_link_get(net, net->inside, g, curve_has_in(curve, is_in), &rate, &name);
 }
 
@@ -179,13 +196,13 @@ static const struct hdt_cluster_file_pair *pair_of(const struct layout_net *net,
 static int pair_get(struct layout_net *net, size_t g, bool is_in,
                     const struct hdt_cluster_file_pair *pair, size_t idx)
 {
-    const struct hdt_layout_group *is = &net->files->groups[g];
     size_t node = net->node_of[g];
     struct layout_link_rate rate = {pair->link, net->n_devices[node], 1};
     struct hdt_layout_link name = {.to = ""};
+    char text[NODE_TEXT_CAP];
 
-    snprintf(name.from, sizeof(name.from), "%.16s.%lld pair %zu%s", is->nodes->name,
-             (long long)is->node, idx, way_text(pair->link, is_in));
+    snprintf(name.from, sizeof(name.from), "%s pair %zu%s", node_text(net, g, text, sizeof(text)),
+             idx, way_text(pair->link, is_in));
     return curve_link_get(net, net->pair, node * net->n_pairs + idx,
                           curve_has_in(pair->link, is_in), &rate, &name);
 }
@@ -197,8 +214,9 @@ static int node_get(struct layout_net *net, size_t g, bool is_in)
     size_t node = net->node_of[g];
     struct layout_link_rate rate = {curve, net->n_devices[node], 1};
     struct hdt_layout_link name = {.to = ""};
+    char text[NODE_TEXT_CAP];
 
-    snprintf(name.from, sizeof(name.from), "%.24s.%lld%s", is->nodes->name, (long long)is->node,
+    snprintf(name.from, sizeof(name.from), "%s%s", node_text(net, g, text, sizeof(text)),
              way_text(curve, is_in));
     return curve_link_get(net, net->node, node, curve_has_in(curve, is_in), &rate, &name);
 }
@@ -210,9 +228,10 @@ static int port_get(struct layout_net *net, size_t g, bool is_in)
     const struct hdt_link_curve *curve = is->nodes->between;
     struct layout_link_rate rate = {curve, is->tp, 1};
     struct hdt_layout_link name = {.to = ""};
+    char node[NODE_TEXT_CAP];
 
-    snprintf(name.from, sizeof(name.from), "%.24s.%lld#%zu%s", is->nodes->name, (long long)is->node,
-             g, way_text(curve, is_in));
+    snprintf(name.from, sizeof(name.from), "%s#%zu%s", node_text(net, g, node, sizeof(node)), g,
+             way_text(curve, is_in));
     return curve_link_get(net, net->port, g, curve_has_in(curve, is_in), &rate, &name);
 }
 
@@ -225,9 +244,9 @@ static int leg_get(struct layout_net *net, const struct hdt_cluster_file_wan *le
 
     snprintf(name.from, sizeof(name.from), "%.63s", is_reversed ? leg->to : leg->from);
     snprintf(name.to, sizeof(name.to), "%.63s", is_reversed ? leg->from : leg->to);
-    return leg->link
-               ? curve_link_get(net, net->leg, (size_t)(leg - all), is_in, &rate, &name)
-               : link_get(net, net->leg, (size_t)(leg - all), is_in, (double)leg->rate / 8, &name);
+    return leg->link ? curve_link_get(net, net->leg, (size_t)(leg - all), is_in, &rate, &name)
+                     : link_get(net, net->leg, (size_t)(leg - all), is_in,
+                                hdt_cluster_file_leg_bytes_per_s(leg, net->message_bytes), &name);
 }
 
 /* ---- ways ---- */

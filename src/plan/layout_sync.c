@@ -218,10 +218,28 @@ static void tied_add(struct hdt_layout_sim *sim, size_t replica)
     free(ring.links);
 }
 
+/* All agree on the norm: a round trip to the site that is furthest from the first rank's. */
+static double norm_s(const struct hdt_layout_sim *sim)
+{
+    const struct hdt_layout_group *groups = sim->files->groups;
+    double furthest = 0;
+
+    for (size_t i = 1; i < sim->n_ranks; i++) {
+        struct hdt_cluster_file_path path;
+
+        if (groups[i].site_idx != groups[0].site_idx) {
+            hdt_cluster_file_path(&sim->files->cluster, groups[0].site_idx, groups[i].site_idx,
+                                  &path);
+            furthest = fmax(furthest, path.rtt_s);
+        }
+    }
+    return furthest;
+}
+
 void hdt_layout_sim_add_syncs(struct hdt_layout_sim *sim)
 {
     size_t *groups = hdt_malloc((sim->n_ranks + 1) * sizeof(groups[0]));
-    struct hdt_sim_group norm = {.flow = -1};
+    struct hdt_sim_group norm = {.flow = -1, .dur_s = norm_s(sim)};
 
     if (sim->model.is_tied && sim->n_stages > 1) {
         for (size_t r = 0; r < sim->n_replicas; r++) {

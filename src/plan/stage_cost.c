@@ -198,8 +198,8 @@ static void head_time(const struct hdt_stage_cost *s, double *fwd_s, double *bwd
         *bwd_s = s->profile->head_bwd_s > 0 ? s->profile->head_bwd_s : 2 * *fwd_s;
         return;
     }
-    product_s =
-        2 * n * m->T * m->C * m->V / s->tp / (s->device->flop_per_s * s->constants->matrix_share);
+    product_s = 2 * n * m->T * m->head_matrices / s->tp /
+                (s->device->flop_per_s * s->constants->matrix_share);
     pass_s = n * m->T * m->V / s->tp * m->value_bytes / s->device->bytes_per_s;
     *fwd_s = product_s + LOGIT_FWD_PASSES * pass_s;
     *bwd_s = 2 * product_s + LOGIT_BWD_PASSES * pass_s;
@@ -242,11 +242,10 @@ void hdt_stage_cost_time(const struct hdt_stage_cost *stage, double *fwd_s, doub
     }
 }
 
-void hdt_stage_cost_message(const struct hdt_stage_cost *stage, double rate_bytes_per_s,
+void hdt_stage_cost_message(const struct hdt_stage_cost *stage,
                             struct hdt_stage_cost_message *message)
 {
     message->bytes = rows_bytes(stage) / stage->tp;
-    message->wire_s = message->bytes / rate_bytes_per_s;
     message->end_s = stage->constants->message_s;
     message->eager_share = min2(1, EAGER_BYTES / message->bytes);
 }
@@ -258,7 +257,7 @@ double hdt_stage_cost_params(const struct hdt_stage_cost *stage)
 
     n += stage->is_first ? m->embed_params : 0;
     n += stage->is_last ? m->head_params : 0;
-    n += stage->is_last && !stage->is_first && m->is_tied ? m->V * m->C : 0;
+    n += stage->is_last && !stage->is_first && m->is_tied ? m->table_params : 0;
     return n / stage->tp;
 }
 
@@ -274,7 +273,7 @@ double hdt_stage_cost_grad_bytes(const struct hdt_stage_cost *stage)
 
 double hdt_stage_cost_tied_bytes(const struct hdt_stage_cost *stage)
 {
-    return stage->model->V * stage->model->C * stage->model->grad_bytes / stage->tp;
+    return stage->model->table_params * stage->model->grad_bytes / stage->tp;
 }
 
 double hdt_stage_cost_step_s(const struct hdt_stage_cost *stage)

@@ -37,6 +37,8 @@ struct hdt_stage_cost_model {
     double heads_width;    /* heads times their size */
     bool is_fused;         /* attention in one kernel: no T x T matrix in memory */
     double head_params;    /* without the table that it shares with the embedding, when tied */
+    double table_params;   /* V times the embedding's width */
+    double head_matrices;  /* the head's factor of products: the table, and its way from width C */
     bool is_tied;
     double layer_kept;  /* values of a sample that one layer keeps for its backward, undivided; */
     double scores_kept; /* of them, those of T x T matrices */
@@ -98,11 +100,10 @@ void hdt_stage_cost_time(const struct hdt_stage_cost *stage, double *fwd_s, doub
  * sends its part. */
 struct hdt_stage_cost_message {
     double bytes;       /* of each rank */
-    double wire_s;      /* alone on a link that gives each rank rate_bytes_per_s */
     double end_s;       /* that the sender spends before, and the receiver after */
     double eager_share; /* that buffers take: the sender goes on when the rest has left */
 };
-void hdt_stage_cost_message(const struct hdt_stage_cost *stage, double rate_bytes_per_s,
+void hdt_stage_cost_message(const struct hdt_stage_cost *stage,
                             struct hdt_stage_cost_message *message);
 
 /* Parameters on each rank of the stage. A head that is tied to the embedding of another stage has a

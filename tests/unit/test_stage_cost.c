@@ -36,7 +36,9 @@ static const struct hdt_stage_cost_model model = {
     .heads_width = 4,
     .embed_params = 90,
     .head_params = 0,
-    .is_tied = true, /* V C = 64 */
+    .table_params = 64, /* V C */
+    .head_matrices = 64,
+    .is_tied = true,
     .layer_kept = 1000,
     .scores_kept = 320, /* 5 bytes of each of 2 * 8 * 8, two a value */
     .value_bytes = 4,
@@ -186,6 +188,25 @@ Test(stage_cost, stage_adds_embedding_head_and_group)
     NEAR(bwd, 72 + 2 * 8192.0 / 500 + 5 * 4096.0 / 100);
 }
 
+/* An embedding half as wide, as OPT-350M has it: 16 * 2 values, and 2 * 4 from width to width. */
+Test(stage_cost, narrow_embedding)
+{
+    static const struct hdt_stage_cost_profile nothing = {.n_points = 0};
+    struct hdt_stage_cost_model narrow = model;
+    struct hdt_stage_cost s = stage_of(&nothing, 1);
+    double fwd, bwd;
+
+    narrow.table_params = 32;
+    narrow.head_matrices = 32 + 8;
+    s.model = &narrow;
+    s.n_layers = 0;
+    s.is_last = true;
+    hdt_stage_cost_time(&s, &fwd, &bwd);
+    NEAR(fwd, 2.0 * 8 * 40 / 500 + 9 * 8.0 * 16 * 4 / 100);
+    NEAR(hdt_stage_cost_params(&s), 32);
+    NEAR(hdt_stage_cost_tied_bytes(&s), 128);
+}
+
 Test(stage_cost, group_makes_messages_whole)
 {
     struct hdt_stage_cost s = stage_of(&measured, 8);
@@ -196,13 +217,12 @@ Test(stage_cost, group_makes_messages_whole)
     hdt_stage_cost_time(&s, &fwd, &bwd);
     NEAR(fwd, 30 + 8);
     NEAR(bwd, 72 + 16);
-    hdt_stage_cost_message(&s, 256, &m);
+    hdt_stage_cost_message(&s, &m);
     NEAR(m.bytes, 512);
-    NEAR(m.wire_s, 2);
     NEAR(m.end_s, 0.5);
     NEAR(m.eager_share, 1);
     s.micro_batch = 8 * 16384; /* 8 MiB a rank: buffers take half */
-    hdt_stage_cost_message(&s, 256, &m);
+    hdt_stage_cost_message(&s, &m);
     NEAR(m.eager_share, 0.5);
 }
 
