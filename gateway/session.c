@@ -117,6 +117,7 @@ static struct hdt_session *session_new(struct hdt_conn *conn, uint64_t id, uint6
                                        const json_t *hello)
 {
     struct hdt_session *session = hdt_calloc(1, sizeof(*session));
+    const json_int_t peer_count = json_integer_value(json_object_get(hello, "sessions"));
 
     session->refs = 1;
     session->peer = conn->peer;
@@ -125,7 +126,7 @@ static struct hdt_session *session_new(struct hdt_conn *conn, uint64_t id, uint6
     session->dialled_by_us = conn->dialled;
     session->n_streams = (unsigned)json_integer_value(json_object_get(hello, "streams"));
     session->peer_chunk_bytes = (uint32_t)json_integer_value(json_object_get(hello, "chunk"));
-    session->peer_count = (uint64_t)json_integer_value(json_object_get(hello, "sessions"));
+    session->peer_count = peer_count > 0 ? (uint64_t)peer_count : 0;
     session->began_us = hdt_clock_now_us();
     session->heard_from_us = session->began_us;
     session_settle(session, conn->dp, hello);

@@ -6,10 +6,12 @@
 #include "src/base/buf.h"
 #include "src/core/profile_file.h"
 
+#include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 /* As of a model that is used: longer ones are asked for. */
 #define SEQ_LEN_MAX 2048
@@ -65,6 +67,20 @@ static enum hdt_status measure(const struct hdt_profile_task *task,
     return HDT_OK;
 }
 
+/* Minutes of measuring are not for a folder that is not there. */
+static enum hdt_status folder_check(const char *path, struct hdt_error *err)
+{
+    const char *slash = strrchr(path, '/');
+    char *folder = slash ? hdt_asprintf("%.*s", (int)(slash - path) + 1, path) : hdt_strdup(".");
+    const bool is_there = access(folder, W_OK) == 0;
+
+    if (!is_there) {
+        hdt_error_set_errno(err, HDT_EIO, errno, "cannot write a profile into '%s'", folder);
+    }
+    free(folder);
+    return is_there ? HDT_OK : HDT_EIO;
+}
+
 enum hdt_status hdt_profile_task_run(const struct hdt_profile_task *task,
                                      const struct hdt_backend *backend, struct hdt_device *device,
                                      struct hdt_error *err)
@@ -77,6 +93,7 @@ enum hdt_status hdt_profile_task_run(const struct hdt_profile_task *task,
     enum hdt_status status;
 
     HDT_TRY(hdt_model_load(task->model, &shape.model, err));
+    HDT_TRY(folder_check(task->path, err));
     shape.seq_len = task->seq_len                 ? task->seq_len
                     : shape.model.T < SEQ_LEN_MAX ? shape.model.T
                                                   : SEQ_LEN_MAX;
@@ -90,8 +107,15 @@ enum hdt_status hdt_profile_task_run(const struct hdt_profile_task *task,
     head.seq_len = shape.seq_len;
     hdt_profile_file_begin(&file, &head, &shape.model);
     status = measure(task, backend, device, &shape, &file, err);
-    if (status == HDT_OK) {
-        status = hdt_profile_file_write(&file, task->path, err);
+    if (((struct hdt_layer *)file.layers.items)[0].times.n >
+        0) { /* a larger one may not have fit */
+        struct hdt_error late = {0};
+        enum hdt_status written = hdt_profile_file_write(&file, task->path, &late);
+
+        if (written != HDT_OK && status == HDT_OK) {
+            *err = late;
+            status = written;
+        }
     }
     hdt_layer_profile_release(&file);
     free(model);

@@ -26,7 +26,7 @@ struct hdt_profile_task {
 
 /* Measure and write; a table to standard output, a line as soon as it is measured. Blocks, some
  * seconds for each micro-batch. HDT_ENOENT, HDT_EINVAL: the model; HDT_ENOMEM: a shape does not
- * fit; HDT_EIO: the file. */
+ * fit, those before it are written; HDT_EIO: the file. */
 enum hdt_status hdt_profile_task_run(const struct hdt_profile_task *task,
                                      const struct hdt_backend *backend, struct hdt_device *device,
                                      struct hdt_error *err);

@@ -79,7 +79,7 @@ static const struct hdt_conf_schema *kind_find(const char *word)
     if (near.best) {
         hdt_error_hint(&err, "did you mean '%s'?", near.best);
     } else {
-        hdt_error_hint(&err, "write gateway, worker, job, cluster or devices");
+        hdt_error_hint(&err, "write gateway, worker, job, cluster, layout or devices");
     }
     hdt_error_print(&err, "hdt");
     return NULL;
@@ -87,7 +87,7 @@ static const struct hdt_conf_schema *kind_find(const char *word)
 
 static const struct argp example_argp = {
     .parser = option_parse,
-    .args_doc = "gateway|worker|job|cluster|devices",
+    .args_doc = "gateway|worker|job|cluster|layout|devices",
     .doc = "Print a commented settings file to start from. What must be changed or confirmed "
            "stands as a setting; defaults stand behind a '#'.",
 };
@@ -144,7 +144,7 @@ static const struct argp_option check_options[] = {
 static const struct argp check_argp = {
     .options = check_options,
     .parser = option_parse,
-    .args_doc = "gateway|worker|job|cluster|devices FILE",
+    .args_doc = "gateway|worker|job|cluster|layout|devices FILE",
     .doc = "Check a settings file: names, types, bounds, required settings. The daemons' "
            "--check-config looks at certificates and addresses too.",
 };
@@ -185,7 +185,7 @@ static int check_run(int argc, char **argv)
 
 static const struct argp explain_argp = {
     .parser = option_parse,
-    .args_doc = "gateway|worker|job|cluster|devices [KEY]",
+    .args_doc = "gateway|worker|job|cluster|layout|devices [KEY]",
     .doc = "Say what a setting is: its form, bounds, default and use. Without KEY, all of them.",
 };
 
@@ -207,7 +207,7 @@ static int explain_run(int argc, char **argv)
 }
 
 static const struct argp mdoc_argp = {.parser = option_parse,
-                                      .args_doc = "gateway|worker|job|cluster|devices"};
+                                      .args_doc = "gateway|worker|job|cluster|layout|devices"};
 
 static int mdoc_run(int argc, char **argv)
 {
@@ -237,7 +237,7 @@ static int config_run(int argc, char **argv)
 {
     return hdt_cmd_dispatch(subs,
                             "Settings files: gateway (hdt-gateway), worker (hdt-worker), job (hdt "
-                            "submit), cluster and devices (predictions).\n\nCommands:\n",
+                            "submit), cluster, layout and devices (predictions).\n\nCommands:\n",
                             argc, argv);
 }
 

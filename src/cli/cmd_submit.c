@@ -30,8 +30,8 @@ enum submit_option {
 
 static const struct argp_option options[] = {
     {"resume", OPT_RESUME, "DIR", 0,
-     "Go on from this checkpoint, a folder on the machine that writes the job's checkpoints; any "
-     "number of stages made it",
+     "Go on from this checkpoint, a folder on the machine that writes the job's checkpoints (a "
+     "relative one is looked for in its worker's data_dir); any number of stages made it",
      0},
     {"detach", OPT_DETACH, NULL, 0, "Start the job and return; 'hdt status' shows it", 0},
     {"json", OPT_JSON, "FILE", 0, "Write the results of the run to FILE", 0},

@@ -103,19 +103,22 @@ static size_t fullest_of(const struct hdt_laid_out *l, size_t stage)
 
 static void memory_print(const struct hdt_laid_out *l, FILE *out)
 {
-    fprintf(out, "\nGB of a device (1e9 bytes)\n%-5s %7s %7s %7s %7s %7s %11s %5s %9s %4s\n",
-            "stage", "all", "weights", "grads", "moments", "buffers", "activations", "head",
-            "framework", "kept");
+    fprintf(out,
+            "\nGB of a device (1e9 bytes)\n%-5s %7s %7s %7s %7s %7s %7s %11s %5s %9s %4s %7s\n",
+            "stage", "all", "weights", "grads", "master", "moments", "buffers", "activations",
+            "head", "framework", "kept", "on host");
     for (size_t s = 0; s < l->files.n_stages; s++) {
         size_t rank = fullest_of(l, s);
         const struct hdt_layout_rank *is = hdt_layout_sim_rank(l->sim, rank);
         const struct hdt_stage_cost_memory *m = &is->memory;
         char name[2 * HDT_NAME_CAP];
 
-        fprintf(out, "%-5zu %7.2f %7.2f %7.2f %7.2f %7.2f %11.2f %5.2f %9.2f %4lld%s\n", s,
-                m->total / 1e9, m->weights / 1e9, m->grads / 1e9, m->moments / 1e9,
-                m->buffers / 1e9, m->activations / 1e9, m->head / 1e9, m->framework / 1e9,
-                (long long)is->n_in_flight, fits(l, rank) ? "" : "  more than it has");
+        fprintf(out, "%-5zu %7.2f %7.2f %7.2f %7.2f %7.2f %7.2f %11.2f %5.2f %9.2f %4lld %7.2f%s\n",
+                s, m->total / 1e9, m->weights / 1e9, m->grads / 1e9, m->master / 1e9,
+                m->moments / 1e9, m->buffers / 1e9, m->activations / 1e9, m->head / 1e9,
+                m->framework / 1e9, (long long)is->n_in_flight,
+                (m->host_optimizer + m->host_activations) / 1e9,
+                fits(l, rank) ? "" : "  more than it has");
         if (!fits(l, rank)) {
             hdt_laid_out_nodes(l, rank, name, sizeof(name));
             fprintf(out, "      a device of '%s' has %.2f\n", name, room_of(l, rank) / 1e9);
@@ -220,9 +223,11 @@ static json_t *number(double n)
 
 static json_t *memory_json(const struct hdt_stage_cost_memory *m)
 {
-    return json_pack("{s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f}", "total", m->total, "weights",
-                     m->weights, "grads", m->grads, "moments", m->moments, "buffers", m->buffers,
-                     "activations", m->activations, "head", m->head, "framework", m->framework);
+    return json_pack("{s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:{s:f, s:f}}", "total",
+                     m->total, "weights", m->weights, "grads", m->grads, "master", m->master,
+                     "moments", m->moments, "buffers", m->buffers, "activations", m->activations,
+                     "head", m->head, "framework", m->framework, "host", "optimizer",
+                     m->host_optimizer, "activations", m->host_activations);
 }
 
 static json_t *ranks_json(const struct hdt_laid_out *l)
@@ -232,13 +237,13 @@ static json_t *ranks_json(const struct hdt_laid_out *l)
     for (size_t i = 0; i < l->result.n_ranks; i++) {
         const struct hdt_layout_rank *is = hdt_layout_sim_rank(l->sim, i);
         const struct hdt_layout_group *group = &l->files.groups[i];
-        json_t *rank =
-            json_pack("{s:i, s:i, s:s, s:I, s:I, s:f, s:f, s:f, s:b, s:I, s:o}", "stage",
-                      (int)(i % l->files.n_stages), "replica", (int)(i / l->files.n_stages),
-                      "nodes", group->nodes->name, "node", (json_int_t)group->node, "tp",
-                      (json_int_t)group->tp, "forward_s", is->fwd_s, "backward_s", is->bwd_s,
-                      "optimizer_s", is->step_s, "profiled", is->is_profiled, "in_flight",
-                      (json_int_t)is->n_in_flight, "memory_bytes", memory_json(&is->memory));
+        json_t *rank = json_pack(
+            "{s:i, s:i, s:s, s:I, s:I, s:f, s:f, s:f, s:f, s:b, s:I, s:o}", "stage",
+            (int)(i % l->files.n_stages), "replica", (int)(i / l->files.n_stages), "nodes",
+            group->nodes->name, "node", (json_int_t)group->node, "tp", (json_int_t)group->tp,
+            "forward_s", is->fwd_s, "backward_s", is->bwd_s, "optimizer_s", is->step_s,
+            "host_optimizer_s", is->host_step_s, "profiled", is->is_profiled, "in_flight",
+            (json_int_t)is->n_in_flight, "memory_bytes", memory_json(&is->memory));
 
         json_object_set_new(
             rank, "site",

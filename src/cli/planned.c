@@ -197,8 +197,8 @@ static char *beside(const char *path, const char *name)
 static enum hdt_status profile_files_read(struct hdt_planned *p, const char *path,
                                           struct hdt_error *err)
 {
-    const struct hdt_profile_file_want want = {&p->model, p->job.batch.micro_batch,
-                                               p->job.batch.seq_len};
+    struct hdt_profile_file_want want = {&p->model, p->job.batch.micro_batch, p->job.batch.seq_len,
+                                         0};
     enum hdt_status status = HDT_OK;
     size_t n_read = 0, i;
     json_t *worker;
@@ -217,6 +217,7 @@ static enum hdt_status profile_files_read(struct hdt_planned *p, const char *pat
             continue;
         }
         file = beside(path, json_string_value(name));
+        want.n_threads = p->cluster.workers[i].n_threads;
         status = hdt_profile_file_read(file, &want, &p->cluster.workers[i].profile, err);
         free(file);
         n_read++;

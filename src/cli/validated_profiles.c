@@ -11,7 +11,7 @@
  */
 #include "src/base/buf.h"
 #include "src/base/file.h"
-#include "src/cli/validated.h"
+#include "src/cli/validated_impl.h"
 #include "src/core/profile_file.h"
 
 #include <math.h>
@@ -283,6 +283,20 @@ static bool rank_has_stage(const struct hdt_plan *plan, int rank)
     return false;
 }
 
+static enum hdt_status none_refuse(const struct hdt_validated *v, struct hdt_error *err)
+{
+    hdt_error_set(err, HDT_ENOENT,
+                  "the run in %s corrects no profile: no trace of a rank that computed is here, or "
+                  "none has steps after the first two",
+                  v->run_dir);
+    if (v->missing[0]) {
+        hdt_error_hint(err, "copy %s to %s", v->missing, v->run_dir);
+    } else {
+        hdt_error_hint(err, "let a run have more steps");
+    }
+    return HDT_ENOENT;
+}
+
 enum hdt_status hdt_validated_write_profiles(const struct hdt_validated *v, const char *dir,
                                              size_t *n_written, struct hdt_error *err)
 {
@@ -299,9 +313,11 @@ enum hdt_status hdt_validated_write_profiles(const struct hdt_validated *v, cons
         const struct hdt_plan_rank *r = &plan->ranks[c.rank];
         char name[32], *path;
         enum hdt_status status;
+        int64_t first, last;
 
         c.worker = hdt_cost_find_worker(&p->cluster, r->site, r->worker);
-        if (!v->ranks[c.rank].has_trace || !rank_has_stage(plan, c.rank)) {
+        if (!hdt_validated_steps(v, &v->ranks[c.rank], &first, &last) ||
+            !rank_has_stage(plan, c.rank)) {
             continue;
         }
         snprintf(name, sizeof(name), "rank%d.json", c.rank);
@@ -315,6 +331,10 @@ enum hdt_status hdt_validated_write_profiles(const struct hdt_validated *v, cons
         json_object_set_new(json_array_get(workers, (size_t)(c.worker - p->cluster.workers)),
                             "profile_file", json_string(name));
         ++*n_written;
+    }
+    if (*n_written == 0) {
+        json_decref(cluster);
+        return none_refuse(v, err);
     }
     return cluster_write(cluster, dir, err);
 }

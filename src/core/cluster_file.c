@@ -21,6 +21,9 @@ static const struct hdt_conf_row host_rows[] = {
                       "Memory of a node's host that may hold what is offloaded, 2^30 bytes."),
     HDT_CONF_OPTIONAL(struct hdt_cluster_file_host, gb_per_s, 0.01, 1e4,
                       "Rate between a device and it in one direction, 1e9 bytes a second."),
+    HDT_CONF_OPTIONAL(struct hdt_cluster_file_host, memory_gb_per_s, 0.1, 1e5,
+                      "Rate at which a node's processors together read and write it, 1e9 bytes a "
+                      "second, as measured: an optimizer's step there is bound by it."),
     HDT_CONF_END};
 
 #define NAMED(s, f, name_, def_, help_)                                                            \

@@ -25,8 +25,9 @@ extern "C" {
 
 /* Memory of the host for what is offloaded; NaN: none. */
 struct hdt_cluster_file_host {
-    double gb;       /* of a node, 2^30 bytes */
-    double gb_per_s; /* between a device and it, one direction, 1e9 bytes a second */
+    double gb;              /* of a node, 2^30 bytes */
+    double gb_per_s;        /* between a device and it, one direction, 1e9 bytes a second */
+    double memory_gb_per_s; /* of it, all processors of the node together, 1e9 bytes a second */
 };
 
 /* `count` alike nodes. */

@@ -104,8 +104,8 @@ static const struct hdt_conf_row plan_rows[] = {
         "Order of the work in a step; the bits are the same. 1f1b: a forward and a backward in "
         "turn; wan: the same with more forwards ahead, so many that round trips of links are "
         "hidden; gpipe: all forwards, then all backwards; interleaved: each worker has several "
-        "stages; zb-h1: backward in two halves, the weights' half where the worker would wait, in "
-        "the memory of 1f1b; zb-mem: the same with as much memory as there is. auto: the one that is "
+        "stages; zb-h1: backward in two halves, the weights' half where the worker would wait, and "
+        "no stage keeps more than 1f1b's first; zb-mem: the same with as much memory as there is. auto: the one that is "
         "predicted to be fastest, but 1f1b where no other gains 2 %."),
     HDT_CONF_END};
 

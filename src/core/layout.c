@@ -15,6 +15,11 @@
 static const char *const exchange_names[] = {"free", "paired", NULL};
 static const char *const all_reduce_names[] = {"auto", "ring", "hierarchical", NULL};
 static const char *const attention_names[] = {"plain", "fused", NULL};
+static const char *const sync_names[] = {"after", "overlapped", NULL};
+static const char *const moments_names[] = {"fp32", "bf16", "int8", NULL};
+static const char *const offload_names[] = {"none", "optimizer", "activations", "both", NULL};
+static const char *const stage_offload_names[] = {"layout",      "none", "optimizer",
+                                                  "activations", "both", NULL};
 static const char *const recompute_names[] = {"none", "selective", "full", NULL};
 
 static const struct hdt_conf_row profile_rows[] = {
@@ -36,6 +41,8 @@ static const struct hdt_conf_row stage_rows[] = {
     HDT_CONF_INT(struct hdt_layout_stage, layers, NULL, 0, 1e5,
                  "Transformer layers; the first stage has the embedding, too, the last the head. "
                  "Example: 12."),
+    HDT_CONF_ENUM(struct hdt_layout_stage, offload, "layout", stage_offload_names,
+                  "What hosts have of this stage; layout: what offload says for all."),
     HDT_CONF_LIST(struct hdt_layout_stage, on, on_rows, struct hdt_layout_on,
                   "Where its replicas run, in their order; all stages have as many."),
     HDT_CONF_END};
@@ -48,6 +55,15 @@ static const struct hdt_conf_row wan_rows[] = {
                       "takes no time."),
     HDT_CONF_FLOAT(struct hdt_layout_wan, sync_ratio, "1", 0.001, 1,
                    "The same share of gradients that sites add up."),
+    HDT_CONF_END};
+
+static const struct hdt_conf_row optimizer_rows[] = {
+    HDT_CONF_ENUM(struct hdt_layout_optimizer, moments, "fp32", moments_names,
+                  "Of Adam's two moments; int8: in blocks with a scale each."),
+    HDT_CONF_BOOL(struct hdt_layout_optimizer, sharded, "false",
+                  "Replicas share the work (ZeRO-1, Megatron's distributed optimizer): each has "
+                  "moments and fp32 weights of a part, gets the sum of its gradients only, and all "
+                  "gather the new weights."),
     HDT_CONF_END};
 
 static const struct hdt_conf_row measured_rows[] = {
@@ -86,6 +102,16 @@ static const struct hdt_conf_row layout_rows[] = {
     HDT_CONF_ENUM(struct hdt_layout, all_reduce, "auto", all_reduce_names,
                   "How replicas add gradients: along one ring; or inside nodes, then between "
                   "nodes, then between sites. auto: hierarchical between sites, else a ring."),
+    HDT_CONF_ENUM(struct hdt_layout, sync, "after", sync_names,
+                  "When: after all that is computed; or overlapped, in buckets while the backward "
+                  "of the last micro-batch goes on, as Megatron and DDP can."),
+    HDT_CONF_BYTES(struct hdt_layout, sync_bucket, "25MiB", 1 << 20, 1e12,
+                   "Gradients of a device that are added at a time when that is overlapped."),
+    HDT_CONF_SECTION(struct hdt_layout, optimizer, optimizer_rows, "Adam, and where its state is."),
+    HDT_CONF_ENUM(struct hdt_layout, offload, "none", offload_names,
+                  "What hosts have instead of devices: the optimizer's state and its step, the "
+                  "activations that wait for their backward, both. The cluster says what hosts "
+                  "have room for, and how fast."),
     HDT_CONF_ENUM(struct hdt_layout, recompute, "none", recompute_names,
                   "What a backward computes again: nothing, the attention's matrices, whole "
                   "layers."),
@@ -353,6 +379,59 @@ static enum hdt_status groups_place(const struct loader *loader)
     return status;
 }
 
+/* ---- hosts ---- */
+
+/* A figure of the host that offloading to it needs; NULL: all are known. */
+static const char *host_lacks(const struct hdt_cluster_file_host *host,
+                              enum hdt_layout_offload offload)
+{
+    if (isnan(host->gb)) {
+        return "host.gb";
+    }
+    if (isnan(host->gb_per_s)) {
+        return "host.gb_per_s";
+    }
+    return offload & HDT_LAYOUT_OFFLOAD_OPTIMIZER && isnan(host->memory_gb_per_s)
+               ? "host.memory_gb_per_s"
+               : NULL;
+}
+
+static enum hdt_status stage_offload_check(const struct loader *loader, size_t stage)
+{
+    const struct hdt_layout_files *f = loader->files;
+    enum hdt_layout_offload offload = hdt_layout_offload(&f->layout, stage);
+    char key[48];
+
+    hdt_layout_offload_key(&f->layout, stage, key, sizeof(key));
+    if (offload & HDT_LAYOUT_OFFLOAD_ACTIVATIONS &&
+        hdt_schedule_is_split((enum hdt_schedule_kind)f->layout.schedule)) {
+        return hdt_conf_error(loader->doc, key, loader->err, HDT_EINVAL,
+                              "schedule %s needs activations twice, they cannot be offloaded",
+                              hdt_schedule_names[f->layout.schedule]);
+    }
+    for (size_t r = 0; r < f->n_replicas && offload != HDT_LAYOUT_OFFLOAD_NONE; r++) {
+        const struct hdt_cluster_file_nodes *nodes = hdt_layout_group(f, r, stage)->nodes;
+        const char *lacks = host_lacks(&nodes->host, offload);
+
+        if (lacks) {
+            hdt_conf_error(loader->doc, key, loader->err, HDT_EINVAL,
+                           "stage %zu cannot offload: the cluster does not say %s of nodes '%.64s'",
+                           stage, lacks, nodes->name);
+            hdt_error_hint(loader->err, "give it to these nodes (hdt-cluster.yaml(5))");
+            return HDT_EINVAL;
+        }
+    }
+    return HDT_OK;
+}
+
+static enum hdt_status offload_check(const struct loader *loader)
+{
+    for (size_t i = 0; i < loader->files->n_stages; i++) {
+        HDT_TRY(stage_offload_check(loader, i));
+    }
+    return HDT_OK;
+}
+
 /* ---- reading ---- */
 
 static bool device_is_called(const struct hdt_device *device, const char *name)
@@ -485,25 +564,39 @@ static enum hdt_status files_load(const struct loader *loader,
     HDT_TRY(order_check(loader));
     HDT_TRY(chunks_check(loader));
     HDT_TRY(batch_check(loader));
-    return groups_place(loader);
+    HDT_TRY(groups_place(loader));
+    return offload_check(loader);
+}
+
+/* files->layout and files->doc are there; all is released on failure. */
+static enum hdt_status layout_complete(struct hdt_layout_files *files,
+                                       const struct hdt_layout_instead *instead,
+                                       struct hdt_error *err)
+{
+    struct loader loader = {.files = files, .doc = files->doc, .err = err};
+    enum hdt_status status = files_load(&loader, instead);
+
+    if (status != HDT_OK) {
+        hdt_layout_release(files);
+    }
+    return status;
 }
 
 enum hdt_status hdt_layout_open(const char *path, const struct hdt_layout_instead *instead,
                                 struct hdt_layout_files *files, struct hdt_error *err)
 {
-    struct hdt_conf_doc *doc;
-    struct loader loader = {.files = files, .err = err};
-    enum hdt_status status;
-
     memset(files, 0, sizeof(*files));
-    HDT_TRY(hdt_conf_load(&hdt_layout_schema, path, &files->layout, &doc, err));
-    loader.doc = doc;
-    status = files_load(&loader, instead);
-    hdt_conf_doc_free(doc);
-    if (status != HDT_OK) {
-        hdt_layout_release(files);
-    }
-    return status;
+    HDT_TRY(hdt_conf_load(&hdt_layout_schema, path, &files->layout, &files->doc, err));
+    return layout_complete(files, instead, err);
+}
+
+enum hdt_status hdt_layout_parse(const char *text, size_t len, const char *file,
+                                 const struct hdt_layout_instead *instead,
+                                 struct hdt_layout_files *files, struct hdt_error *err)
+{
+    memset(files, 0, sizeof(*files));
+    HDT_TRY(hdt_conf_parse(&hdt_layout_schema, text, len, file, &files->layout, &files->doc, err));
+    return layout_complete(files, instead, err);
 }
 
 void hdt_layout_release(struct hdt_layout_files *files)
@@ -516,10 +609,27 @@ void hdt_layout_release(struct hdt_layout_files *files)
     hdt_cluster_file_release(&files->cluster);
     hdt_devices_release(&files->catalogue);
     hdt_conf_release(&hdt_layout_schema, &files->layout);
+    hdt_conf_doc_free(files->doc);
     memset(files, 0, sizeof(*files));
 }
 
 /* ---- asking ---- */
+
+enum hdt_layout_offload hdt_layout_offload(const struct hdt_layout *layout, size_t stage)
+{
+    int own = hdt_layout_stage(layout, stage)->offload;
+
+    return (enum hdt_layout_offload)(own > 0 ? own - 1 : layout->offload);
+}
+
+void hdt_layout_offload_key(const struct hdt_layout *layout, size_t stage, char *key, size_t cap)
+{
+    if (hdt_layout_stage(layout, stage)->offload > 0) {
+        snprintf(key, cap, "stages[%zu].offload", stage);
+    } else {
+        snprintf(key, cap, "offload");
+    }
+}
 
 const struct hdt_layer_profile *hdt_layout_profile(const struct hdt_layout_files *files,
                                                    const struct hdt_layout_group *group)

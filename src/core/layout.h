@@ -42,6 +42,26 @@ enum hdt_layout_attention {
     HDT_LAYOUT_FUSED, /* in one kernel: FlashAttention */
 };
 
+/* How replicas' gradients are added. */
+enum hdt_layout_sync {
+    HDT_LAYOUT_SYNC_AFTER,      /* when all is computed */
+    HDT_LAYOUT_SYNC_OVERLAPPED, /* in buckets, while the last backward goes on */
+};
+
+enum hdt_layout_moments {
+    HDT_LAYOUT_MOMENTS_FP32,
+    HDT_LAYOUT_MOMENTS_BF16,
+    HDT_LAYOUT_MOMENTS_INT8
+};
+
+/* What the host has instead of the device: bits. */
+enum hdt_layout_offload {
+    HDT_LAYOUT_OFFLOAD_NONE = 0,
+    HDT_LAYOUT_OFFLOAD_OPTIMIZER = 1,
+    HDT_LAYOUT_OFFLOAD_ACTIVATIONS = 2,
+    HDT_LAYOUT_OFFLOAD_BOTH = 3,
+};
+
 enum hdt_layout_recompute { HDT_LAYOUT_KEEP, HDT_LAYOUT_SELECTIVE, HDT_LAYOUT_FULL };
 
 struct hdt_layout_profile {
@@ -57,6 +77,7 @@ struct hdt_layout_on {
 
 struct hdt_layout_stage {
     int64_t layers;
+    int offload;             /* 0: as the layout; else 1 more than enum hdt_layout_offload */
     struct hdt_conf_list on; /* of struct hdt_layout_on */
 };
 
@@ -65,6 +86,11 @@ struct hdt_layout_wan {
     double codec_ratio;    /* of activations and their gradients */
     double codec_gb_per_s; /* NaN: takes no time */
     double sync_ratio;     /* of gradients that are added */
+};
+
+struct hdt_layout_optimizer {
+    int moments;  /* enum hdt_layout_moments */
+    bool sharded; /* each replica keeps and steps on a part */
 };
 
 struct hdt_layout_measured {
@@ -80,8 +106,11 @@ struct hdt_layout {
     int64_t seq_len, micro_batch, global_batch;
     int schedule;   /* enum hdt_schedule_kind */
     int64_t chunks; /* stages of a group that takes turns */
-    int exchange, all_reduce, recompute;
-    int attention; /* enum hdt_layout_attention */
+    int exchange, all_reduce, sync, recompute;
+    int attention;        /* enum hdt_layout_attention */
+    uint64_t sync_bucket; /* bytes of a device */
+    int offload;          /* enum hdt_layout_offload */
+    struct hdt_layout_optimizer optimizer;
     struct hdt_layout_wan wan;
     struct hdt_conf_list stages; /* of struct hdt_layout_stage */
     struct hdt_layout_measured measured;
@@ -100,6 +129,7 @@ struct hdt_layout_group {
 /* A layout with all that it names. */
 struct hdt_layout_files {
     struct hdt_layout layout;
+    struct hdt_conf_doc *doc; /* where its settings stand, for messages about what they cost */
     struct hdt_devices catalogue;
     struct hdt_cluster_file cluster;
     struct hdt_model_shape model;
@@ -121,6 +151,10 @@ struct hdt_layout_instead {
  * a batch that does not divide. */
 enum hdt_status hdt_layout_open(const char *path, const struct hdt_layout_instead *instead,
                                 struct hdt_layout_files *files, struct hdt_error *err);
+/* The same with the layout from memory; `file` names the text in messages and anchors its paths. */
+enum hdt_status hdt_layout_parse(const char *text, size_t len, const char *file,
+                                 const struct hdt_layout_instead *instead,
+                                 struct hdt_layout_files *files, struct hdt_error *err);
 void hdt_layout_release(struct hdt_layout_files *files);
 
 static inline const struct hdt_layout_stage *hdt_layout_stage(const struct hdt_layout *layout,
@@ -134,6 +168,10 @@ static inline const struct hdt_layout_group *hdt_layout_group(const struct hdt_l
 {
     return &files->groups[replica * files->n_stages + stage];
 }
+
+/* What a stage offloads; where that stands ("offload", "stages[3].offload"), for messages. */
+enum hdt_layout_offload hdt_layout_offload(const struct hdt_layout *layout, size_t stage);
+void hdt_layout_offload_key(const struct hdt_layout *layout, size_t stage, char *key, size_t cap);
 
 /* The profile of a group's device; NULL: there is none. */
 const struct hdt_layer_profile *hdt_layout_profile(const struct hdt_layout_files *files,

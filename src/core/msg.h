@@ -31,7 +31,7 @@ extern "C" {
 
 #define HDT_MSG_MAX_DEPTH    24
 #define HDT_MSG_MAX_VALUES   (1u << 17) /* numbers, strings, arrays and maps of one message */
-#define HDT_PROTOCOL_VERSION 1          /* of both protocols; in every hello */
+#define HDT_PROTOCOL_VERSION 2          /* of both protocols; in every hello */
 
 /* Encode as msgpack, appended to `out`. Integers, reals, strings, booleans, null, arrays, objects;
  * objects keep their order. Never fails: the value was made by us. */

@@ -181,6 +181,29 @@ static enum hdt_status shape_check(const struct reader *r)
     return HDT_OK;
 }
 
+/* How it computed is how the worker does. */
+static enum hdt_status machine_check(const struct reader *r)
+{
+    const char *precision = r->file->precision, *ours = hdt_precision_names[HDT_PRECISION_FP32];
+
+    if (precision && precision[0] && strcmp(precision, ours) != 0) {
+        hdt_conf_error(r->doc, "precision", r->err, HDT_EINVAL,
+                       "the profile was measured in %s, workers compute in %s", precision, ours);
+        hdt_error_hint(r->err, "measure one with 'hdt-worker --profile'");
+        return HDT_EINVAL;
+    }
+    if (r->file->threads != 0 && r->want->n_threads != 0 &&
+        r->file->threads != r->want->n_threads) {
+        hdt_conf_error(r->doc, "threads", r->err, HDT_EINVAL,
+                       "the profile was measured with %lld threads, the worker has %lld",
+                       (long long)r->file->threads, (long long)r->want->n_threads);
+        hdt_error_hint(r->err, "measure one with 'hdt-worker --profile --threads %lld'",
+                       (long long)r->want->n_threads);
+        return HDT_EINVAL;
+    }
+    return HDT_OK;
+}
+
 /* Forward and backward of a layer at the micro-batch; both are needed. */
 static enum hdt_status times_read(const struct reader *r, enum hdt_layer_kind kind,
                                   struct hdt_layer_times *times)
@@ -213,6 +236,7 @@ static enum hdt_status profile_take(const struct reader *r, struct hdt_profile *
     struct hdt_profile p = *profile;
 
     HDT_TRY(shape_check(r));
+    HDT_TRY(machine_check(r));
     HDT_TRY(times_read(r, HDT_LAYER_EMBEDDING, &embedding));
     HDT_TRY(times_read(r, HDT_LAYER_BLOCK, &block));
     HDT_TRY(times_read(r, HDT_LAYER_HEAD, &head));

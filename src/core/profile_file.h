@@ -34,16 +34,18 @@ void hdt_profile_file_add(struct hdt_layer_profile *file, const struct hdt_profi
 enum hdt_status hdt_profile_file_write(const struct hdt_layer_profile *file, const char *path,
                                        struct hdt_error *err);
 
-/* What decides the times of a worker. */
+/* What decides the times of a worker, which computes in fp32. */
 struct hdt_profile_file_want {
     const struct hdt_model_config *model;
     int64_t micro_batch, seq_len;
+    int64_t n_threads; /* 0: of a device without */
 };
 
 /* The profile that the file says for it, over what *profile holds: the machine and what the file
  * does not say stay. Times are as of hdt_layer_profile_times, without tensor parallelism. On
  * failure *profile is as it was. HDT_ENOENT: no file; HDT_EINVAL with file:line: it is damaged, of
- * another model or length, or lacks what a prediction needs. */
+ * another model, length, precision or number of threads, or lacks what a prediction needs. What the
+ * file does not say of these is taken to be right. */
 enum hdt_status hdt_profile_file_read(const char *path, const struct hdt_profile_file_want *want,
                                       struct hdt_profile *profile, struct hdt_error *err);
 

@@ -34,6 +34,8 @@ static const char *const op_names[HDT_OP_KIND_COUNT] = {
     [HDT_OP_OUTER_SYNC] = "OUTER_SYNC",
     [HDT_OP_NORM_SYNC] = "NORM_SYNC",
     [HDT_OP_STEP] = "STEP",
+    [HDT_OP_OFFLOAD] = "OFFLOAD",
+    [HDT_OP_FETCH] = "FETCH",
 };
 
 const char *hdt_op_name(enum hdt_op_kind kind)

@@ -47,6 +47,8 @@ enum hdt_op_kind {
     HDT_OP_OUTER_SYNC,
     HDT_OP_NORM_SYNC, /* SYNC_UP / SYNC_DOWN: losses, norms, decisions of this step */
     HDT_OP_STEP,      /* optimizer */
+    HDT_OP_OFFLOAD,   /* in simulations: activations go to the host's memory, */
+    HDT_OP_FETCH,     /* and come back */
     HDT_OP_KIND_COUNT
 };
 

@@ -72,8 +72,14 @@ void hdt_cost_stage_times(const struct hdt_cost_inputs *in, const struct hdt_pro
     *step_s = params * p->step_s_per_param;
 }
 
+static double max2(double a, double b)
+{
+    return a > b ? a : b;
+}
+
 /* All that an embedding has of a backward is its weights' half; the head's is done in its forward.
- */
+ * Halves of a block do all that its backward does: what they were measured to take less is noise,
+ * and would be made a gain of by every block and micro-batch. */
 enum hdt_status hdt_cost_stage_halves(const struct hdt_cost_inputs *in,
                                       const struct hdt_cluster_worker *worker, int64_t begin,
                                       int64_t end, double *input_s, double *weight_s,
@@ -81,6 +87,7 @@ enum hdt_status hdt_cost_stage_halves(const struct hdt_cost_inputs *in,
 {
     const struct hdt_profile *p = &worker->profile;
     double n_blocks = (double)n_blocks_of(in->model, begin, end);
+    double sum_s = p->block_bwd_input_s + p->block_bwd_weight_s, longer;
 
     if (n_blocks > 0 && (p->block_bwd_input_s <= 0 || p->block_bwd_weight_s <= 0)) {
         hdt_error_set(err, HDT_EINVAL,
@@ -88,19 +95,17 @@ enum hdt_status hdt_cost_stage_halves(const struct hdt_cost_inputs *in,
                       "do it",
                       worker->site, worker->name);
         hdt_error_hint(err,
-                       "hdt-worker %s/%s is older than this program: start a newer one, or "
-                       "choose another plan.schedule",
+                       "hdt-worker %s/%s is older than this program, or its profile_file has no "
+                       "backward_input_s and backward_weight_s: measure anew, or choose another "
+                       "plan.schedule",
                        worker->site, worker->name);
         return HDT_EINVAL;
     }
-    *input_s = n_blocks * p->block_bwd_input_s + (end == in->model->L + 2 ? p->head_bwd_s : 0.0);
-    *weight_s = n_blocks * p->block_bwd_weight_s + (begin == 0 ? p->embed_bwd_s : 0.0);
+    longer = n_blocks > 0 ? max2(p->block_bwd_s / sum_s, 1) : 1;
+    *input_s =
+        n_blocks * longer * p->block_bwd_input_s + (end == in->model->L + 2 ? p->head_bwd_s : 0.0);
+    *weight_s = n_blocks * longer * p->block_bwd_weight_s + (begin == 0 ? p->embed_bwd_s : 0.0);
     return HDT_OK;
-}
-
-static double max2(double a, double b)
-{
-    return a > b ? a : b;
 }
 
 /* Floats a token that one block keeps for its backward. */
@@ -150,30 +155,30 @@ uint64_t hdt_cost_stage_memory(const struct hdt_cost_inputs *in, int64_t begin, 
     return (uint64_t)(4.0 * (floats + work + (double)n_slots * slot));
 }
 
-/* Of one end of an edge. What a decoder must know of the past, delta codecs keep. */
-static uint64_t end_feedback(const struct hdt_cost_inputs *in, bool is_grad, bool is_src)
+/* What a decoder must know of the past, delta codecs keep. */
+static bool end_keeps(const struct hdt_codec_spec *spec, bool is_src)
+{
+    return hdt_codec_spec_has_state(spec) && (is_src || spec->flags & HDT_CODEC_DELTA);
+}
+
+uint64_t hdt_cost_feedback_memory(const struct hdt_cost_inputs *in, const struct hdt_plan *plan,
+                                  int stage)
 {
     const size_t n_values =
         (size_t)(in->job->batch.micro_batch * in->job->batch.seq_len) * (size_t)in->model->C;
     const bool has_eval = in->job->data.valid && in->job->data.valid[0] != '\0';
-    struct hdt_codec_spec spec;
-
-    if (!hdt_job_codec(in->job, is_grad, &spec) || !hdt_codec_spec_has_state(&spec) ||
-        (!is_src && !(spec.flags & HDT_CODEC_DELTA))) {
-        return 0;
-    }
-    return (uint64_t)(2 + (!is_grad && has_eval)) * hdt_codec_state_mem(&spec, n_values, 1);
-}
-
-uint64_t hdt_cost_feedback_memory(const struct hdt_cost_inputs *in, int64_t begin, int64_t end)
-{
     uint64_t bytes = 0;
 
-    if (begin > 0) {
-        bytes += end_feedback(in, false, false) + end_feedback(in, true, true);
-    }
-    if (end < hdt_model_n_units(in->model)) {
-        bytes += end_feedback(in, false, true) + end_feedback(in, true, false);
+    for (size_t i = 0; i < plan->n_flows; i++) {
+        const struct hdt_plan_flow *f = &plan->flows[i];
+        const bool is_grad = f->kind == HDT_FLOW_ACTIVATION_GRAD;
+
+        if ((is_grad || f->kind == HDT_FLOW_ACTIVATION) &&
+            (f->src_stage == stage || f->dst_stage == stage) &&
+            end_keeps(&f->codec, f->src_stage == stage)) {
+            bytes += (uint64_t)(2 + (!is_grad && has_eval)) *
+                     hdt_codec_state_mem(&f->codec, n_values, 1);
+        }
     }
     return bytes;
 }

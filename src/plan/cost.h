@@ -40,10 +40,11 @@ enum hdt_status hdt_cost_stage_halves(const struct hdt_cost_inputs *in,
 uint64_t hdt_cost_stage_memory(const struct hdt_cost_inputs *in, int64_t begin, int64_t end,
                                int64_t n_slots);
 
-/* Bytes that the codecs which the job names for a stage's edges keep from frame to frame, with the
- * copies for checkpoints and evaluations: the worker's own arithmetic, as if all neighbours were at
- * other sites. */
-uint64_t hdt_cost_feedback_memory(const struct hdt_cost_inputs *in, int64_t begin, int64_t end);
+/* Bytes that the codecs of a stage's edges keep from frame to frame, with the copies for
+ * checkpoints and evaluations. Of the plan, only kind, stages and codec of the edges' flows are
+ * read. */
+uint64_t hdt_cost_feedback_memory(const struct hdt_cost_inputs *in, const struct hdt_plan *plan,
+                                  int stage);
 
 /* How one frame of `n_values` fp32 values crosses from site to site. */
 struct hdt_cost_transfer {

@@ -109,6 +109,16 @@ double hdt_drift_factor(double measured_busy_s, double busy_s, double held_s, do
                : 0;
 }
 
+/* What all measured ones share is an error of profiles, which runs took out of theirs. It is no
+ * correction by a run of this worker. */
+static void worker_correct_unmeasured(struct hdt_cluster_worker *worker, double common)
+{
+    if (worker->profile.run_factor == 0) {
+        hdt_profile_scale(&worker->profile, common);
+        worker->profile.run_factor = 0;
+    }
+}
+
 /* Busy times are linear in those of the profile: a rank scaled by f is busy f times as long. */
 static void workers_correct(const struct hdt_plan *plan, const struct hdt_cost *cost,
                             const struct hdt_drift_measured *m, struct hdt_cluster *out)
@@ -123,15 +133,18 @@ static void workers_correct(const struct hdt_plan *plan, const struct hdt_cost *
     }
     common = factor_common(factors, plan->n_ranks);
     for (size_t i = 0; i < out->n_workers; i++) {
-        if (!plan_has(plan, &out->workers[i]) && out->workers[i].profile.run_factor == 0) {
-            hdt_profile_scale(&out->workers[i].profile, common);
+        if (!plan_has(plan, &out->workers[i])) {
+            worker_correct_unmeasured(&out->workers[i], common);
         }
     }
     for (size_t i = 0; i < plan->n_ranks; i++) {
-        const struct hdt_plan_rank *r = &plan->ranks[i];
+        struct hdt_cluster_worker *w = worker_of(out, plan->ranks[i].site, plan->ranks[i].worker);
 
-        hdt_profile_scale(&worker_of(out, r->site, r->worker)->profile,
-                          factors[i] > 0 ? factors[i] : common);
+        if (factors[i] > 0) {
+            hdt_profile_scale(&w->profile, factors[i]);
+        } else {
+            worker_correct_unmeasured(w, common);
+        }
     }
     free(factors);
 }

@@ -111,9 +111,10 @@ static enum hdt_status device_fill(const struct hdt_layout_files *files,
     double rows = (double)files->layout.micro_batch * model->T * model->C * model->value_bytes;
 
     if (isnan(tflops) || isnan(d->memory.gb_per_s)) {
-        hdt_error_set(err, HDT_EINVAL, "cannot predict '%.64s': %s is not known", d->name,
-                      isnan(tflops) ? hdt_precision_names[files->layout.precision]
-                                    : "the rate of its memory");
+        hdt_conf_error(files->doc, isnan(tflops) ? "precision" : "cluster", err, HDT_EINVAL,
+                       "cannot predict '%.64s': %s is not known", d->name,
+                       isnan(tflops) ? hdt_precision_names[files->layout.precision]
+                                     : "the rate of its memory");
         hdt_error_hint(err, "describe the device in the cluster file, or choose another precision");
         return HDT_EINVAL;
     }
@@ -297,6 +298,19 @@ static int64_t chunk_layers(const struct hdt_layout_files *files, size_t part_id
     return n / n_chunks + (chunk >= n_chunks - n % n_chunks ? 1 : 0);
 }
 
+/* Both moments of a parameter. */
+static double moments_bytes_of(const struct hdt_layout *layout)
+{
+    switch (layout->optimizer.moments) {
+    case HDT_LAYOUT_MOMENTS_BF16:
+        return 4;
+    case HDT_LAYOUT_MOMENTS_INT8:
+        return HDT_STAGE_COST_MOMENTS_INT8;
+    default:
+        return 8;
+    }
+}
+
 static enum hdt_stage_cost_recompute recompute_of(const struct hdt_layout *layout)
 {
     switch (layout->recompute) {
@@ -318,6 +332,8 @@ enum hdt_status hdt_layout_part_init(const struct hdt_layout_files *files,
     const struct hdt_layout_group *group =
         hdt_layout_group(files, replica, part_idx % files->n_stages);
     const struct hdt_layer_profile *profile = hdt_layout_profile(files, group);
+    const struct hdt_layout *layout = &files->layout;
+    enum hdt_layout_offload offload = hdt_layout_offload(layout, part_idx % files->n_stages);
 
     memset(part, 0, sizeof(*part));
     HDT_TRY(device_fill(files, group, model, constants, &part->device, err));
@@ -331,11 +347,15 @@ enum hdt_status hdt_layout_part_init(const struct hdt_layout_files *files,
         .device = &part->device,
         .profile = &part->profile,
         .n_layers = chunk_layers(files, part_idx),
-        .micro_batch = files->layout.micro_batch,
+        .micro_batch = layout->micro_batch,
         .tp = (int)group->tp,
         .is_first = part_idx == 0,
         .is_last = part_idx + 1 == hdt_layout_n_parts(files),
-        .recompute = recompute_of(&files->layout),
+        .recompute = recompute_of(layout),
+        .optimizer = {.moments_bytes = moments_bytes_of(layout),
+                      .n_shards = layout->optimizer.sharded ? (int)files->n_replicas : 1,
+                      .on_host = offload & HDT_LAYOUT_OFFLOAD_OPTIMIZER},
+        .activations_on_host = offload & HDT_LAYOUT_OFFLOAD_ACTIVATIONS,
     };
     return HDT_OK;
 }

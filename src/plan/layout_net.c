@@ -73,6 +73,7 @@ void hdt_layout_net_init(struct layout_net *net, const struct hdt_layout_files *
         net->n_pairs = n > net->n_pairs ? n : net->n_pairs;
     }
     net->pair = table_new(net->n_nodes * net->n_pairs);
+    net->host = table_new(net->n_groups);
     net->leg = table_new(files->cluster.wan.n);
 }
 
@@ -84,6 +85,7 @@ void hdt_layout_net_release(struct layout_net *net)
     free(net->port);
     free(net->node);
     free(net->pair);
+    free(net->host);
     free(net->leg);
     free(net->links);
     free(net->rates);
@@ -233,6 +235,18 @@ static int port_get(struct layout_net *net, size_t g, bool is_in)
     snprintf(name.from, sizeof(name.from), "%s#%zu%s", node_text(net, g, node, sizeof(node)), g,
              way_text(curve, is_in));
     return curve_link_get(net, net->port, g, curve_has_in(curve, is_in), &rate, &name);
+}
+
+int hdt_layout_net_host(struct layout_net *net, size_t group, bool is_in)
+{
+    const struct hdt_layout_group *is = &net->files->groups[group];
+    struct hdt_layout_link name = {.to = ""};
+    char node[NODE_TEXT_CAP];
+
+    snprintf(name.from, sizeof(name.from), "%s#%zu host %s",
+             node_text(net, group, node, sizeof(node)), group, is_in ? "in" : "out");
+    return link_get(net, net->host, group, is_in, (double)is->tp * is->nodes->host.gb_per_s * 1e9,
+                    &name);
 }
 
 static int leg_get(struct layout_net *net, const struct hdt_cluster_file_wan *leg, bool is_reversed)

@@ -10,6 +10,7 @@
  *   port     of a group, out and in: what its devices alone get of their node's link
  *   node     out and in: to other nodes, shared by all groups there
  *   pair     the same to the nodes of one other kind, where the cluster says so
+ *   host     of a group, out and in: its devices' own ways to the memory of their node
  *   leg      from site to site, each direction, shared by all that cross it
  *
  * A half-duplex link has one for both directions.
@@ -38,7 +39,7 @@ struct layout_net {
     int64_t *n_devices; /* by node: in use */
     size_t n_nodes;
     /* Positions in `links` by [2 * i + is_in]; -1: not made yet. */
-    int *inside, *port, *node, *pair, *leg;
+    int *inside, *port, *node, *pair, *host, *leg;
     size_t n_pairs; /* of the site that has most: pairs of node n begin at n * n_pairs */
     struct hdt_sim_link *links;
     struct layout_link_rate *rates;
@@ -61,6 +62,9 @@ struct layout_route {
 /* From group to group. */
 void hdt_layout_net_route(struct layout_net *net, size_t src, size_t dst,
                           struct layout_route *route);
+
+/* The link of a group to its host's memory, whose rate is known; is_in: back from there. */
+int hdt_layout_net_host(struct layout_net *net, size_t group, bool is_in);
 
 /* All hops of a ring as one way for one frame. */
 struct layout_ring {

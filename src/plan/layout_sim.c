@@ -24,6 +24,7 @@ struct replica {
     struct hdt_layout_part *parts;
     struct hdt_stage_cost_message *messages; /* of a part's group, to either side */
     int first_flow;                          /* of the replica: 2 to each edge, there and back */
+    struct layout_away *away;                /* by part */
     struct hdt_plan plan;
 };
 
@@ -142,6 +143,30 @@ static int64_t slot_bytes(const struct hdt_layout_part *part)
     return (int64_t)(one.total - none.total);
 }
 
+/* Gradients are complete with the backward of the last micro-batch, one after another: it is cut
+ * into as many pieces as they have buckets, and each goes while the next piece is computed. */
+static void buckets_push(const struct replica *r, size_t rank, const struct hdt_sim_task *task)
+{
+    const struct layout_buckets *b = &r->sim->buckets[task->op.stage];
+    struct hdt_sim_task piece = *task;
+    struct hdt_sim_task go = {
+        .kind = HDT_SIM_GROUP, .flags = HDT_SIM_ASYNC, .peer = b->chain.first, .op = task->op};
+
+    go.op.kind = HDT_OP_GRAD_SYNC;
+    piece.dur_s /= b->n;
+    for (int i = 0; i < b->n; i++) {
+        piece.mem_end = i + 1 < b->n ? 0 : task->mem_end;
+        hdt_sim_list_push(list_of(r, rank), &piece);
+        hdt_sim_list_push(list_of(r, rank), &go);
+    }
+}
+
+static bool completes_gradients(const struct replica *r, const struct hdt_op *op)
+{
+    return (op->kind == HDT_OP_BACKWARD || op->kind == HDT_OP_BACKWARD_WEIGHT) &&
+           op->mb + 1 == r->plan.n_micro_batches && r->sim->buckets[op->stage].n > 0;
+}
+
 static void compute_push(const struct replica *r, size_t rank, const struct hdt_op *op)
 {
     const struct hdt_plan_stage *stage = &r->plan.stages[op->stage];
@@ -164,6 +189,10 @@ static void compute_push(const struct replica *r, size_t rank, const struct hdt_
         task.dur_s = stage->bwd_weight_s;
         task.mem_end = -slot;
         break;
+    }
+    if (completes_gradients(r, op)) {
+        buckets_push(r, rank, &task);
+        return;
     }
     hdt_sim_list_push(list_of(r, rank), &task);
 }
@@ -227,6 +256,10 @@ static void times_fill(struct replica *r)
         rank->is.is_profiled = r->parts[p].profile.n_points > 0;
         rank->grad_bytes += hdt_stage_cost_grad_bytes(&r->parts[p].cost);
         rank->tied_bytes = hdt_stage_cost_tied_bytes(&r->parts[p].cost);
+        rank->gather_bytes += hdt_stage_cost_gather_bytes(&r->parts[p].cost);
+        rank->down_bytes += hdt_stage_cost_down_bytes(&r->parts[p].cost);
+        rank->up_bytes += hdt_stage_cost_up_bytes(&r->parts[p].cost);
+        rank->host_step_bytes += hdt_stage_cost_host_step_bytes(&r->parts[p].cost);
     }
 }
 
@@ -325,12 +358,15 @@ static void memory_fill(struct replica *r, size_t stage, const struct hdt_schedu
         }
         out->is.memory.weights += m.weights;
         out->is.memory.grads += m.grads;
+        out->is.memory.master += m.master;
         out->is.memory.moments += m.moments;
         out->is.memory.buffers += m.buffers;
         out->is.memory.activations += m.activations;
         out->is.memory.head += m.head;
         out->is.memory.framework += m.framework;
         out->is.memory.total += m.total;
+        out->is.memory.host_optimizer += m.host_optimizer;
+        out->is.memory.host_activations += m.host_activations;
         r->sim->mem_base[rank] += (int64_t)none.total;
         out->is.n_in_flight =
             schedule->n_slots[p] > out->is.n_in_flight ? schedule->n_slots[p] : out->is.n_in_flight;
@@ -340,6 +376,7 @@ static void memory_fill(struct replica *r, size_t stage, const struct hdt_schedu
 static enum hdt_status lists_fill(struct replica *r, struct hdt_error *err)
 {
     for (size_t s = 0; s < r->sim->n_stages; s++) {
+        size_t rank = r->idx * r->sim->n_stages + s;
         struct hdt_schedule schedule;
 
         HDT_TRY(hdt_schedule_build(&r->plan, (int)s, HDT_PHASE_TRAIN, r->plan.n_micro_batches,
@@ -347,8 +384,13 @@ static enum hdt_status lists_fill(struct replica *r, struct hdt_error *err)
         if (is_paired(r)) {
             ops_pair(&schedule, r->sim->n_parts);
         }
+        for (size_t p = s; p < r->sim->n_parts; p += r->sim->n_stages) {
+            hdt_layout_away_init(r->sim, rank, &r->parts[p].cost, schedule.n_slots[p], &r->away[p]);
+        }
         for (size_t i = 0; i < schedule.n_ops; i++) {
-            op_push(r, r->idx * r->sim->n_stages + s, &schedule.ops[i]);
+            hdt_layout_away_before(r->sim, rank, r->away, &schedule, i);
+            op_push(r, rank, &schedule.ops[i]);
+            hdt_layout_away_after(r->sim, rank, r->away, &schedule, i);
         }
         memory_fill(r, s, &schedule);
         hdt_schedule_release(&schedule);
@@ -386,6 +428,18 @@ static enum hdt_status parts_init(struct replica *r,
     return bytes_check(r, err);
 }
 
+/* Gradients that are overlapped: the first replica speaks for all. */
+static enum hdt_status buckets_fill(struct replica *r, struct hdt_error *err)
+{
+    if (r->idx > 0 || r->sim->files->layout.sync == HDT_LAYOUT_SYNC_AFTER) {
+        return HDT_OK;
+    }
+    for (size_t p = 0; p < r->sim->n_parts; p++) {
+        HDT_TRY(hdt_layout_sim_add_buckets(r->sim, p, &r->parts[p].cost, err));
+    }
+    return HDT_OK;
+}
+
 /* All of a replica but the end of its step. */
 static enum hdt_status replica_fill(struct hdt_layout_sim *sim, size_t idx,
                                     const struct hdt_stage_cost_constants *constants,
@@ -395,6 +449,7 @@ static enum hdt_status replica_fill(struct hdt_layout_sim *sim, size_t idx,
                         .idx = idx,
                         .parts = hdt_calloc(sim->n_parts, sizeof(r.parts[0])),
                         .messages = hdt_calloc(sim->n_parts, sizeof(r.messages[0])),
+                        .away = hdt_calloc(sim->n_parts, sizeof(r.away[0])),
                         .first_flow = (int)sim->n_flows};
     size_t n_parts;
     enum hdt_status status = parts_init(&r, constants, &n_parts, err);
@@ -408,6 +463,7 @@ static enum hdt_status replica_fill(struct hdt_layout_sim *sim, size_t idx,
         }
         warmups_fill(&r);
         status = hdt_plan_fit_order(&r.plan, err);
+        status = status == HDT_OK ? buckets_fill(&r, err) : status;
         status = status == HDT_OK ? lists_fill(&r, err) : status;
     }
     for (size_t p = 0; p < n_parts; p++) {
@@ -415,29 +471,12 @@ static enum hdt_status replica_fill(struct hdt_layout_sim *sim, size_t idx,
     }
     free(r.parts);
     free(r.messages);
+    free(r.away);
     hdt_plan_release(&r.plan);
     return status;
 }
 
 /* ---- all ---- */
-
-static void tail_push(struct hdt_layout_sim *sim, size_t rank)
-{
-    const struct layout_rank *is = &sim->ranks[rank];
-    struct hdt_sim_task task = {.op = {.stage = -1, .mb = -1, .flow = -1}};
-
-    for (int i = 0; i < is->n_syncs; i++) {
-        task.kind = HDT_SIM_GROUP;
-        task.peer = is->syncs[i];
-        task.op.kind = i + 1 < is->n_syncs ? HDT_OP_GRAD_SYNC : HDT_OP_NORM_SYNC;
-        hdt_sim_list_push(&sim->lists.ranks[rank], &task);
-    }
-    task.kind = HDT_SIM_COMPUTE;
-    task.peer = -1;
-    task.op.kind = HDT_OP_STEP;
-    task.dur_s = is->is.step_s;
-    hdt_sim_list_push(&sim->lists.ranks[rank], &task);
-}
 
 /* Do messages of several replicas cross one link? */
 static bool replicas_meet(const struct hdt_layout_sim *sim)
@@ -468,6 +507,7 @@ static void setup_fill(struct hdt_layout_sim *sim, const struct hdt_stage_cost_c
     sim->setup = (struct hdt_sim_setup){.n_ranks = sim->n_ranks,
                                         .n_links = sim->net.n_links,
                                         .n_flows = sim->n_flows,
+                                        .n_queues = (size_t)sim->n_queues,
                                         .n_groups = sim->n_groups,
                                         .links = sim->net.links,
                                         .flows = sim->flows,
@@ -494,8 +534,9 @@ static enum hdt_status tasks_check(const struct hdt_layout_files *files, struct 
                 (int64_t)files->n_replicas;
 
     if (n > HDT_LAYOUT_MAX_TASKS) {
-        hdt_error_set(err, HDT_EINVAL, "cannot simulate '%.64s': %lld tasks are more than %lld",
-                      l->name, (long long)n, (long long)HDT_LAYOUT_MAX_TASKS);
+        hdt_conf_error(files->doc, "global_batch", err, HDT_EINVAL,
+                       "cannot simulate '%.64s': %lld tasks are more than %lld", l->name,
+                       (long long)n, (long long)HDT_LAYOUT_MAX_TASKS);
         hdt_error_hint(err, "take a smaller global_batch: steady parts of a step are all alike");
         return HDT_EINVAL;
     }
@@ -522,20 +563,19 @@ enum hdt_status hdt_layout_sim_open(const struct hdt_layout_files *files,
                             sim->model.value_bytes / (double)files->groups[0].tp,
                         constants->ring_share);
     sim->ranks = hdt_calloc(sim->n_ranks, sizeof(sim->ranks[0]));
+    sim->buckets = hdt_calloc(sim->n_parts, sizeof(sim->buckets[0]));
     sim->mem_base = hdt_calloc(sim->n_ranks, sizeof(sim->mem_base[0]));
     sim->lists.ranks = hdt_calloc(sim->n_ranks, sizeof(sim->lists.ranks[0]));
     sim->lists.n_steps = 1;
     for (size_t i = 0; i < sim->n_replicas && status == HDT_OK; i++) {
         status = replica_fill(sim, i, constants, err);
     }
+    status = status == HDT_OK ? hdt_layout_sim_fill_hosts(sim, err) : status;
     if (status != HDT_OK) {
         hdt_layout_sim_close(sim);
         return status;
     }
-    hdt_layout_sim_add_syncs(sim);
-    for (size_t i = 0; i < sim->n_ranks; i++) {
-        tail_push(sim, i);
-    }
+    hdt_layout_sim_end_step(sim);
     setup_fill(sim, constants);
     *out = sim;
     return HDT_OK;
@@ -552,6 +592,7 @@ void hdt_layout_sim_close(struct hdt_layout_sim *sim)
     hdt_layout_net_release(&sim->net);
     free(sim->lists.ranks);
     free(sim->ranks);
+    free(sim->buckets);
     free(sim->mem_base);
     free(sim->flows);
     free(sim->routes);

@@ -19,6 +19,7 @@ extern "C" {
 /* What is known of a rank before anything is played. */
 struct hdt_layout_rank {
     double fwd_s, bwd_s, step_s; /* a micro-batch through all of it; the optimizer */
+    double host_step_s;          /* what its host does of the optimizer; 0: nothing */
     int64_t n_in_flight;         /* most micro-batches of one chunk that it keeps */
     bool is_profiled;            /* its times are from a profile, not from figures of its device */
     struct hdt_stage_cost_memory memory; /* of each of its devices */

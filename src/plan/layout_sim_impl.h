@@ -2,8 +2,9 @@
 #ifndef HDT_PLAN_LAYOUT_SIM_IMPL_H
 #define HDT_PLAN_LAYOUT_SIM_IMPL_H
 
-/* The tables of a layout's simulation: layout_sim.c fills the ranks' lists, layout_sync.c what
- * replicas and ends of the pipeline do together at the end of a step. */
+/* The tables of a layout's simulation: layout_sim.c fills the ranks' lists, layout_offload.c what
+ * goes to hosts and back, layout_sync.c what replicas and ends of the pipeline do together at the
+ * end of a step. */
 #include "src/plan/layout_cost.h"
 #include "src/plan/layout_net.h"
 #include "src/plan/layout_sim.h"
@@ -12,14 +13,33 @@
 extern "C" {
 #endif
 
-/* Groups of the simulation that a rank joins before the optimizer, in their order. */
+/* Buckets of a part of the pipeline: a million tasks for a thousand ranks with one part each. */
+#define LAYOUT_BUCKETS_MAX 4096
+
+/* Groups of the simulation one after another, first..first + n - 1. */
+struct layout_chain {
+    int first, n;
+};
+
+/* Groups that a rank joins, in their order: the tied table, three levels, the way to the host. */
 #define LAYOUT_SYNCS_MAX 5
+struct layout_syncs {
+    int groups[LAYOUT_SYNCS_MAX];
+    int n;
+};
+
+/* Gradients of a part of the pipeline that go while its last backward does. */
+struct layout_buckets {
+    struct layout_chain chain;
+    int n; /* buckets, all through the same chain; 0: nothing goes so */
+};
 
 struct layout_rank {
     struct hdt_layout_rank is;
-    double grad_bytes, tied_bytes; /* of each device */
-    int syncs[LAYOUT_SYNCS_MAX];
-    int n_syncs;
+    /* Of each device. */
+    double grad_bytes, tied_bytes, gather_bytes;
+    double down_bytes, up_bytes, host_step_bytes; /* of an optimizer on the host */
+    struct layout_syncs before, after;            /* the optimizer's step */
     int64_t mem_base;
 };
 
@@ -29,6 +49,8 @@ struct hdt_layout_sim {
     size_t n_stages, n_replicas, n_parts, n_ranks;
     struct layout_net net;
     struct layout_rank *ranks;
+    struct layout_buckets *buckets; /* by part */
+    int norm;                       /* group of all ranks, when there are several */
     struct hdt_sim_flow *flows;
     size_t n_flows, flows_cap;
     int *routes;
@@ -37,6 +59,7 @@ struct hdt_layout_sim {
     size_t n_groups, groups_cap;
     int *members;
     size_t n_members, members_cap;
+    int n_queues; /* shared ones: of transfers to hosts */
     int64_t *mem_base;
     struct hdt_sim_lists lists;
     struct hdt_sim_setup setup;
@@ -46,8 +69,59 @@ struct hdt_layout_sim {
 int hdt_layout_sim_add_flow(struct hdt_layout_sim *sim, const struct hdt_sim_flow *flow,
                             const int *links, size_t n_links);
 
-/* Groups for the end of the step, into the ranks' `syncs`. */
-void hdt_layout_sim_add_syncs(struct hdt_layout_sim *sim);
+/* A group of these ranks; its number. */
+int hdt_layout_sim_add_group(struct hdt_layout_sim *sim, const size_t *ranks, size_t n,
+                             const struct hdt_sim_group *group);
+
+/* A group whose frame takes these links at once, in its turn in a shared queue unless that is -1;
+ * its number. */
+int hdt_layout_sim_add_transfer(struct hdt_layout_sim *sim, const size_t *ranks, size_t n,
+                                const struct layout_ring *way, int queue);
+
+/* Push a task that is none of a micro-batch. */
+void hdt_layout_sim_push(struct hdt_layout_sim *sim, size_t rank, enum hdt_op_kind op,
+                         const struct hdt_sim_task *task);
+
+/* Fill sim->buckets of a part, whose first replica costs this. HDT_EINVAL: too many. */
+enum hdt_status hdt_layout_sim_add_buckets(struct hdt_layout_sim *sim, size_t part,
+                                           const struct hdt_stage_cost *cost,
+                                           struct hdt_error *err);
+
+/* Groups and tasks of all ranks for the end of the step. */
+void hdt_layout_sim_end_step(struct hdt_layout_sim *sim);
+
+/* ---- layout_offload.c ---- */
+
+/* A part's activations on their way to the host and back. */
+struct layout_away {
+    bool is_on;
+    int down[HDT_STAGE_COST_HOST_SLOTS]; /* groups of the rank alone, taken in turn */
+    int up;
+    int64_t bytes;                              /* of a micro-batch, on each device */
+    int n_held;                                 /* places taken on the device */
+    bool comes;                                 /* the next backward's are asked for */
+    int64_t n_gone;                             /* that were sent down; */
+    int64_t n_waited;                           /* those of them whose places are free again */
+    int64_t gone_mb[HDT_STAGE_COST_HOST_SLOTS]; /* micro-batches of those between, in turn */
+};
+
+/* n_in_flight: micro-batches that the part keeps. */
+void hdt_layout_away_init(struct hdt_layout_sim *sim, size_t rank,
+                          const struct hdt_stage_cost *cost, int64_t n_in_flight,
+                          struct layout_away *away);
+
+/* Tasks before and after an op of the rank's list; `away` is by part. */
+void hdt_layout_away_before(struct hdt_layout_sim *sim, size_t rank, struct layout_away *away,
+                            const struct hdt_schedule *schedule, size_t op_idx);
+void hdt_layout_away_after(struct hdt_layout_sim *sim, size_t rank, struct layout_away *away,
+                           const struct hdt_schedule *schedule, size_t op_idx);
+
+/* Times of the steps on hosts, which the devices of a node share. HDT_EINVAL: a host has no room.
+ */
+enum hdt_status hdt_layout_sim_fill_hosts(struct hdt_layout_sim *sim, struct hdt_error *err);
+
+/* The host's part of the rank's step: new weights come back while it goes on. */
+void hdt_layout_sim_push_host_step(struct hdt_layout_sim *sim, size_t rank);
 
 #ifdef __cplusplus
 }

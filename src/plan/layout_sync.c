@@ -3,10 +3,16 @@
 
 /*
  * The end of a step: first and last stage add the gradients of the table that they share, replicas
- * add theirs, all agree on the norm.
+ * add theirs, all agree on the norm, everyone steps on what is its own, replicas gather what others
+ * have stepped on.
  *
  * An all-reduce is one frame over all links of its ring at once: that is what a ring does, whose
- * hops all carry the same at the same time, and so it shares links with whoever else uses them.
+ * hops all carry the same at the same time, and so it shares links with whoever else uses them. Its
+ * halves, reduce-scatter and all-gather, are one half of it each.
+ *
+ * Gradients that are added in buckets go through a chain of groups (levels, then down to the host)
+ * which no rank has to push on: the buckets of a part follow one another through it, as the streams
+ * of a collective library and of a copy engine take them.
  */
 #include "src/base/buf.h"
 #include "src/plan/layout_sim_impl.h"
@@ -14,8 +20,18 @@
 #include <math.h>
 #include <stdlib.h>
 
-static int group_add(struct hdt_layout_sim *sim, const size_t *ranks, size_t n,
-                     const struct hdt_sim_group *group)
+/* What replicas of a stage do together. */
+struct collective {
+    const size_t *ranks; /* in their order */
+    size_t n;
+    double bytes;      /* on each device */
+    double share;      /* of an all-reduce: all, or half for one of its halves */
+    bool is_gather;    /* that half which goes from sites to devices and is of weights */
+    double down_bytes; /* of each device, to its host afterwards */
+};
+
+int hdt_layout_sim_add_group(struct hdt_layout_sim *sim, const size_t *ranks, size_t n,
+                             const struct hdt_sim_group *group)
 {
     struct hdt_sim_group *out;
 
@@ -32,30 +48,35 @@ static int group_add(struct hdt_layout_sim *sim, const size_t *ranks, size_t n,
     out->first = sim->n_members;
     out->n = n;
     for (size_t i = 0; i < n; i++) {
-        struct layout_rank *r = &sim->ranks[ranks[i]];
-
-        HDT_ASSERT(r->n_syncs < LAYOUT_SYNCS_MAX);
         sim->members[sim->n_members++] = (int)ranks[i];
-        r->syncs[r->n_syncs++] = (int)sim->n_groups;
     }
     return (int)sim->n_groups++;
 }
 
-/* A collective of these ranks along a ring. */
-static void ring_group_add(struct hdt_layout_sim *sim, const size_t *ranks, size_t n,
-                           const struct layout_ring *ring)
+int hdt_layout_sim_add_transfer(struct hdt_layout_sim *sim, const size_t *ranks, size_t n,
+                                const struct layout_ring *way, int queue)
 {
     struct hdt_sim_flow flow = {.src = -1,
                                 .dst = -1,
-                                .queue = -1,
-                                .latency_s = ring->latency_s,
-                                .weight = ring->weight,
+                                .queue = queue,
+                                .latency_s = way->latency_s,
+                                .weight = way->weight,
                                 .src_host = -1,
                                 .dst_host = -1};
-    struct hdt_sim_group group = {.bytes = ring->bytes};
+    struct hdt_sim_group group = {.bytes = way->bytes};
 
-    group.flow = hdt_layout_sim_add_flow(sim, &flow, ring->links, ring->n);
-    group_add(sim, ranks, n, &group);
+    group.flow = hdt_layout_sim_add_flow(sim, &flow, way->links, way->n);
+    return hdt_layout_sim_add_group(sim, ranks, n, &group);
+}
+
+static void ring_group_add(struct hdt_layout_sim *sim, const struct collective *c,
+                           const struct layout_ring *ring)
+{
+    struct layout_ring part = *ring;
+
+    part.bytes *= c->share;
+    part.latency_s *= c->share;
+    hdt_layout_sim_add_transfer(sim, c->ranks, c->n, &part, -1);
 }
 
 /* ---- by levels ---- */
@@ -83,37 +104,44 @@ static size_t firsts_of(const struct hdt_layout_sim *sim, const size_t *groups, 
 
 /* Reduce-scatter and all-gather of `bytes` of each device inside the nodes that have several: the
  * longest. */
-static double inside_s(const struct hdt_layout_sim *sim, const size_t *groups, size_t n,
-                       double bytes)
+static double inside_s(const struct hdt_layout_sim *sim, const struct collective *c)
 {
     double longest = 0;
 
-    for (size_t i = 0; i < n; i++) {
-        const struct hdt_layout_group *is = &sim->files->groups[groups[i]];
+    for (size_t i = 0; i < c->n; i++) {
+        const struct hdt_layout_group *is = &sim->files->groups[c->ranks[i]];
         int64_t k = 0;
 
-        for (size_t j = 0; j < n; j++) {
-            k += sim->net.node_of[groups[j]] == sim->net.node_of[groups[i]];
+        for (size_t j = 0; j < c->n; j++) {
+            k += sim->net.node_of[c->ranks[j]] == sim->net.node_of[c->ranks[i]];
         }
-        if (k > 1 && bytes > 0) {
+        if (k > 1 && c->bytes > 0) {
             const struct hdt_link_curve *curve = is->nodes->inside;
-            double rate = hdt_link_curve_bytes_per_s(curve, bytes / (double)k, k * is->tp);
+            double rate = hdt_link_curve_bytes_per_s(curve, c->bytes / (double)k, k * is->tp);
 
             rate *= curve->nominal ? sim->net.ring_share : 1;
-            longest = fmax(longest, hdt_stage_cost_ring_s((int)k, bytes, rate));
+            longest = fmax(longest, hdt_stage_cost_ring_s((int)k, c->bytes, rate));
         }
     }
     return longest;
 }
 
-/* Between the nodes of each site, all sites at one time: links of all, bytes of the largest. */
-static void nodes_level_add(struct hdt_layout_sim *sim, const size_t *groups, size_t n,
-                            double bytes)
+static void inside_level_add(struct hdt_layout_sim *sim, const struct collective *c)
 {
-    size_t *nodes = hdt_malloc((n + 1) * sizeof(nodes[0]));
-    size_t *own = hdt_malloc((n + 1) * sizeof(own[0]));
-    size_t n_nodes = firsts_of(sim, groups, n, false, nodes);
-    struct layout_ring all = {.links = hdt_malloc((n + 1) * LAYOUT_ROUTE_MAX * sizeof(int))};
+    struct hdt_sim_group inside = {.flow = -1, .dur_s = c->share * inside_s(sim, c)};
+
+    if (inside.dur_s > 0) {
+        hdt_layout_sim_add_group(sim, c->ranks, c->n, &inside);
+    }
+}
+
+/* Between the nodes of each site, all sites at one time: links of all, bytes of the largest. */
+static void nodes_level_add(struct hdt_layout_sim *sim, const struct collective *c, double bytes)
+{
+    size_t *nodes = hdt_malloc((c->n + 1) * sizeof(nodes[0]));
+    size_t *own = hdt_malloc((c->n + 1) * sizeof(own[0]));
+    size_t n_nodes = firsts_of(sim, c->ranks, c->n, false, nodes);
+    struct layout_ring all = {.links = hdt_malloc((c->n + 1) * LAYOUT_ROUTE_MAX * sizeof(int))};
     size_t begin = 0, end;
 
     for (; begin < n_nodes; begin = end) {
@@ -131,24 +159,23 @@ static void nodes_level_add(struct hdt_layout_sim *sim, const size_t *groups, si
         free(ring.links);
     }
     if (all.n > 0) {
-        ring_group_add(sim, groups, n, &all);
+        ring_group_add(sim, c, &all);
     }
     free(all.links);
     free(nodes);
     free(own);
 }
 
-static void sites_level_add(struct hdt_layout_sim *sim, const size_t *groups, size_t n,
-                            double bytes)
+static void sites_level_add(struct hdt_layout_sim *sim, const struct collective *c, double bytes)
 {
-    size_t *sites = hdt_malloc((n + 1) * sizeof(sites[0]));
-    size_t n_sites = firsts_of(sim, groups, n, true, sites);
+    size_t *sites = hdt_malloc((c->n + 1) * sizeof(sites[0]));
+    size_t n_sites = firsts_of(sim, c->ranks, c->n, true, sites);
+    double ratio = c->is_gather ? 1 : sim->files->layout.wan.sync_ratio;
     struct layout_ring ring;
 
     if (n_sites > 1) {
-        hdt_layout_net_ring(&sim->net, sites, n_sites, bytes * sim->files->layout.wan.sync_ratio,
-                            LAYOUT_RING_SITES, &ring);
-        ring_group_add(sim, groups, n, &ring);
+        hdt_layout_net_ring(&sim->net, sites, n_sites, bytes * ratio, LAYOUT_RING_SITES, &ring);
+        ring_group_add(sim, c, &ring);
         free(ring.links);
     }
     free(sites);
@@ -156,56 +183,133 @@ static void sites_level_add(struct hdt_layout_sim *sim, const size_t *groups, si
 
 /* Every device of a node takes a share of what the node has summed up between nodes, and every node
  * a share between sites: so a level carries `bytes` once for all groups below it. */
-static void levels_add(struct hdt_layout_sim *sim, const size_t *groups, size_t n, double bytes)
+static void levels_add(struct hdt_layout_sim *sim, const struct collective *c)
 {
-    double tp = (double)sim->files->groups[groups[0]].tp;
-    struct hdt_sim_group inside = {.flow = -1, .dur_s = inside_s(sim, groups, n, bytes)};
+    double bytes = c->bytes * (double)sim->files->groups[c->ranks[0]].tp;
 
-    if (inside.dur_s > 0) {
-        group_add(sim, groups, n, &inside);
+    if (c->is_gather) {
+        sites_level_add(sim, c, bytes);
+        nodes_level_add(sim, c, bytes);
+        inside_level_add(sim, c);
+        return;
     }
-    nodes_level_add(sim, groups, n, bytes * tp);
-    sites_level_add(sim, groups, n, bytes * tp);
+    inside_level_add(sim, c);
+    nodes_level_add(sim, c, bytes);
+    sites_level_add(sim, c, bytes);
 }
 
 /* ---- who adds what ---- */
 
-static bool is_hierarchical(const struct hdt_layout_sim *sim, const size_t *groups, size_t n)
+static bool is_hierarchical(const struct hdt_layout_sim *sim, const struct collective *c)
 {
     const struct hdt_layout_group *all = sim->files->groups;
     bool several_sites = false;
 
-    for (size_t i = 1; i < n; i++) {
-        several_sites = several_sites || all[groups[i]].site_idx != all[groups[0]].site_idx;
+    for (size_t i = 1; i < c->n; i++) {
+        several_sites = several_sites || all[c->ranks[i]].site_idx != all[c->ranks[0]].site_idx;
     }
     return sim->files->layout.all_reduce == HDT_LAYOUT_HIERARCHICAL ||
            (sim->files->layout.all_reduce == HDT_LAYOUT_AUTO && several_sites);
 }
 
-static void gradients_add(struct hdt_layout_sim *sim, size_t stage, size_t *groups)
+static void ring_add(struct hdt_layout_sim *sim, const struct collective *c)
 {
-    size_t n = sim->n_replicas;
     struct layout_ring ring;
-    double bytes, tp;
 
-    for (size_t i = 0; i < n; i++) {
-        groups[i] = i * sim->n_stages + stage;
-    }
-    bytes = sim->ranks[groups[0]].grad_bytes;
-    tp = (double)sim->files->groups[groups[0]].tp;
-    if (is_hierarchical(sim, groups, n)) {
-        levels_add(sim, groups, n, bytes);
-        return;
-    }
-    hdt_layout_net_ring(&sim->net, groups, n, bytes * tp, LAYOUT_RING_ALL, &ring);
-    ring_group_add(sim, groups, n, &ring);
+    hdt_layout_net_ring(&sim->net, c->ranks, c->n,
+                        c->bytes * (double)sim->files->groups[c->ranks[0]].tp, LAYOUT_RING_ALL,
+                        &ring);
+    ring_group_add(sim, c, &ring);
     free(ring.links);
+}
+
+/* All go down at one time, each on its own way; all wait for the slowest, since the norm does. */
+static void down_add(struct hdt_layout_sim *sim, const struct collective *c)
+{
+    struct layout_ring way = {.links = hdt_malloc(c->n * sizeof(way.links[0])),
+                              .n = c->n,
+                              .bytes = c->down_bytes * (double)sim->files->groups[c->ranks[0]].tp};
+
+    for (size_t i = 0; i < c->n; i++) {
+        way.links[i] = hdt_layout_net_host(&sim->net, c->ranks[i], false);
+    }
+    hdt_layout_sim_add_transfer(sim, c->ranks, c->n, &way, -1);
+    free(way.links);
+}
+
+static struct layout_chain collective_add(struct hdt_layout_sim *sim, const struct collective *c)
+{
+    struct layout_chain chain = {.first = (int)sim->n_groups};
+
+    if (c->n > 1 && is_hierarchical(sim, c)) {
+        levels_add(sim, c);
+    } else if (c->n > 1) {
+        ring_add(sim, c);
+    }
+    if (c->down_bytes > 0) {
+        down_add(sim, c);
+    }
+    chain.n = (int)sim->n_groups - chain.first;
+    return chain;
+}
+
+/* The ranks of a stage, one a replica. free(). */
+static size_t *stage_ranks(const struct hdt_layout_sim *sim, size_t stage)
+{
+    size_t *ranks = hdt_malloc(sim->n_replicas * sizeof(ranks[0]));
+
+    for (size_t i = 0; i < sim->n_replicas; i++) {
+        ranks[i] = i * sim->n_stages + stage;
+    }
+    return ranks;
+}
+
+static struct collective gradients_of(const struct hdt_layout_sim *sim, const size_t *ranks,
+                                      double bytes, double down_bytes)
+{
+    return (struct collective){.ranks = ranks,
+                               .n = sim->n_replicas,
+                               .bytes = bytes,
+                               .share = sim->files->layout.optimizer.sharded ? 0.5 : 1,
+                               .down_bytes = down_bytes};
+}
+
+enum hdt_status hdt_layout_sim_add_buckets(struct hdt_layout_sim *sim, size_t part,
+                                           const struct hdt_stage_cost *cost, struct hdt_error *err)
+{
+    size_t *ranks = stage_ranks(sim, part % sim->n_stages);
+    double bytes = hdt_stage_cost_grad_bytes(cost), bucket = (double)sim->files->layout.sync_bucket;
+    double n = fmax(1, ceil(bytes / bucket));
+    struct collective c = gradients_of(sim, ranks, bytes / n, hdt_stage_cost_down_bytes(cost) / n);
+
+    if (n > LAYOUT_BUCKETS_MAX) {
+        free(ranks);
+        return hdt_conf_error(sim->files->doc, "sync_bucket", err, HDT_EINVAL,
+                              "stage %zu has gradients of %.0f buckets, allowed are %d",
+                              part % sim->n_stages, n, LAYOUT_BUCKETS_MAX);
+    }
+    sim->buckets[part].chain = collective_add(sim, &c);
+    sim->buckets[part].n = sim->buckets[part].chain.n > 0 ? (int)n : 0;
+    for (int i = 1; i < sim->buckets[part].chain.n; i++) {
+        sim->groups[sim->buckets[part].chain.first + i].chained = true;
+    }
+    free(ranks);
+    return HDT_OK;
+}
+
+static void chain_note(struct layout_syncs *syncs, const struct layout_chain *chain)
+{
+    for (int i = 0; i < chain->n; i++) {
+        HDT_ASSERT(syncs->n < LAYOUT_SYNCS_MAX);
+        syncs->groups[syncs->n++] = chain->first + i;
+    }
 }
 
 /* Two ranks are no ring: they get what a message gets. */
 static void tied_add(struct hdt_layout_sim *sim, size_t replica)
 {
     size_t ends[2] = {replica * sim->n_stages, (replica + 1) * sim->n_stages - 1};
+    struct layout_chain chain = {.n = 1};
     struct layout_ring ring;
     double share = sim->net.ring_share;
 
@@ -214,8 +318,10 @@ static void tied_add(struct hdt_layout_sim *sim, size_t replica)
                         sim->ranks[ends[0]].tied_bytes * (double)sim->files->groups[ends[0]].tp,
                         LAYOUT_RING_ALL, &ring);
     sim->net.ring_share = share;
-    ring_group_add(sim, ends, 2, &ring);
+    chain.first = hdt_layout_sim_add_transfer(sim, ends, 2, &ring, -1);
     free(ring.links);
+    chain_note(&sim->ranks[ends[0]].before, &chain);
+    chain_note(&sim->ranks[ends[1]].before, &chain);
 }
 
 /* All agree on the norm: a round trip to the site that is furthest from the first rank's. */
@@ -236,26 +342,114 @@ static double norm_s(const struct hdt_layout_sim *sim)
     return furthest;
 }
 
-void hdt_layout_sim_add_syncs(struct hdt_layout_sim *sim)
+/* What is not overlapped of a stage's gradients, and the weights that replicas gather. */
+static void stage_add(struct hdt_layout_sim *sim, size_t stage)
 {
-    size_t *groups = hdt_malloc((sim->n_ranks + 1) * sizeof(groups[0]));
+    size_t *ranks = stage_ranks(sim, stage);
+    const struct layout_rank *first = &sim->ranks[stage];
+    struct collective c = gradients_of(sim, ranks, first->grad_bytes, first->down_bytes);
+    struct layout_chain chain;
+
+    if (sim->files->layout.sync == HDT_LAYOUT_SYNC_AFTER) {
+        chain = collective_add(sim, &c);
+        for (size_t i = 0; i < sim->n_replicas; i++) {
+            chain_note(&sim->ranks[ranks[i]].before, &chain);
+        }
+    }
+    if (first->gather_bytes > 0) {
+        c.bytes = first->gather_bytes;
+        c.down_bytes = 0;
+        c.is_gather = true;
+        chain = collective_add(sim, &c);
+        for (size_t i = 0; i < sim->n_replicas; i++) {
+            chain_note(&sim->ranks[ranks[i]].after, &chain);
+        }
+    }
+    free(ranks);
+}
+
+static void norm_add(struct hdt_layout_sim *sim)
+{
+    size_t *all = hdt_malloc(sim->n_ranks * sizeof(all[0]));
     struct hdt_sim_group norm = {.flow = -1, .dur_s = norm_s(sim)};
 
+    for (size_t i = 0; i < sim->n_ranks; i++) {
+        all[i] = i;
+    }
+    sim->norm = hdt_layout_sim_add_group(sim, all, sim->n_ranks, &norm);
+    free(all);
+}
+
+/* ---- tasks ---- */
+
+void hdt_layout_sim_push(struct hdt_layout_sim *sim, size_t rank, enum hdt_op_kind op,
+                         const struct hdt_sim_task *like)
+{
+    struct hdt_sim_task task = *like;
+
+    task.op = (struct hdt_op){.kind = op, .stage = -1, .mb = -1, .flow = -1};
+    hdt_sim_list_push(&sim->lists.ranks[rank], &task);
+}
+
+static void syncs_push(struct hdt_layout_sim *sim, size_t rank, const struct layout_syncs *syncs)
+{
+    for (int i = 0; i < syncs->n; i++) {
+        struct hdt_sim_task task = {.kind = HDT_SIM_GROUP, .peer = syncs->groups[i]};
+
+        hdt_layout_sim_push(sim, rank, HDT_OP_GRAD_SYNC, &task);
+    }
+}
+
+static void buckets_join(struct hdt_layout_sim *sim, size_t rank)
+{
+    for (size_t p = rank % sim->n_stages; p < sim->n_parts; p += sim->n_stages) {
+        for (int i = 0; i < sim->buckets[p].chain.n; i++) {
+            struct hdt_sim_task task = {.kind = HDT_SIM_JOIN,
+                                        .peer = sim->buckets[p].chain.first + i};
+
+            hdt_layout_sim_push(sim, rank, HDT_OP_GRAD_SYNC, &task);
+        }
+    }
+}
+
+static void step_push(struct hdt_layout_sim *sim, size_t rank)
+{
+    const struct layout_rank *is = &sim->ranks[rank];
+    struct hdt_sim_task task = {.kind = HDT_SIM_COMPUTE, .peer = -1, .dur_s = is->is.step_s};
+
+    hdt_layout_sim_push(sim, rank, HDT_OP_STEP, &task);
+    if (is->up_bytes > 0) {
+        hdt_layout_sim_push_host_step(sim, rank);
+    }
+}
+
+static void tail_push(struct hdt_layout_sim *sim, size_t rank)
+{
+    struct hdt_sim_task norm = {.kind = HDT_SIM_GROUP, .peer = sim->norm};
+
+    buckets_join(sim, rank);
+    syncs_push(sim, rank, &sim->ranks[rank].before);
+    if (sim->n_ranks > 1) {
+        hdt_layout_sim_push(sim, rank, HDT_OP_NORM_SYNC, &norm);
+    }
+    step_push(sim, rank);
+    syncs_push(sim, rank, &sim->ranks[rank].after);
+}
+
+void hdt_layout_sim_end_step(struct hdt_layout_sim *sim)
+{
     if (sim->model.is_tied && sim->n_stages > 1) {
         for (size_t r = 0; r < sim->n_replicas; r++) {
             tied_add(sim, r);
         }
     }
-    if (sim->n_replicas > 1) {
-        for (size_t s = 0; s < sim->n_stages; s++) {
-            gradients_add(sim, s, groups);
-        }
+    for (size_t s = 0; s < sim->n_stages; s++) {
+        stage_add(sim, s);
     }
     if (sim->n_ranks > 1) {
-        for (size_t i = 0; i < sim->n_ranks; i++) {
-            groups[i] = i;
-        }
-        group_add(sim, groups, sim->n_ranks, &norm);
+        norm_add(sim);
     }
-    free(groups);
+    for (size_t i = 0; i < sim->n_ranks; i++) {
+        tail_push(sim, i);
+    }
 }

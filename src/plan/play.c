@@ -126,7 +126,7 @@ static void lists_fill(const struct play *p, struct play_tables *t)
 
         t->mem_base[s->rank] +=
             (int64_t)(hdt_cost_stage_memory(p->in, s->unit_begin, s->unit_end, 0) +
-                      hdt_cost_feedback_memory(p->in, s->unit_begin, s->unit_end));
+                      hdt_cost_feedback_memory(p->in, p->plan, (int)i));
     }
 }
 

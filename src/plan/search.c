@@ -293,6 +293,15 @@ static bool cut_has_chunks(const struct search *s, const struct hdt_search_cut *
     return most == 0 || (int64_t)n_chunks * cut->n_stages <= most;
 }
 
+static void refuse_turns(struct search *s, const struct hdt_search_cut *cut)
+{
+    hdt_error_set(&s->last_err, HDT_EINVAL,
+                  "schedule interleaved needs two stages of each worker, which the model of %lld "
+                  "layers has not for %d workers, or plan.max_stages forbids",
+                  (long long)s->in->model->L, cut->n_stages);
+    hdt_error_hint(&s->last_err, "choose another plan.schedule, or fewer workers by plan.sites");
+}
+
 static void plan_words(const struct hdt_plan *plan, const struct hdt_plan *best, char *out,
                        size_t out_cap)
 {
@@ -383,13 +392,7 @@ static bool search_try(struct search *s, const struct hdt_search_cut *cut,
         best = search_try_chunks(s, cut, result, margin) || best;
     }
     if (!cut_has_chunks(s, cut, 2)) {
-        hdt_error_set(
-            &s->last_err, HDT_EINVAL,
-            "schedule interleaved needs two stages of each worker, which the model of %lld "
-            "layers has not for %d workers, or plan.max_stages forbids",
-            (long long)s->in->model->L, cut->n_stages);
-        hdt_error_hint(&s->last_err,
-                       "choose another plan.schedule, or fewer workers by plan.sites");
+        refuse_turns(s, cut);
     }
     return best;
 }
@@ -456,7 +459,16 @@ static enum hdt_status search_explain(struct search *s, struct hdt_error *err)
         return s->last_err.status != HDT_OK ? s->last_err.status : HDT_ENOENT;
     }
     s->ignore_memory = false;
-    s->n_chunks = s->schedule == HDT_SCHEDULE_INTERLEAVED && cut.n_stages > 1 ? 2 : 0;
+    if (s->schedule == HDT_SCHEDULE_INTERLEAVED && cut.n_stages > 1) {
+        if (!cut_has_chunks(s, &cut, 2)) {
+            refuse_turns(s, &cut);
+            if (err) {
+                *err = s->last_err;
+            }
+            return HDT_EINVAL;
+        }
+        s->n_chunks = 2;
+    }
     cut_to_plan(s, &cut, &plan);
     status = hdt_search_judge(s, &plan, &cost);
     hdt_plan_release(&plan);
@@ -522,9 +534,9 @@ static enum hdt_status search_one(const struct hdt_cost_inputs *in, enum hdt_sch
     return status;
 }
 
-/* From the plainest order, which keeps least, to the one that keeps most: each must be worth it. An
- * order that cannot be (no memory, no halves measured, no turns) is passed over. What does not fit
- * under 1f1b fits under none. */
+/* From the plainest order to the one that keeps most: each must be worth it. An order that cannot
+ * be (no memory, no halves measured, no turns) is passed over. Stages of a fixed cut that take
+ * turns may fit under interleaved alone. */
 static enum hdt_status search_auto(const struct hdt_cost_inputs *in,
                                    struct hdt_search_result *result, struct hdt_error *err)
 {
@@ -532,21 +544,27 @@ static enum hdt_status search_auto(const struct hdt_cost_inputs *in,
                                                     HDT_SCHEDULE_ZB_MEM, HDT_SCHEDULE_INTERLEAVED,
                                                     HDT_SCHEDULE_GPIPE};
     struct hdt_search_result other;
+    enum hdt_status status;
 
-    HDT_TRY(search_one(in, HDT_SCHEDULE_1F1B, result, err));
+    status = search_one(in, HDT_SCHEDULE_1F1B, result, err);
+    if (status != HDT_OK && (status != HDT_ENOMEM || in->job->plan.cut.n == 0)) {
+        return status;
+    }
     for (size_t i = 0; i < sizeof(others) / sizeof(others[0]); i++) {
         if ((in->job->recompute && hdt_schedule_is_split(others[i])) ||
             search_one(in, others[i], &other, NULL) != HDT_OK) {
             continue;
         }
-        if (other.cost.step_s < (1 - HDT_SEARCH_SCHEDULE_GAIN) * result->cost.step_s) {
+        if (status != HDT_OK ||
+            other.cost.step_s < (1 - HDT_SEARCH_SCHEDULE_GAIN) * result->cost.step_s) {
             hdt_search_result_release(result);
             *result = other;
+            status = HDT_OK;
         } else {
             hdt_search_result_release(&other);
         }
     }
-    return HDT_OK;
+    return status;
 }
 
 enum hdt_status hdt_search_plan(const struct hdt_cost_inputs *in, struct hdt_search_result *result,

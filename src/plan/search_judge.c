@@ -33,7 +33,7 @@ uint64_t hdt_search_stage_bytes(const struct search *s, int64_t begin, int64_t e
 
     warmup = warmup < n_mb ? warmup : n_mb;
     return hdt_cost_stage_memory(s->in, begin, end, in_flight < n_mb ? in_flight : n_mb) +
-           (whole ? 0 : frames_bytes(s, warmup)) + hdt_cost_feedback_memory(s->in, begin, end);
+           (whole ? 0 : frames_bytes(s, warmup));
 }
 
 /* Rank of a worker in the plan, added when new. */
@@ -133,10 +133,25 @@ static double plan_pace(const struct hdt_plan *plan, double slowest_edge_s)
     return pace_s > 0 ? pace_s : 1e-9;
 }
 
-static uint64_t stage_bytes(const struct search *s, const struct hdt_plan_stage *st, int64_t warmup,
-                            int64_t in_flight)
+/* All that a stage takes; the plan has the codecs of its edges. */
+static uint64_t stage_bytes(const struct search *s, const struct hdt_plan *plan, size_t stage,
+                            int64_t warmup, int64_t in_flight)
 {
-    return hdt_search_stage_bytes(s, st->unit_begin, st->unit_end, warmup, in_flight);
+    const struct hdt_plan_stage *st = &plan->stages[stage];
+
+    return hdt_search_stage_bytes(s, st->unit_begin, st->unit_end, warmup, in_flight) +
+           hdt_cost_feedback_memory(s->in, plan, (int)stage);
+}
+
+/* Memory for a stage: its rank's, shared evenly with the rank's other stages. */
+static uint64_t stage_share(const struct search *s, const struct hdt_plan *plan, size_t stage)
+{
+    uint64_t n = 0;
+
+    for (size_t i = 0; i < plan->n_stages; i++) {
+        n += plan->stages[i].rank == plan->stages[stage].rank;
+    }
+    return stage_worker(s, plan, stage)->memory_bytes / n;
 }
 
 /*
@@ -156,24 +171,13 @@ static void plan_set_warmups(struct search *s, struct hdt_plan *plan, const doub
             warmup = least + (int64_t)ceil(fmin(round_trip_s[i] / pace_s, 1e6));
             warmup = warmup > n_mb ? n_mb : warmup;
             least = least > n_mb ? n_mb : least;
-            while (warmup > least && stage_bytes(s, st, warmup, warmup + 1) >
-                                         stage_worker(s, plan, i)->memory_bytes) {
+            while (warmup > least &&
+                   stage_bytes(s, plan, i, warmup, warmup + 1) > stage_share(s, plan, i)) {
                 warmup--;
             }
         }
         st->warmup = warmup;
     }
-}
-
-/* Memory for a stage: its rank's, shared evenly with the rank's other stages. */
-static uint64_t stage_share(const struct search *s, const struct hdt_plan *plan, size_t stage)
-{
-    uint64_t n = 0;
-
-    for (size_t i = 0; i < plan->n_stages; i++) {
-        n += plan->stages[i].rank == plan->stages[stage].rank;
-    }
-    return stage_worker(s, plan, stage)->memory_bytes / n;
 }
 
 /* The slowest forward of a rank: what a pipeline that fills goes at. */
@@ -216,7 +220,8 @@ static void plan_set_room(struct search *s, struct hdt_plan *plan, const double 
             warmup = (int64_t)fmin(ceil(back_s / pace_s - 1e-6), (double)n_mb);
             warmup = warmup > least ? warmup : least;
         }
-        while (warmup > least && stage_bytes(s, st, warmup, warmup + 1) > stage_share(s, plan, i)) {
+        while (warmup > least &&
+               stage_bytes(s, plan, i, warmup, warmup + 1) > stage_share(s, plan, i)) {
             warmup--;
         }
         st->warmup = warmup;
@@ -226,7 +231,7 @@ static void plan_set_room(struct search *s, struct hdt_plan *plan, const double 
 
         st->in_flight = plan->stages[0].warmup + 1;
         while (st->in_flight > st->warmup + 1 &&
-               stage_bytes(s, st, st->warmup, st->in_flight) > stage_share(s, plan, i)) {
+               stage_bytes(s, plan, i, st->warmup, st->in_flight) > stage_share(s, plan, i)) {
             st->in_flight--;
         }
     }
@@ -263,7 +268,7 @@ static enum hdt_status plan_set_order(struct search *s, struct hdt_plan *plan,
     for (size_t i = 0; i < plan->n_stages; i++) {
         struct hdt_plan_stage *st = &plan->stages[i];
 
-        st->memory_bytes = stage_bytes(s, st, st->warmup, st->in_flight);
+        st->memory_bytes = stage_bytes(s, plan, i, st->warmup, st->in_flight);
     }
     return HDT_OK;
 }

@@ -44,10 +44,12 @@ const struct hdt_stage_cost_constants hdt_stage_cost_fitted = {
 /* Until a message is longer than this, its sender need not wait: what NCCL's buffers hold. */
 #define EAGER_BYTES (4.0 * 1024 * 1024)
 
-/* Weight and both moments are read and written in fp32; a gradient is cleared, copied, divided,
- * copied back, summed, clipped and read. */
-#define STEP_STATE_BYTES 24
-#define STEP_GRAD_PASSES 11
+/* The fp32 weight is read and written, and so are the moments. A gradient is cleared, copied,
+ * divided, copied back; then, by who steps on it, summed for the norm, clipped and read. */
+#define STEP_WEIGHT_BYTES 8
+#define STEP_SYNC_PASSES  7
+#define STEP_NORM_PASSES  1
+#define STEP_CLIP_PASSES  3
 
 static double max2(double a, double b)
 {
@@ -276,14 +278,48 @@ double hdt_stage_cost_tied_bytes(const struct hdt_stage_cost *stage)
     return stage->model->table_params * stage->model->grad_bytes / stage->tp;
 }
 
+/* Parameters that each rank steps on. */
+static double own_params(const struct hdt_stage_cost *stage)
+{
+    return hdt_stage_cost_params(stage) / stage->optimizer.n_shards;
+}
+
 double hdt_stage_cost_step_s(const struct hdt_stage_cost *stage)
 {
-    double bytes = STEP_STATE_BYTES + STEP_GRAD_PASSES * stage->model->grad_bytes;
+    double g = stage->model->grad_bytes, own = STEP_NORM_PASSES * g;
 
-    if (stage->profile->step_s_per_param > 0) {
-        return hdt_stage_cost_params(stage) * stage->profile->step_s_per_param;
+    if (stage->profile->step_s_per_param > 0 && !stage->optimizer.on_host) {
+        return own_params(stage) * stage->profile->step_s_per_param;
     }
-    return hdt_stage_cost_params(stage) * bytes / stage->device->bytes_per_s;
+    if (!stage->optimizer.on_host) {
+        own += STEP_CLIP_PASSES * g + STEP_WEIGHT_BYTES + 2 * stage->optimizer.moments_bytes;
+    }
+    return (hdt_stage_cost_params(stage) * STEP_SYNC_PASSES * g + own_params(stage) * own) /
+           stage->device->bytes_per_s;
+}
+
+double hdt_stage_cost_host_step_bytes(const struct hdt_stage_cost *stage)
+{
+    double bytes = STEP_WEIGHT_BYTES + 2 * stage->optimizer.moments_bytes +
+                   stage->model->grad_bytes + stage->model->value_bytes;
+
+    return stage->optimizer.on_host ? own_params(stage) * bytes : 0;
+}
+
+double hdt_stage_cost_down_bytes(const struct hdt_stage_cost *stage)
+{
+    return stage->optimizer.on_host ? own_params(stage) * stage->model->grad_bytes : 0;
+}
+
+double hdt_stage_cost_up_bytes(const struct hdt_stage_cost *stage)
+{
+    return stage->optimizer.on_host ? own_params(stage) * stage->model->value_bytes : 0;
+}
+
+double hdt_stage_cost_gather_bytes(const struct hdt_stage_cost *stage)
+{
+    return stage->optimizer.n_shards > 1 ? hdt_stage_cost_params(stage) * stage->model->value_bytes
+                                         : 0;
 }
 
 /* Values of a sample that stay from the forward of the layers to their backward. */
@@ -313,21 +349,45 @@ double hdt_stage_cost_work_bytes(const struct hdt_stage_cost *stage)
                : 0;
 }
 
+/* Values of a sample that came from the stage before, or go to the one behind. */
+static double input_values(const struct hdt_stage_cost *s)
+{
+    return s->is_first && s->is_last ? 0 : s->model->T * s->model->C;
+}
+
+static void optimizer_memory(const struct hdt_stage_cost *s, struct hdt_stage_cost_memory *memory)
+{
+    double own = own_params(s), g = s->model->grad_bytes, moments = s->optimizer.moments_bytes;
+
+    if (s->optimizer.on_host) {
+        memory->master = memory->moments = 0;
+        memory->host_optimizer = own * (4 + moments + g);
+    } else {
+        /* Weights that are fp32 already are what the optimizer steps on. */
+        memory->master = s->model->value_bytes < 4 ? own * 4 : 0;
+        memory->moments = own * moments;
+        memory->host_optimizer = 0;
+    }
+    memory->buffers = hdt_stage_cost_params(s) * g + (s->optimizer.on_host ? 0 : own * g);
+}
+
 void hdt_stage_cost_memory(const struct hdt_stage_cost *stage, int64_t n_in_flight,
                            struct hdt_stage_cost_memory *memory)
 {
     const struct hdt_stage_cost_model *m = stage->model;
     double params = hdt_stage_cost_params(stage), b = (double)stage->micro_batch;
-    double input = stage->is_first && stage->is_last ? 0 : m->T * m->C;
+    double slot = b * (kept_values(stage) + input_values(stage)) * m->value_bytes;
+    bool leave = stage->activations_on_host && n_in_flight > HDT_STAGE_COST_HOST_SLOTS;
+    int64_t n_here = leave ? HDT_STAGE_COST_HOST_SLOTS : n_in_flight;
 
-    memory->weights = params * (4 + (m->value_bytes < 4 ? m->value_bytes : 0));
+    memory->weights = params * m->value_bytes;
     memory->grads = params * m->grad_bytes;
-    memory->moments = params * 8;
-    memory->buffers = params * 2 * m->grad_bytes;
-    memory->activations = (double)n_in_flight * b * (kept_values(stage) + input) * m->value_bytes;
+    optimizer_memory(stage, memory);
+    memory->activations = (double)n_here * slot;
+    memory->host_activations = leave ? (double)n_in_flight * slot : 0;
     memory->activations += hdt_stage_cost_work_bytes(stage);
     memory->head = stage->is_last ? LOGIT_COPIES * b * m->T * m->V / stage->tp * m->value_bytes : 0;
     memory->framework = stage->device->framework_bytes;
-    memory->total = memory->weights + memory->grads + memory->moments + memory->buffers +
-                    memory->activations + memory->head + memory->framework;
+    memory->total = memory->weights + memory->grads + memory->master + memory->moments +
+                    memory->buffers + memory->activations + memory->head + memory->framework;
 }

@@ -76,6 +76,13 @@ enum hdt_stage_cost_recompute {
     HDT_STAGE_COST_KEEP_INPUTS, /* of layers */
 };
 
+/* Where the optimizer's state is, and how much of it. */
+struct hdt_stage_cost_optimizer {
+    double moments_bytes; /* both, of a parameter */
+    int n_shards;         /* replicas that keep and step on a part each (ZeRO-1); 1: all on each */
+    bool on_host;         /* state and step (ZeRO-Offload) */
+};
+
 struct hdt_stage_cost {
     const struct hdt_stage_cost_constants *constants;
     const struct hdt_stage_cost_model *model;
@@ -85,7 +92,17 @@ struct hdt_stage_cost {
     int tp;
     bool is_first, is_last; /* has the embedding; has the head */
     enum hdt_stage_cost_recompute recompute;
+    struct hdt_stage_cost_optimizer optimizer;
+    bool activations_on_host; /* those that wait for their backward */
 };
+
+/* Both moments of a parameter in 8 bits each: blocks of 2048 values share a scale of 4 bytes
+ * (Dettmers et al., arXiv 2110.02861, section 2). */
+#define HDT_STAGE_COST_MOMENTS_INT8 (2 * (1 + 4.0 / 2048))
+
+/* Micro-batches whose activations are on the device when the others are on the host: one at work,
+ * one that leaves, one that comes back. */
+#define HDT_STAGE_COST_HOST_SLOTS 3
 
 /* One micro-batch through one layer, as it runs among others. Between points of the profile and
  * beyond them along a line, but beyond the last one never below it; the slope of a single point,
@@ -117,8 +134,17 @@ double hdt_stage_cost_ring_s(int n_ranks, double bytes, double rate_bytes_per_s)
 double hdt_stage_cost_grad_bytes(const struct hdt_stage_cost *stage);
 double hdt_stage_cost_tied_bytes(const struct hdt_stage_cost *stage);
 
-/* Adam with clipping. */
+/* Adam with clipping: what the device does of it. */
 double hdt_stage_cost_step_s(const struct hdt_stage_cost *stage);
+
+/* With the optimizer on the host: bytes that its step reads and writes there for each rank,
+ * gradients that go down to it and weights that come back. Else 0. */
+double hdt_stage_cost_host_step_bytes(const struct hdt_stage_cost *stage);
+double hdt_stage_cost_down_bytes(const struct hdt_stage_cost *stage);
+double hdt_stage_cost_up_bytes(const struct hdt_stage_cost *stage);
+
+/* Weights that each rank gathers the parts of after a step that replicas share; 0: they do not. */
+double hdt_stage_cost_gather_bytes(const struct hdt_stage_cost *stage);
 
 /* What a layer at work takes beside what is kept, when layers keep their inputs; else 0. One layer
  * of a rank is at work at a time. */
@@ -126,12 +152,17 @@ double hdt_stage_cost_work_bytes(const struct hdt_stage_cost *stage);
 
 /* Bytes of one device, by what they are for. */
 struct hdt_stage_cost_memory {
-    double weights, grads, moments;
+    double weights, grads;
+    double master; /* weights in fp32, where others compute */
+    double moments;
     double buffers;     /* all-reduce and optimizer */
     double activations; /* of layers, and inputs of the stage */
     double head;        /* logits and what the loss makes of them */
     double framework;
     double total;
+    /* Of the host, not in `total`. */
+    double host_optimizer; /* weights in fp32, moments, gradients */
+    double host_activations;
 };
 /* With activations of n_in_flight micro-batches. */
 void hdt_stage_cost_memory(const struct hdt_stage_cost *stage, int64_t n_in_flight,

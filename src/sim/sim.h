@@ -94,6 +94,8 @@ struct hdt_sim_group {
     double dur_s;    /* of one collective when all are there; */
     int flow;        /* then a frame of `bytes` crosses this flow; -1: none */
     double bytes;
+    bool chained; /* begins by itself when the one before it in the table has ended, whose members
+                     it has: they only JOIN it, after they have joined that one */
 };
 
 /* A rank or link runs at `speed` of itself in [from_s, to_s): 1 is all of it, 0 an outage. Several

@@ -62,6 +62,17 @@ static enum hdt_status flow_check(const struct hdt_sim_setup *setup, size_t i,
     return HDT_OK;
 }
 
+static bool same_members(const struct hdt_sim_setup *setup, const struct hdt_sim_group *a,
+                         const struct hdt_sim_group *b)
+{
+    bool same = a->n == b->n;
+
+    for (size_t i = 0; same && i < a->n; i++) {
+        same = setup->members[a->first + i] == setup->members[b->first + i];
+    }
+    return same;
+}
+
 static enum hdt_status group_check(const struct hdt_sim_setup *setup, size_t i,
                                    struct hdt_error *err)
 {
@@ -78,6 +89,9 @@ static enum hdt_status group_check(const struct hdt_sim_setup *setup, size_t i,
             (k > g->first && setup->members[k] <= setup->members[k - 1])) {
             return bad(err, "group", i, "has members that are no ascending ranks");
         }
+    }
+    if (g->chained && (i == 0 || !same_members(setup, &setup->groups[i - 1], g))) {
+        return bad(err, "group", i, "is chained to one with other members");
     }
     return HDT_OK;
 }

@@ -50,15 +50,21 @@ static void group_begin(struct sim *sim, int group, int rank, double t)
     }
 }
 
+/* `rank`: -1 when nobody's task brought the member here. */
+static void member_come(struct sim *sim, int group, size_t member, int rank, double t)
+{
+    struct sim_group *g = &sim->groups[group];
+
+    if (++sim->member_came[member] == g->n_done + 1 && ++g->n_there == g->is->n) {
+        group_begin(sim, group, rank, t);
+    }
+}
+
 bool hdt_sim_group_come(struct sim *sim, int rank, double t)
 {
     const struct sim_rank *r = &sim->ranks[rank];
-    struct sim_group *g = &sim->groups[r->task.peer];
-    size_t member = member_find(sim, g, rank);
 
-    if (++sim->member_came[member] == g->n_done + 1 && ++g->n_there == g->is->n) {
-        group_begin(sim, r->task.peer, rank, t);
-    }
+    member_come(sim, r->task.peer, member_find(sim, &sim->groups[r->task.peer], rank), rank, t);
     return r->task.flags & HDT_SIM_ASYNC;
 }
 
@@ -67,6 +73,21 @@ bool hdt_sim_group_join(struct sim *sim, int rank)
     const struct sim_group *g = &sim->groups[sim->ranks[rank].task.peer];
 
     return sim->member_came[member_find(sim, g, rank)] <= g->n_done;
+}
+
+/* A collective of a group has ended: the next link of the chain may begin. */
+static void chain_go_on(struct sim *sim, int group, double t)
+{
+    size_t next = (size_t)group + 1;
+    const struct hdt_sim_group *is;
+
+    if (next == sim->setup->n_groups || !sim->setup->groups[next].chained) {
+        return;
+    }
+    is = &sim->setup->groups[next];
+    for (size_t i = is->first; i < is->first + is->n; i++) {
+        member_come(sim, (int)next, i, -1, t);
+    }
 }
 
 void hdt_sim_group_end(struct sim *sim, int group, double t)
@@ -85,6 +106,7 @@ void hdt_sim_group_end(struct sim *sim, int group, double t)
     if (g->n_there == g->is->n) {
         group_begin(sim, group, -1, t);
     }
+    chain_go_on(sim, group, t);
     for (size_t i = g->is->first; i < g->is->first + g->is->n; i++) {
         int rank = sim->setup->members[i];
         const struct sim_rank *r = &sim->ranks[rank];

@@ -46,7 +46,7 @@ static const struct {
     [LOOK_BACKWARD] = {"#009e73", "#ffffff", "backward"},
     [LOOK_BACKWARD_WEIGHT] = {"#8fd3bd", "#000000", "backward of weights"},
     [LOOK_STEP] = {"#e69f00", "#000000", "optimizer step"},
-    [LOOK_COLLECTIVE] = {"#cc79a7", "#000000", "collective"},
+    [LOOK_COLLECTIVE] = {"#cc79a7", "#000000", "collective, host's memory"},
     [LOOK_COMM] = {"#7f7f7f", "#ffffff", "rank's own time for frames"},
     [LOOK_SENDING] = {"#56b4e9", "#000000", "frame queued or on the wire"},
     [LOOK_FLIGHT] = {"#c9e4f6", "#000000", "frame in flight"},

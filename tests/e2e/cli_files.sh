@@ -278,7 +278,7 @@ truncate -s -4 ck/step-00000003/model.safetensors
 refused 1 "model.safetensors" hdt export --checkpoint ck/latest --out o3
 check "nothing is left of a failed export" test ! -e o3/model.safetensors
 
-same "version as JSON" 1 "$(hdt version --json | python3 -c '
+same "version as JSON" 2 "$(hdt version --json | python3 -c '
 import json, sys
 print(json.load(sys.stdin)["protocol"])')"
 [ "$n_failed" = 0 ]

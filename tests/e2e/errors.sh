@@ -136,10 +136,10 @@ check "and the gateway goes on" answers a
 section "another protocol"
 hello() { "$src/tests/e2e/hello.py" "$@" >said 2>&1; }
 hello --proto 99 --role operator --unix a/sock name=x
-check "operator: both versions" grep -q "99.*protocol 1 \|protocol 1 .*99" said
+check "operator: both versions" grep -q "99.*protocol 2 \|protocol 2 .*99" said
 hdt ca issue --dir ca --out btls site b >/dev/null
 hello --proto 99 --tls "$port" btls site=b federation=lab
-check "site: both versions" grep -q "protocol 99.*protocol 1" said
+check "site: both versions" grep -q "protocol 99.*protocol 2" said
 check "the log has them, too" wait_until 20 says "protocol 99" a/gateway.log
 check "and hdt status" wait_until 20 status_says a "protocol 99"
 hello --tls "$port" btls site=b federation=other

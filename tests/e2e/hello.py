@@ -6,7 +6,7 @@ usage: hello.py [--proto N] [--frame N] [--role R] (--unix PATH | --tls HOST:POR
 import argparse, binascii, ctypes, socket, ssl, struct
 
 parser = argparse.ArgumentParser()
-parser.add_argument("--proto", type=int, default=1)
+parser.add_argument("--proto", type=int, default=2)
 parser.add_argument("--frame", type=int, default=1)
 parser.add_argument("--role", default="site")
 parser.add_argument("--unix")

@@ -188,6 +188,35 @@ Test(drift, a_profile_that_runs_corrected_is_not_corrected_again)
     rig_release(&rig);
 }
 
+/* A judgement that found nothing to share (a worker joined, say) is no correction by a run: what
+ * all ranks share later is believed of the others too. */
+Test(drift, a_judgement_is_no_run_of_the_idle)
+{
+    static const double speeds[] = {1, 1, 0.5, 0.5};
+    struct rig rig;
+    struct hdt_drift_verdict first;
+
+    rig_init(&rig);
+    rig.job.plan.max_stages = 2;
+    rig_plan(&rig, 4, speeds, 1e9, 0.001);
+    rig.limits.drift = -1;
+    rig_judge(&rig);
+    cr_assert(rig.v.drifted);
+    first = rig.v;
+    memset(&rig.v, 0, sizeof(rig.v));
+    rig.in.cluster = &first.cluster;
+    rig.present.plan.step_s = first.present_step_s;
+    speed_set(&rig.truth, 0, 1 / 1.5);
+    speed_set(&rig.truth, 1, 1 / 1.5);
+    rig_judge(&rig);
+    cr_assert(rig.v.drifted);
+    cr_expect_float_eq(rig.v.cluster.workers[0].profile.block_fwd_s, 0.015, 1e-6);
+    cr_expect_float_eq(rig.v.cluster.workers[2].profile.block_fwd_s, 0.030, 1e-3);
+    rig.in.cluster = &rig.planned;
+    hdt_drift_verdict_release(&first);
+    rig_release(&rig);
+}
+
 Test(drift, a_worker_twice_as_slow_gives_units_away)
 {
     static const double speeds[] = {1, 1};

@@ -71,7 +71,7 @@ static char *profile_write(void)
 static enum hdt_status profile_read(const char *path, int64_t micro_batch, struct hdt_profile *p,
                                     struct hdt_error *err)
 {
-    const struct hdt_profile_file_want want = {&model, micro_batch, 64};
+    const struct hdt_profile_file_want want = {&model, micro_batch, 64, 3};
 
     return hdt_profile_file_read(path, &want, p, err);
 }
@@ -159,6 +159,10 @@ Test(profile_file, refuses_with_place_and_cause)
          "the profile was measured with shape.hidden_size 48, the job has 32", 1},
         {"\"seq_len\": 64", "\"seq_len\": 128", "p.json:14:14",
          "the profile was measured with seq_len 128, the job has 64", 1},
+        {"\"precision\": \"fp32\"", "\"precision\": \"bf16\"",
+         "p.json:", "the profile was measured in bf16, workers compute in fp32", 1},
+        {"\"threads\": 3", "\"threads\": 16",
+         "p.json:", "the profile was measured with 16 threads, the worker has 3", 1},
         {"\"forward_s\": 1e-5", "\"forward_s\": null", "p.json:22:13",
          "the profile does not say how long the forward of embedding takes at micro-batch 1", 1},
         {"\"optimizer_s_per_param\": 2e-9", "\"optimizer_s_per_param\": null", "p.json:18:28",

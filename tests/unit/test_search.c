@@ -338,30 +338,46 @@ static void refused(const struct hdt_cost_inputs *in, enum hdt_status status, co
     cr_expect(err.hint[0] != '\0', "%s", err.msg);
 }
 
+/* What the codecs of stage 1 of three keep, given those of the edges before and after it. */
+static uint64_t kept(const struct hdt_job *job, const char *const specs[4])
+{
+    const struct hdt_cost_inputs in = {job, &hdt_test_model, NULL};
+    struct hdt_plan_flow flows[] = {
+        {.kind = HDT_FLOW_ACTIVATION, .src_stage = 0, .dst_stage = 1},
+        {.kind = HDT_FLOW_ACTIVATION_GRAD, .src_stage = 1, .dst_stage = 0},
+        {.kind = HDT_FLOW_ACTIVATION, .src_stage = 1, .dst_stage = 2},
+        {.kind = HDT_FLOW_ACTIVATION_GRAD, .src_stage = 2, .dst_stage = 1},
+        {.kind = HDT_FLOW_LABELS, .src_stage = -1, .dst_stage = 1},
+    };
+    const struct hdt_plan plan = {.flows = flows, .n_flows = 5};
+
+    for (size_t i = 0; i < 4; i++) {
+        cr_assert_eq(hdt_codec_spec_parse(specs[i], &flows[i].codec, NULL), HDT_OK);
+    }
+    return hdt_cost_feedback_memory(&in, &plan, 1);
+}
+
 /* 8 x 128 x C values, fp32. topk keeps as many; a delta codec what both ends hold of the one
  * sample, its key and count, and as much to work in. Each is there twice (its copy for a
- * checkpoint), for activations three times where the model is evaluated on the way. */
+ * checkpoint), for activations three times where the model is evaluated on the way. An edge inside
+ * a site has no codec. */
 Test(search, what_codecs_keep_is_memory)
 {
-    struct hdt_cluster cluster = {0};
     struct hdt_job job = hdt_test_job();
-    const struct hdt_cost_inputs in = {&job, &hdt_test_model, &cluster};
     const uint64_t values = 4 * UINT64_C(8) * 128 * (uint64_t)hdt_test_model.C;
-    char none[] = "none", topk[] = "topk:8", delta[] = "delta:int8", valid[] = "valid.bin";
+    char valid[] = "valid.bin";
 
     job.data.valid = NULL;
-    job.codec.activations = job.codec.activation_grads = none;
-    cr_expect_eq(hdt_cost_feedback_memory(&in, 2, 5), 0u);
-    job.codec.activation_grads = topk;
-    cr_expect_eq(hdt_cost_feedback_memory(&in, 0, 5), 0u); /* it takes them */
-    cr_expect_eq(hdt_cost_feedback_memory(&in, 2, 5), 2 * values);
-    cr_expect_eq(hdt_cost_feedback_memory(&in, 2, 8), 2 * values);
-    cr_expect_eq(hdt_cost_feedback_memory(&in, 0, 8), 0u);
-    job.codec.activations = delta;
-    cr_expect_eq(hdt_cost_feedback_memory(&in, 0, 5), 2 * (2 * values + 16));
-    cr_expect_eq(hdt_cost_feedback_memory(&in, 2, 5), 4 * (2 * values + 16) + 2 * values);
+    cr_expect_eq(kept(&job, (const char *[]){"none", "none", "none", "none"}), 0u);
+    cr_expect_eq(kept(&job, (const char *[]){"none", "none", "none", "topk:8"}), 0u, "it takes");
+    cr_expect_eq(kept(&job, (const char *[]){"none", "topk:8", "none", "topk:8"}), 2 * values);
+    cr_expect_eq(kept(&job, (const char *[]){"none", "none", "delta:int8", "topk:8"}),
+                 2 * (2 * values + 16), "the one end that is at another site");
+    cr_expect_eq(kept(&job, (const char *[]){"delta:int8", "topk:8", "delta:int8", "topk:8"}),
+                 4 * (2 * values + 16) + 2 * values);
     job.data.valid = valid;
-    cr_expect_eq(hdt_cost_feedback_memory(&in, 2, 5), 6 * (2 * values + 16) + 2 * values);
+    cr_expect_eq(kept(&job, (const char *[]){"delta:int8", "topk:8", "delta:int8", "topk:8"}),
+                 6 * (2 * values + 16) + 2 * values);
 }
 
 Test(search, what_does_not_fit_is_explained)

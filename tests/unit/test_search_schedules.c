@@ -137,6 +137,21 @@ Test(search_schedules, a_split_backward_is_taken_where_it_pays)
     cr_expect(taken == HDT_SCHEDULE_1F1B, "%s", hdt_schedule_names[taken]);
 }
 
+/* Both halves do all that the whole does: measured shorter together, by six parts in a hundred,
+ * they are no gain. */
+Test(search_schedules, noise_of_halves_is_no_gain)
+{
+    static char *whole[] = {"a/w0=8"};
+
+    for (size_t i = 0; i < cluster.n_workers; i++) {
+        cluster.workers[i].profile.block_bwd_input_s *= 0.94;
+        cluster.workers[i].profile.block_bwd_weight_s *= 0.94;
+    }
+    cr_expect_geq(step_s(HDT_SCHEDULE_ZB_H1), step_s(HDT_SCHEDULE_1F1B) - 2 * 3 * 0.009 * 1.05);
+    job.plan.cut = (struct hdt_conf_strings){whole, 1};
+    cr_expect_eq(chosen(), HDT_SCHEDULE_1F1B);
+}
+
 /* Recompute keeps nothing for a second half. */
 Test(search_schedules, recompute_rules_split_backwards_out)
 {
@@ -299,6 +314,58 @@ Test(search_schedules, interleaved_fills_the_pipeline_faster)
     printf("1f1b %.4f, interleaved %.4f s\n", pairs, turned);
     cr_expect_gt(pairs - turned, 0.030);
     cr_expect_lt(pairs - turned, 0.061);
+}
+
+static uint64_t rank_bytes(const struct hdt_plan *plan, int rank)
+{
+    uint64_t sum = 0;
+
+    for (size_t i = 0; i < plan->n_stages; i++) {
+        sum += plan->stages[i].rank == rank ? plan->stages[i].memory_bytes : 0;
+    }
+    return sum;
+}
+
+/* Three turns: 1f1b takes them for six stages in a row, of which the first keeps six micro-batches,
+ * the third four, the fifth two. With memory for less, taking turns is what fits. */
+Test(search_schedules, turns_may_fit_where_1f1b_does_not)
+{
+    static char *turns[] = {"a/w0=2", "b/w0=1", "a/w0=1", "b/w0=1", "a/w0=1", "b/w0=2"};
+    struct hdt_search_result pairs, turned;
+
+    job.plan.cut = (struct hdt_conf_strings){turns, 6};
+    plan_make(HDT_SCHEDULE_1F1B, &pairs);
+    plan_make(HDT_SCHEDULE_INTERLEAVED, &turned);
+    for (int rank = 0; rank < 2; rank++) {
+        cr_assert_lt(rank_bytes(&turned.plan, rank), rank_bytes(&pairs.plan, rank));
+        cluster.workers[rank].memory_bytes = rank_bytes(&pairs.plan, rank) - 1;
+    }
+    refused(HDT_SCHEDULE_1F1B, "does not fit");
+    cr_expect_eq(chosen(), HDT_SCHEDULE_INTERLEAVED);
+    cluster.workers[0].memory_bytes = 1 << 20;
+    refused(HDT_SCHEDULE_AUTO, "does not fit");
+    hdt_search_result_release(&pairs);
+    hdt_search_result_release(&turned);
+}
+
+/* Over 300 ms wan runs ahead as far as memory goes, which the stages of a rank share. */
+Test(search_schedules, stages_of_a_rank_share_its_memory)
+{
+    static char *turns[] = {"a/w0=2", "b/w0=2", "a/w0=2", "b/w0=2"};
+    struct hdt_search_result pairs, ahead;
+
+    cluster_set(0.3);
+    job.plan.cut = (struct hdt_conf_strings){turns, 4};
+    plan_make(HDT_SCHEDULE_1F1B, &pairs);
+    for (int rank = 0; rank < 2; rank++) {
+        cluster.workers[rank].memory_bytes =
+            rank_bytes(&pairs.plan, rank) + rank_bytes(&pairs.plan, rank) / 2;
+    }
+    plan_make(HDT_SCHEDULE_WAN, &ahead);
+    cr_expect_gt(rank_bytes(&ahead.plan, 0), rank_bytes(&pairs.plan, 0));
+    cr_expect_leq(rank_bytes(&ahead.plan, 0), cluster.workers[0].memory_bytes);
+    hdt_search_result_release(&pairs);
+    hdt_search_result_release(&ahead);
 }
 
 Test(search_schedules, a_cut_without_turns_is_refused)

@@ -260,6 +260,31 @@ Test(sim, a_collective_takes_its_links)
     hdt_sim_case_free(c);
 }
 
+/* Two rounds of a chain of 2 s and 1 s that nobody waits for: the second round's first half runs
+ * beside the first round's second. They are joined in their order. */
+Test(sim, a_chain_goes_on_by_itself)
+{
+    struct sim_case *c = hdt_sim_case_new(2);
+    const int all[] = {0, 1};
+    int g = hdt_sim_case_group(c, 2, all, 2), h = hdt_sim_case_group(c, 2, all, 1);
+
+    c->groups[h].chained = true;
+    for (int r = 0; r < 2; r++) {
+        hdt_sim_case_compute(c, r, 1 + r); /* all are there at 2 */
+        hdt_sim_case_task(c, r, HDT_SIM_GROUP, g)->flags = HDT_SIM_ASYNC;
+        hdt_sim_case_task(c, r, HDT_SIM_GROUP, g)->flags = HDT_SIM_ASYNC;
+        hdt_sim_case_task(c, r, HDT_SIM_JOIN, g);
+        hdt_sim_case_task(c, r, HDT_SIM_JOIN, h);
+    }
+    hdt_sim_case_run(c);
+    for (int r = 0; r < 2; r++) {
+        cr_expect_float_eq(hdt_sim_case_end(c, r, 2), 1 + r, EPS);
+        cr_expect_float_eq(hdt_sim_case_end(c, r, 3), 6, EPS);
+        cr_expect_float_eq(hdt_sim_case_end(c, r, 4), 7, EPS);
+    }
+    hdt_sim_case_free(c);
+}
+
 /* ---- scenarios, hosts ---- */
 
 Test(sim, a_straggler_is_slow_for_a_while)

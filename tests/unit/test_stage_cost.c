@@ -64,7 +64,8 @@ static struct hdt_stage_cost stage_of(const struct hdt_stage_cost_profile *profi
                                    .profile = profile,
                                    .n_layers = 3,
                                    .micro_batch = micro_batch,
-                                   .tp = 1};
+                                   .tp = 1,
+                                   .optimizer = {.moments_bytes = 8, .n_shards = 1}};
 }
 
 static void layer_is(const struct hdt_stage_cost *stage, double fwd_s, double bwd_s)
@@ -349,9 +350,108 @@ Test(stage_cost, half_precision)
     half.value_bytes = half.grad_bytes = 2;
     s.model = &half;
     hdt_stage_cost_memory(&s, 1, &m);
-    NEAR(m.weights, 300 * 6);
+    NEAR(m.weights, 300 * 2);
+    NEAR(m.master, 300 * 4);
     NEAR(m.grads, 300 * 2);
     NEAR(m.moments, 300 * 8);
     NEAR(m.buffers, 300 * 4);
     NEAR(hdt_stage_cost_step_s(&s), 300 * (24 + 22) / 100.0);
+}
+
+static double state_bytes(const struct hdt_stage_cost *s)
+{
+    struct hdt_stage_cost_memory m;
+
+    hdt_stage_cost_memory(s, 1, &m);
+    return m.weights + m.grads + m.master + m.moments;
+}
+
+/* Bytes of a parameter that Megatron Core's manual gives for its distributed optimizer over d
+ * replicas (bf16 with fp32 gradients 18 and 6 + 12 / d, fp32 16 and 8 + 8 / d), and those of ZeRO
+ * (arXiv 1910.02054, section 5.1, K = 12: 16 and 4 + 12 / d). */
+Test(stage_cost, replicas_share_the_optimizer)
+{
+    static const struct {
+        double value, grad, all, whole, shared;
+    } cases[] = {{2, 4, 18, 6, 12}, {4, 4, 16, 8, 8}, {2, 2, 16, 4, 12}};
+
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct hdt_stage_cost_model own = model;
+        struct hdt_stage_cost s = stage_of(&measured, 1);
+
+        own.value_bytes = cases[i].value;
+        own.grad_bytes = cases[i].grad;
+        s.model = &own;
+        NEAR(state_bytes(&s), 300 * cases[i].all);
+        NEAR(hdt_stage_cost_gather_bytes(&s), 0);
+        s.optimizer.n_shards = 8;
+        NEAR(state_bytes(&s), 300 * (cases[i].whole + cases[i].shared / 8));
+        NEAR(hdt_stage_cost_gather_bytes(&s), 300 * cases[i].value);
+    }
+}
+
+/* All gradients are cleared, copied, divided and copied back, 7 times 4 bytes; then each replica
+ * sums, clips and reads an eighth, 4 times, and steps on it. */
+Test(stage_cost, replicas_share_the_step)
+{
+    struct hdt_stage_cost s = stage_of(&measured, 1);
+
+    s.optimizer.n_shards = 8;
+    NEAR(hdt_stage_cost_step_s(&s), (300 * 28 + 300 / 8.0 * (24 + 16)) / 100);
+}
+
+/* A scale of 4 bytes for 2048 moments of 8 bits. */
+Test(stage_cost, small_moments)
+{
+    struct hdt_stage_cost s = stage_of(&measured, 1);
+    struct hdt_stage_cost_memory m;
+
+    s.optimizer.moments_bytes = HDT_STAGE_COST_MOMENTS_INT8;
+    hdt_stage_cost_memory(&s, 1, &m);
+    NEAR(m.moments, 300 * (2 + 8 / 2048.0));
+    s.optimizer.moments_bytes = 4;
+    hdt_stage_cost_memory(&s, 1, &m);
+    NEAR(m.moments, 300 * 4);
+    NEAR(hdt_stage_cost_step_s(&s), 300 * (8 + 8 + 44) / 100.0);
+}
+
+/* ZeRO-Offload (arXiv 2101.06840, section 3): of 16 bytes a parameter 2 stay, the half-precision
+ * weight; 14 are on the host. Here gradients that are summed over micro-batches stay, too. */
+Test(stage_cost, optimizer_on_the_host)
+{
+    struct hdt_stage_cost_model half = model;
+    struct hdt_stage_cost s = stage_of(&measured, 1);
+    struct hdt_stage_cost_memory m;
+
+    half.value_bytes = half.grad_bytes = 2;
+    s.model = &half;
+    s.optimizer.on_host = true;
+    hdt_stage_cost_memory(&s, 1, &m);
+    NEAR(m.weights, 300 * 2);
+    NEAR(m.grads, 300 * 2);
+    NEAR(m.master + m.moments, 0);
+    NEAR(m.buffers, 300 * 2);
+    NEAR(m.host_optimizer, 300 * 14);
+    NEAR(hdt_stage_cost_down_bytes(&s), 300 * 2);
+    NEAR(hdt_stage_cost_up_bytes(&s), 300 * 2);
+    NEAR(hdt_stage_cost_host_step_bytes(&s), 300 * (8 + 16 + 2 + 2));
+    NEAR(hdt_stage_cost_step_s(&s), 300 * 8 * 2 / 100.0);
+    s.optimizer.n_shards = 4;
+    NEAR(hdt_stage_cost_host_step_bytes(&s), 75 * 28);
+    NEAR(hdt_stage_cost_down_bytes(&s), 75 * 2);
+}
+
+Test(stage_cost, activations_on_the_host)
+{
+    struct hdt_stage_cost s = stage_of(&measured, 2);
+    struct hdt_stage_cost_memory m;
+    double slot = 2 * (3 * 1000 + 32) * 4;
+
+    s.activations_on_host = true;
+    hdt_stage_cost_memory(&s, 3, &m); /* all have a place on the device */
+    NEAR(m.activations, 3 * slot);
+    NEAR(m.host_activations, 0);
+    hdt_stage_cost_memory(&s, 9, &m);
+    NEAR(m.activations, 3 * slot);
+    NEAR(m.host_activations, 9 * slot);
 }

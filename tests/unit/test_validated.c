@@ -169,7 +169,7 @@ static void run_release(void)
 /* The profile that was written for a rank, read as a plan reads it. */
 static struct hdt_profile profile_of(const char *name)
 {
-    const struct hdt_profile_file_want want = {&hdt_test_model, 8, 128};
+    const struct hdt_profile_file_want want = {&hdt_test_model, 8, 128, 0};
     struct hdt_profile profile = {0};
     struct hdt_error err = {0};
 
@@ -232,6 +232,20 @@ Test(profiles, hold_what_ops_took_in_the_run)
     NEAR(p.block_bwd_s, 0.020);
     NEAR(p.embed_fwd_s, 0.0005);
     NEAR(p.step_s_per_param, 2e-9); /* no such op in its trace */
+    run_release();
+}
+
+/* A profile that nothing was measured for is not written under the name of a correction. */
+Test(profiles, are_not_made_of_nothing)
+{
+    struct hdt_error err = {0};
+    size_t n;
+
+    run_plan(HDT_SCHEDULE_1F1B, false);
+    run_steps(NULL, 0);
+    cr_expect_eq(hdt_validated_write_profiles(&run, hdt_scratch_path("."), &n, &err), HDT_ENOENT);
+    cr_expect(strstr(err.msg, "corrects no profile"), "%s", err.msg);
+    cr_expect(err.hint[0]);
     run_release();
 }
 

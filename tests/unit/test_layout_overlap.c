@@ -1,0 +1,306 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "config.h"
+
+/*
+ * Layouts whose gradients are added while the backward goes on, whose replicas share the optimizer,
+ * and which offload to hosts: on made-up machines, whose steps can be reckoned by hand. Computing
+ * takes whole seconds by a profile, memory and links that are not asked about take no time to speak
+ * of.
+ */
+#include "src/base/buf.h"
+#include "src/plan/layout_sim.h"
+#include "tests/support/scratch.h"
+
+#include <criterion/criterion.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const struct hdt_stage_cost_constants bare = {.matrix_share = 1, .ring_share = 0.5};
+
+/* V 1000, C 500, F 1000, heads of 100. Layer: 2,501,000; embedding 500,000; head 500,500. */
+#define MODEL(layers)                                                                              \
+ "{\"model_type\":\"llama\",\"vocab_size\":1000,\"hidden_size\":500,\"intermediate_size\":1000,"   \
+ "\"num_hidden_layers\":" layers ",\"num_attention_heads\":5,\"max_position_embeddings\":1000,"    \
+ "\"tie_word_embeddings\":false}"
+#define P (2 * 2501000.0 + 500000 + 500500)
+#define G (4 * P) /* bytes of all gradients */
+
+/* A micro-batch of one: a second forward, two backward. */
+#define PROFILE                                                                                    \
+ "{\"model\":\"tiny\",\"device\":\"X\",\"layers\":[{\"kind\":\"block\",\"times\":["                \
+ "{\"tp\":1,\"micro_batch\":1,\"forward_s\":1,\"backward_s\":2}]}]}"
+
+/* Nodes of two devices on 0.01 GB/s, and on 0.1 GB/s; inside 0.1 GB/s. */
+#define CLUSTER(host)                                                                              \
+ "devices:\n  - {name: X, compute: {bf16: 10000}, memory: {gb: 1000, gb_per_s: 1e6}}\n"            \
+ "links:\n  - {name: fast, gb_per_s: 0.1}\n  - {name: slow, gb_per_s: 0.01}\n"                     \
+ "sites:\n  - name: a\n    nodes:\n"                                                               \
+ "      - {name: slow, count: 4, device: X, devices: 2, inside: fast, between: slow}\n"            \
+ "      - {name: fast, count: 8, device: X, devices: 1, between: fast}\n"                          \
+ "      - {name: h, count: 4, device: X, devices: 2, inside: fast, between: fast, host: " host     \
+ "}\n"
+#define NO_HOST CLUSTER("{}")
+
+static void write_text(const char *name, const char *text)
+{
+    hdt_scratch_write(name, text, strlen(text));
+}
+
+static enum hdt_status try_open(const char *cluster, const char *layout,
+                                struct hdt_layout_files *files, struct hdt_error *err)
+{
+    char *text = hdt_asprintf("cluster: cluster.yaml\nmodel: model.json\nprofiles:\n"
+                              "  - {file: profile.json}\nseq_len: 1000\n%s",
+                              layout);
+    struct hdt_layout_instead instead = {.catalogue = HDT_TEST_SRCDIR "/etc/devices.yaml"};
+    enum hdt_status status;
+
+    hdt_scratch_init();
+    /* Two stages of two chunks need four layers. */
+    write_text("model.json", strstr(layout, "chunks") ? MODEL("4") : MODEL("2"));
+    write_text("profile.json", PROFILE);
+    write_text("cluster.yaml", cluster);
+    write_text("layout.yaml", text);
+    status = hdt_layout_open(hdt_scratch_path("layout.yaml"), &instead, files, err);
+    hdt_scratch_release();
+    free(text);
+    return status;
+}
+
+static double step_of(const char *cluster, const char *layout)
+{
+    struct hdt_layout_files files;
+    struct hdt_error err = {0};
+    struct hdt_layout_prediction p;
+
+    cr_assert_eq(try_open(cluster, layout, &files, &err), HDT_OK, "%s: %s", err.where, err.msg);
+    cr_assert_eq(hdt_layout_predict(&files, &bare, &p, &err), HDT_OK, "%s", err.msg);
+    hdt_layout_release(&files);
+    return p.step_s;
+}
+
+/* The head's products and the device's own passes take a few milliseconds. */
+static void expect_step(double got, double want)
+{
+    cr_expect_float_eq(got, want, 2e-3 * want, "%.9g s, not %.9g s", got, want);
+}
+
+#define TWO(nodes) "global_batch: 2\nstages:\n  - {layers: 2, on: [{nodes: " nodes ", count: 2}]}\n"
+#define THREE(nodes)                                                                               \
+ "global_batch: 3\nstages:\n  - {layers: 2, on: [{nodes: " nodes ", count: 3}]}\n"
+#define OVERLAPPED "sync: overlapped\nsync_bucket: 1MiB\n"
+
+/* A ring of three: 4/3 of the bytes. At 0.1 GB/s each of 23 buckets takes 14 ms, and its piece of
+ * the backward 174 ms: only the last one shows. */
+Test(layout_overlap, all_but_the_last_bucket_are_hidden)
+{
+    double ring_s = 4.0 / 3 * G / 0.1e9;
+
+    cr_assert_eq(ceil(G / (1 << 20)), 23);
+    expect_step(step_of(NO_HOST, THREE("fast")), 6 + ring_s);
+    expect_step(step_of(NO_HOST, OVERLAPPED THREE("fast")), 6 + ring_s / 23);
+}
+
+/* By levels: buckets go between the nodes while the next ones are added inside, and the slow link
+ * is busy from the first one on. */
+Test(layout_overlap, a_slow_link_is_busy_from_the_first_bucket_on)
+{
+    /* Two on each of two nodes: (2 - 1) / 2 twice, on both levels. */
+    const char *four = "global_batch: 4\nall_reduce: hierarchical\nstages:\n"
+                       "  - {layers: 2, on: [{nodes: slow, count: 4}]}\n";
+    char *overlapped = hdt_asprintf(OVERLAPPED "%s", four);
+    double inside_s = G / 0.1e9, nodes_s = G / 0.01e9, piece_s = 4.0 / 23;
+
+    expect_step(step_of(NO_HOST, four), 6 + inside_s + nodes_s);
+    /* The first bucket's piece and its way inside, then all buckets between the nodes. */
+    expect_step(step_of(NO_HOST, overlapped),
+                2 + fmax(4 + (inside_s + nodes_s) / 23, piece_s + inside_s / 23 + nodes_s));
+    free(overlapped);
+}
+
+/* One bucket begins when all is computed. */
+Test(layout_overlap, one_bucket_is_after)
+{
+    double after_s = step_of(NO_HOST, THREE("fast"));
+
+    cr_expect_float_eq(step_of(NO_HOST, "sync: overlapped\nsync_bucket: 100MB\n" THREE("fast")),
+                       after_s, 1e-9);
+}
+
+/* Whatever the order, the bucket and who steps on what: with one stage a node, whose replicas do
+ * not share links with the pipeline. */
+Test(layout_overlap, never_takes_longer)
+{
+    static const char *const orders[] = {"gpipe", "1f1b", "zb-h1", "interleaved\nchunks: 2"};
+    static const char *const buckets[] = {"1MiB", "3MiB", "7MiB", "100MB"};
+
+    for (size_t i = 0; i < 4 * 4 * 2; i++) {
+        const char *order = orders[i % 4], *bucket = buckets[i / 4 % 4];
+        const char *sharded = i / 16 ? "true" : "false";
+        int layers = strstr(order, "chunks") ? 2 : 1;
+        char *text = hdt_asprintf("schedule: %s\noptimizer: {sharded: %s}\nglobal_batch: 8\n"
+                                  "stages:\n  - {layers: %d, on: [{nodes: fast, count: 2}]}\n"
+                                  "  - {layers: %d, on: [{nodes: fast, count: 2}]}\n",
+                                  order, sharded, layers, layers);
+        char *overlapped = hdt_asprintf("sync: overlapped\nsync_bucket: %s\n%s", bucket, text);
+        double after_s = step_of(NO_HOST, text), overlapped_s = step_of(NO_HOST, overlapped);
+
+        cr_expect(overlapped_s <= after_s + 1e-9, "%s, %s, sharded %s: %g s, not %g s", order,
+                  bucket, sharded, overlapped_s, after_s);
+        free(overlapped);
+        free(text);
+    }
+}
+
+/* Half a ring for gradients of 4 bytes, half a ring for weights of 2. */
+Test(layout_overlap, shards_are_reduced_and_gathered)
+{
+    double half_s = 2.0 / 3 * G / 0.1e9;
+
+    expect_step(step_of(NO_HOST, "optimizer: {sharded: true}\n" THREE("fast")), 6 + 1.5 * half_s);
+    expect_step(step_of(NO_HOST, "optimizer: {sharded: true}\n" OVERLAPPED THREE("fast")),
+                6 + half_s / 23 + half_s / 2);
+}
+
+/* ---- hosts ---- */
+
+#define HOST       "{gb: 1, gb_per_s: 0.01, memory_gb_per_s: 0.1}"
+#define FAST_HOST  "{gb: 1, gb_per_s: 0.01, memory_gb_per_s: 10}"
+#define ONE(nodes) "global_batch: 1\nstages:\n  - {layers: 2, on: [{nodes: " nodes "}]}\n"
+
+/* Gradients go down; the step reads and writes 8 + 16 + 4 + 2 bytes a parameter while weights of 2
+ * come up, and the longer of both counts. */
+Test(layout_overlap, optimizer_on_the_host)
+{
+    double down_s = G / 0.01e9, host_s = 30 * P / 0.1e9, up_s = 2 * P / 0.01e9;
+
+    cr_assert_gt(host_s, up_s);
+    expect_step(step_of(CLUSTER(HOST), "offload: optimizer\n" ONE("h")), 6 + down_s + host_s);
+    expect_step(step_of(CLUSTER(FAST_HOST), "offload: optimizer\n" ONE("h")), 6 + down_s + up_s);
+    expect_step(step_of(CLUSTER(HOST), "offload: optimizer\n" OVERLAPPED ONE("h")),
+                6 + down_s / 23 + host_s);
+}
+
+/* Two replicas of a node step on the same processors; when they share the optimizer, each half. */
+Test(layout_overlap, devices_of_a_node_share_its_host)
+{
+    double ring_s = G / 0.1e9, down_s = G / 0.01e9, host_s = 30 * P / 0.1e9;
+
+    expect_step(step_of(CLUSTER(HOST), "offload: optimizer\n" TWO("h")),
+                6 + ring_s + down_s + 2 * host_s);
+    expect_step(step_of(CLUSTER(HOST), "offload: optimizer\noptimizer: {sharded: true}\n" TWO("h")),
+                6 + ring_s / 2 + down_s / 2 + host_s + ring_s / 4);
+}
+
+#define GPIPE(nodes)                                                                               \
+ "schedule: gpipe\nglobal_batch: 4\nstages:\n  - {layers: 2, on: [{nodes: " nodes "}]}\n"
+/* Bytes of a micro-batch: 2 layers of 17 T C + 2.5 NH T^2 values of 2. */
+#define SLOT (2 * 2 * (17 * 1000 * 500 + 2.5 * 5 * 1e6))
+
+/* 84e6 bytes are 0.84 s at 0.1 GB/s, less than any computation: nothing shows. At 0.01 GB/s they
+ * are 8.4 s. Downs end at 10.4, 18.8, 27.2; forward 3 waits for the first and, since the first
+ * micro-batch is asked back before it, for the second: it runs from 18.8 on. Ups end at 27.2, 35.6,
+ * 44 and 52.4, and the last backward 4 s later. */
+Test(layout_overlap, activations_on_the_host)
+{
+    cr_assert_float_eq(SLOT, 84e6, 1);
+    expect_step(step_of(NO_HOST, GPIPE("h")), 24);
+    expect_step(step_of(CLUSTER("{gb: 1, gb_per_s: 0.1}"), "offload: activations\n" GPIPE("h")),
+                24);
+    expect_step(step_of(CLUSTER("{gb: 1, gb_per_s: 0.01}"), "offload: activations\n" GPIPE("h")),
+                56.4);
+}
+
+/* The most that a rank has in the simulation is what its classes say, and less than without. */
+Test(layout_overlap, memory_over_time_and_by_class_agree)
+{
+    static const char *const cases[] = {
+        "offload: both\n" GPIPE("h"),
+        "offload: activations\noptimizer: {moments: bf16}\n" GPIPE("h"),
+        "offload: both\nschedule: interleaved\nchunks: 2\nglobal_batch: 8\nstages:\n"
+        "  - {layers: 2, on: [{nodes: h}]}\n  - {layers: 2, on: [{nodes: h}]}\n"};
+
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct hdt_layout_files files;
+        struct hdt_layout_sim *sim;
+        struct hdt_sim_result result;
+        struct hdt_error err = {0};
+
+        cr_assert_eq(try_open(CLUSTER(HOST), cases[i], &files, &err), HDT_OK, "%s", err.msg);
+        cr_assert_eq(hdt_layout_sim_open(&files, &bare, &sim, &err), HDT_OK, "%s", err.msg);
+        cr_assert_eq(hdt_sim_run(hdt_layout_sim_setup(sim), &result, &err), HDT_OK, "%s", err.msg);
+        for (size_t k = 0; k < result.n_ranks; k++) {
+            const struct hdt_stage_cost_memory *m = &hdt_layout_sim_rank(sim, k)->memory;
+
+            /* Chunks of a rank do not have their most at the same time. */
+            cr_expect((double)result.ranks[k].mem_peak <= m->total + 64 &&
+                          (i == 2 || (double)result.ranks[k].mem_peak >= m->total - 64),
+                      "case %zu rank %zu: %lld, not %.0f", i, k,
+                      (long long)result.ranks[k].mem_peak, m->total);
+            cr_expect_float_eq((double)result.ranks[k].mem_last, m->total - m->activations, 64,
+                               "case %zu rank %zu", i, k);
+        }
+        if (i == 0) {
+            const struct hdt_stage_cost_memory *m = &hdt_layout_sim_rank(sim, 0)->memory;
+
+            cr_expect_float_eq(m->activations, 3 * SLOT, 1);
+            cr_expect_float_eq(m->host_activations, 4 * SLOT, 1);
+            cr_expect_float_eq(m->host_optimizer, 16 * P, 1);
+            cr_expect_float_eq(m->moments + m->master, 0, 1e-9);
+        }
+        hdt_sim_result_release(&result);
+        hdt_layout_sim_close(sim);
+        hdt_layout_release(&files);
+    }
+}
+
+/* One message each, with the line. The first line of a layout here is its sixth. */
+Test(layout_overlap, refusals)
+{
+    static const struct {
+        const char *host, *layout, *where, *words;
+    } cases[] = {
+        {"{gb_per_s: 1}", "offload: activations\n" GPIPE("h"), ":6:", "host.gb of nodes 'h'"},
+        {"{gb: 1}", "offload: activations\n" GPIPE("h"), ":6:", "host.gb_per_s of nodes 'h'"},
+        {"{gb: 1, gb_per_s: 1}", "offload: both\n" GPIPE("h"), ":6:", "host.memory_gb_per_s"},
+        {HOST,
+         "global_batch: 1\nstages:\n  - {layers: 2, offload: optimizer, on: [{nodes: fast}]}\n",
+         ":8:", "stage 0 cannot offload"},
+        {HOST,
+         "offload: activations\nschedule: zb-h1\nglobal_batch: 1\nstages:\n"
+         "  - {layers: 2, on: [{nodes: h}]}\n",
+         ":6:", "schedule zb-h1 needs activations twice"},
+        {HOST, "sync: sometimes\n" ONE("h"), ":6:", "sometimes"},
+        {HOST, "optimizer: {moments: int4}\n" ONE("h"), ":6:", "int4"},
+        {HOST, "sync_bucket: 10KiB\n" ONE("h"), ":6:", "sync_bucket"},
+    };
+
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        char *cluster =
+            hdt_asprintf("%.*s%s}\n", (int)(strlen(NO_HOST) - 4), NO_HOST, cases[i].host);
+        struct hdt_layout_files files;
+        struct hdt_error err = {0};
+
+        cr_assert_eq(try_open(cluster, cases[i].layout, &files, &err), HDT_EINVAL, "case %zu", i);
+        cr_expect(strstr(err.where, cases[i].where), "case %zu: %s: %s", i, err.where, err.msg);
+        cr_expect(strstr(err.msg, cases[i].words), "case %zu: %s: %s", i, err.where, err.msg);
+        free(cluster);
+    }
+}
+
+/* 4 micro-batches of 84e6 bytes and 16 P bytes are 0.40237 GiB. */
+Test(layout_overlap, a_host_that_is_too_small)
+{
+    struct hdt_layout_files files;
+    struct hdt_layout_sim *sim;
+    struct hdt_error err = {0};
+
+    cr_assert_eq(try_open(CLUSTER("{gb: 0.4, gb_per_s: 1, memory_gb_per_s: 1}"),
+                          "offload: both\n" GPIPE("h"), &files, &err),
+                 HDT_OK, "%s", err.msg);
+    cr_assert_eq(hdt_layout_sim_open(&files, &bare, &sim, &err), HDT_EINVAL);
+    cr_expect(strstr(err.where, "layout.yaml:6:"), "%s", err.where);
+    cr_expect(strstr(err.msg, "nodes 'h' has 0.4 GiB for it and would need 0.4024"), "%s", err.msg);
+    hdt_layout_release(&files);
+}
