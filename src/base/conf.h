@@ -76,7 +76,8 @@ struct hdt_conf_schema {
     const char *name; /* "gateway", "worker", "job": hdt config example NAME */
     const char *help; /* what the file is for; head comment of the example */
     const struct hdt_conf_row *rows;
-    size_t size; /* of the struct */
+    size_t size;       /* of the struct */
+    const char *start; /* lists that a file is nothing without, as the example has them; or NULL */
 };
 
 #define HDT_CONF_STRING(s, f, def_, help_)                                                         \

@@ -248,6 +248,9 @@ void hdt_conf_write_example(const struct hdt_conf_schema *schema, FILE *out)
     while ((row = hdt_conf_walk_next(&walk))) {
         example_row(&walk, row, out);
     }
+    if (schema->start) {
+        fprintf(out, "\n# A small one to start from.\n%s", schema->start);
+    }
 }
 
 static void explain_row(const char *name, const struct hdt_conf_row *row, FILE *out)

@@ -9,6 +9,7 @@
 #include "src/base/buf.h"
 
 #include <argp.h>
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -151,6 +152,15 @@ static const struct argp argp = {
         "and the memory are used for, and which ops the step waits for.",
 };
 
+/* A table that nobody got is a failure. */
+static enum hdt_status stdout_check(struct hdt_error *err)
+{
+    if (fflush(stdout) != 0 || ferror(stdout)) {
+        return hdt_error_set_errno(err, HDT_EIO, errno, "cannot write to standard output");
+    }
+    return HDT_OK;
+}
+
 static enum hdt_status simulated_show(const struct hdt_simulated *s,
                                       const struct simulate_args *args, struct hdt_error *err)
 {
@@ -163,6 +173,7 @@ static enum hdt_status simulated_show(const struct hdt_simulated *s,
     } else {
         hdt_simulated_print(s, stdout);
     }
+    HDT_TRY(stdout_check(err));
     HDT_TRY(args->trace ? hdt_simulated_trace(s, args->trace, err) : HDT_OK);
     return args->svg ? hdt_simulated_svg(s, args->svg, err) : HDT_OK;
 }
@@ -179,6 +190,7 @@ static enum hdt_status laid_out_show(const struct hdt_laid_out *l, const struct 
     } else {
         hdt_laid_out_print(l, stdout);
     }
+    HDT_TRY(stdout_check(err));
     HDT_TRY(args->trace ? hdt_laid_out_trace(l, args->trace, err) : HDT_OK);
     return args->svg ? hdt_laid_out_svg(l, args->svg, err) : HDT_OK;
 }

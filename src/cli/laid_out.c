@@ -3,6 +3,7 @@
 
 #include "src/cli/laid_out.h"
 #include "src/base/buf.h"
+#include "src/cli/human.h"
 #include "src/core/timeline.h"
 #include "src/sim/sim_svg.h"
 
@@ -60,6 +61,17 @@ enum hdt_status hdt_laid_out_run(struct hdt_laid_out *l, struct hdt_error *err)
     HDT_TRY(hdt_sim_run(&setup, &l->result, err));
     hdt_sim_path_find(&l->result, &l->path);
     return HDT_OK;
+}
+
+void hdt_laid_out_nodes(const struct hdt_laid_out *l, size_t rank, char *text, size_t cap)
+{
+    const struct hdt_layout_group *group = &l->files.groups[rank];
+    const struct hdt_cluster_file *cluster = &l->files.cluster;
+    bool several = cluster->sites.n > 1;
+
+    snprintf(text, cap, "%.63s%s%.63s",
+             several ? hdt_cluster_file_site(cluster, group->site_idx)->name : "",
+             several ? "." : "", group->nodes->name);
 }
 
 /* ---- pictures ---- */
@@ -120,9 +132,11 @@ enum hdt_status hdt_laid_out_trace(const struct hdt_laid_out *l, const char *pat
 static void rank_name(void *ctx, int rank, char *text, size_t cap)
 {
     const struct hdt_laid_out *l = ctx;
-    const struct hdt_layout_group *group = &l->files.groups[rank];
+    char nodes[2 * HDT_NAME_CAP], cut[32];
 
-    snprintf(text, cap, "%d %.14s.%lld", rank, group->nodes->name, (long long)group->node);
+    hdt_laid_out_nodes(l, (size_t)rank, nodes, sizeof(nodes));
+    snprintf(text, cap, "%d %s.%lld", rank, hdt_human_cut(nodes, 14, cut, sizeof(cut)),
+             (long long)l->files.groups[rank].node);
 }
 
 enum hdt_status hdt_laid_out_svg(const struct hdt_laid_out *l, const char *path,

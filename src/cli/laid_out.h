@@ -31,12 +31,16 @@ void hdt_laid_out_release(struct hdt_laid_out *l);
 /* Play it with l->scenario, once. */
 enum hdt_status hdt_laid_out_run(struct hdt_laid_out *l, struct hdt_error *err);
 
-/* The step, stages with their times and shares, memory by class, links, the critical path. */
+/* The step; stages with the times and shares of the replica that is busy longest, and the memory by
+ * class of the one that has the least left; links, the critical path. */
 void hdt_laid_out_print(const struct hdt_laid_out *l, FILE *out);
 
 /* New reference: "name", "step_s", "calm_step_s", "tokens_per_s", "memory_bytes", "measured",
  * "ranks", "links", "critical_path". */
 json_t *hdt_laid_out_to_json(const struct hdt_laid_out *l);
+
+/* Nodes of a rank, as "gh", after their site where there are several. */
+void hdt_laid_out_nodes(const struct hdt_laid_out *l, size_t rank, char *text, size_t cap);
 
 /* For chrome://tracing or ui.perfetto.dev; and as a picture. */
 enum hdt_status hdt_laid_out_trace(const struct hdt_laid_out *l, const char *path,

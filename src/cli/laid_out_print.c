@@ -5,6 +5,7 @@
 #include "src/base/buf.h"
 #include "src/cli/human.h"
 #include "src/cli/laid_out.h"
+#include "src/cli/memory_json.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -56,10 +57,11 @@ static void stages_print(const struct hdt_laid_out *l, FILE *out)
         const struct hdt_layout_group *group = &l->files.groups[rank];
         const struct hdt_layout_rank *is = hdt_layout_sim_rank(l->sim, rank);
         const struct hdt_sim_rank_result *r = &l->result.ranks[rank];
-        char cut[32], fwd[HDT_HUMAN_CAP], bwd[HDT_HUMAN_CAP];
+        char name[2 * HDT_NAME_CAP], cut[32], fwd[HDT_HUMAN_CAP], bwd[HDT_HUMAN_CAP];
 
+        hdt_laid_out_nodes(l, rank, name, sizeof(name));
         fprintf(out, "%-5zu %-14s %6lld %4lld %9s %9s", s,
-                hdt_human_cut(group->nodes->name, 14, cut, sizeof(cut)),
+                hdt_human_cut(name, 14, cut, sizeof(cut)),
                 (long long)hdt_layout_stage(&l->files.layout, s)->layers, (long long)group->tp,
                 hdt_human_time(is->fwd_s, fwd), hdt_human_time(is->bwd_s, bwd));
         for (int u = 0; u < HDT_SIM_USE_COUNT; u++) {
@@ -71,6 +73,34 @@ static void stages_print(const struct hdt_laid_out *l, FILE *out)
     }
 }
 
+static double room_of(const struct hdt_laid_out *l, size_t rank)
+{
+    return hdt_cluster_file_memory_bytes(l->files.groups[rank].nodes);
+}
+
+static bool fits(const struct hdt_laid_out *l, size_t rank)
+{
+    /* What is not known is not too little. */
+    return !(hdt_layout_sim_rank(l->sim, rank)->memory.total > room_of(l, rank));
+}
+
+/* Of memory it is the replica whose devices have the least left, for their size. */
+static size_t fullest_of(const struct hdt_laid_out *l, size_t stage)
+{
+    size_t fullest = stage;
+    double most = -1;
+
+    for (size_t i = stage; i < l->result.n_ranks; i += l->files.n_stages) {
+        double part = hdt_layout_sim_rank(l->sim, i)->memory.total / room_of(l, i);
+
+        if (part > most) {
+            most = part;
+            fullest = i;
+        }
+    }
+    return fullest;
+}
+
 static void memory_print(const struct hdt_laid_out *l, FILE *out)
 {
     fprintf(out,
@@ -78,16 +108,21 @@ static void memory_print(const struct hdt_laid_out *l, FILE *out)
             "stage", "all", "weights", "grads", "master", "moments", "buffers", "activations",
             "head", "framework", "kept", "on host");
     for (size_t s = 0; s < l->files.n_stages; s++) {
-        const struct hdt_layout_rank *is = hdt_layout_sim_rank(l->sim, slowest_of(l, s));
+        size_t rank = fullest_of(l, s);
+        const struct hdt_layout_rank *is = hdt_layout_sim_rank(l->sim, rank);
         const struct hdt_stage_cost_memory *m = &is->memory;
-        double room = hdt_cluster_file_memory_bytes(l->files.groups[slowest_of(l, s)].nodes);
+        char name[2 * HDT_NAME_CAP];
 
         fprintf(out, "%-5zu %7.2f %7.2f %7.2f %7.2f %7.2f %7.2f %11.2f %5.2f %9.2f %4lld %7.2f%s\n",
                 s, m->total / 1e9, m->weights / 1e9, m->grads / 1e9, m->master / 1e9,
                 m->moments / 1e9, m->buffers / 1e9, m->activations / 1e9, m->head / 1e9,
                 m->framework / 1e9, (long long)is->n_in_flight,
                 (m->host_optimizer + m->host_activations) / 1e9,
-                m->total > room ? "  more than it has" : "");
+                fits(l, rank) ? "" : "  more than it has");
+        if (!fits(l, rank)) {
+            hdt_laid_out_nodes(l, rank, name, sizeof(name));
+            fprintf(out, "      a device of '%s' has %.2f\n", name, room_of(l, rank) / 1e9);
+        }
     }
 }
 
@@ -127,7 +162,7 @@ static void links_print(const struct hdt_laid_out *l, FILE *out)
         fprintf(out, "\n%-28s %12s %7s\n", "busiest links", "a step", "busy");
     }
     for (size_t i = 0; i < n && i < LINKS_SHOWN; i++) {
-        char name[2 * HDT_NAME_CAP + 8], cut[32], bytes[HDT_HUMAN_CAP];
+        char name[2 * HDT_LAYOUT_LINK_CAP + 8], cut[32], bytes[HDT_HUMAN_CAP];
 
         link_text(l, busy[i].link, name, sizeof(name));
         fprintf(out, "%-28s %12s %6.1f%%\n", hdt_human_cut(name, 28, cut, sizeof(cut)),
@@ -197,7 +232,7 @@ static json_t *memory_json(const struct hdt_stage_cost_memory *m)
 
 static json_t *ranks_json(const struct hdt_laid_out *l)
 {
-    json_t *ranks = json_array();
+    json_t **memory = hdt_memory_json(&l->result), *ranks = json_array();
 
     for (size_t i = 0; i < l->result.n_ranks; i++) {
         const struct hdt_layout_rank *is = hdt_layout_sim_rank(l->sim, i);
@@ -210,6 +245,12 @@ static json_t *ranks_json(const struct hdt_laid_out *l)
             "host_optimizer_s", is->host_step_s, "profiled", is->is_profiled, "in_flight",
             (json_int_t)is->n_in_flight, "memory_bytes", memory_json(&is->memory));
 
+        json_object_set_new(
+            rank, "site",
+            json_string(hdt_cluster_file_site(&l->files.cluster, group->site_idx)->name));
+        json_object_set_new(rank, "memory", memory[i]);
+        json_object_set_new(rank, "room_bytes", number(room_of(l, i)));
+        json_object_set_new(rank, "fits", json_boolean(fits(l, i)));
         for (int u = 0; u < HDT_SIM_USE_COUNT; u++) {
             char key[16];
 
@@ -218,6 +259,7 @@ static json_t *ranks_json(const struct hdt_laid_out *l)
         }
         json_array_append_new(ranks, rank);
     }
+    free(memory);
     return ranks;
 }
 
@@ -226,7 +268,7 @@ static json_t *links_json(const struct hdt_laid_out *l)
     json_t *all = json_array();
 
     for (size_t i = 0; i < l->result.n_links; i++) {
-        char name[2 * HDT_NAME_CAP + 8];
+        char name[2 * HDT_LAYOUT_LINK_CAP + 8];
 
         json_array_append_new(
             all, json_pack("{s:s, s:f, s:f, s:f}", "name", link_text(l, i, name, sizeof(name)),

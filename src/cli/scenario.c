@@ -153,7 +153,7 @@ static enum hdt_status words_read(const char *text, char *copy, struct scenario_
 static enum hdt_status link_find(const struct hdt_scenario *s, const char *text, const char *name,
                                  int *idx, struct hdt_error *err)
 {
-    char known[2 * HDT_NAME_CAP + 2];
+    char known[2 * HDT_COST_LINK_CAP + 2];
     struct hdt_buf all = {0};
 
     for (size_t i = 0; i < s->n_all_links; i++) {
@@ -267,6 +267,8 @@ void hdt_scenario_apply(const struct hdt_scenario *s, struct hdt_sim_setup *setu
     setup->n_slow_ranks = s->n_ranks;
     setup->slow_links = s->links;
     setup->n_slow_links = s->n_links;
-    setup->jitter = s->jitter;
-    setup->seed = s->seed;
+    if (s->jitter > 0) {
+        setup->jitter = s->jitter;
+        setup->seed = s->seed;
+    }
 }

@@ -37,7 +37,8 @@ enum hdt_status hdt_scenario_add(struct hdt_scenario *scenario, const char *text
                                  struct hdt_error *err);
 void hdt_scenario_release(struct hdt_scenario *scenario);
 
-/* Into a setup; the scenario stays there while it runs. */
+/* Into a setup; the scenario stays there while it runs. Jitter takes the place of the setup's own.
+ */
 void hdt_scenario_apply(const struct hdt_scenario *scenario, struct hdt_sim_setup *setup);
 
 #ifdef __cplusplus

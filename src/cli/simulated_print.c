@@ -4,6 +4,7 @@
 
 #include "src/base/buf.h"
 #include "src/cli/human.h"
+#include "src/cli/memory_json.h"
 #include "src/cli/simulated.h"
 
 #include <math.h>
@@ -104,37 +105,10 @@ void hdt_simulated_print(const struct hdt_simulated *s, FILE *out)
 
 /* ---- JSON ---- */
 
-/* [[s, bytes], ...]: from then on, in the order of time. */
-static json_t **memory_json(const struct hdt_simulated *s)
-{
-    size_t n = s->result.n_ranks;
-    json_t **series = hdt_calloc(n, sizeof(series[0]));
-    int64_t *last = hdt_calloc(n, sizeof(last[0]));
-
-    for (size_t i = 0; i < n; i++) {
-        series[i] = json_array();
-    }
-    for (size_t i = 0; i < s->result.n_spans; i++) {
-        const struct hdt_sim_span *span = &s->result.spans[i];
-
-        if (span->mem_begin != last[span->rank]) {
-            json_array_append_new(series[span->rank],
-                                  json_pack("[f, I]", span->start_s, (json_int_t)span->mem_begin));
-        }
-        if (span->mem_end != span->mem_begin) {
-            json_array_append_new(series[span->rank],
-                                  json_pack("[f, I]", span->end_s, (json_int_t)span->mem_end));
-        }
-        last[span->rank] = span->mem_end;
-    }
-    free(last);
-    return series;
-}
-
 static json_t *ranks_json(const struct hdt_simulated *s)
 {
     const struct hdt_plan *plan = &s->planned.result.plan;
-    json_t **memory = memory_json(s), *ranks = json_array();
+    json_t **memory = hdt_memory_json(&s->result), *ranks = json_array();
 
     for (size_t i = 0; i < plan->n_ranks; i++) {
         const struct hdt_sim_rank_result *r = &s->result.ranks[i];

@@ -78,7 +78,8 @@ static const struct hdt_conf_row wan_rows[] = {
     HDT_CONF_BOOL(struct hdt_cluster_file_wan, both_ways, "true",
                   "Also from `to` to `from`; each direction has the rate."),
     HDT_CONF_RATE(struct hdt_cluster_file_wan, rate, "max",
-                  "What it carries. Example: 1gbit. Else a link or via."),
+                  "What it carries. Example: 1gbit. Left away where link or via says it: max is no "
+                  "rate."),
     NAMED(struct hdt_cluster_file_wan, link_name, "link", "",
           "A link whose rate depends on the size, instead of rate."),
     HDT_CONF_STRING(struct hdt_cluster_file_wan, via, "",
@@ -112,6 +113,15 @@ const struct hdt_conf_schema hdt_cluster_file_schema = {
     .help = "A cluster to make predictions for: sites, nodes, devices and the links between them.",
     .rows = cluster_rows,
     .size = sizeof(struct hdt_cluster_file),
+    .start = "links:\n"
+             "  - {name: ethernet, gb_per_s: 12.5, nominal: true}\n"
+             "sites:\n"
+             "  - name: site-a\n"
+             "    nodes: [{name: h100, count: 2, device: H100-SXM5-80GB, between: ethernet}]\n"
+             "  - name: site-b\n"
+             "    nodes: [{name: a100, count: 2, device: A100-SXM4-40GB, between: ethernet}]\n"
+             "wan:\n"
+             "  - {from: site-a, to: site-b, rate: 10gbit, rtt_ms: 20}\n",
 };
 
 /* ---- reading ---- */

@@ -175,6 +175,13 @@ static enum hdt_status nodes_name(struct loader *loader, struct hdt_cluster_file
         free(nodes->name);
         nodes->name = hdt_strdup(nodes->device_name);
     }
+    if (!hdt_name_is_valid(nodes->name)) {
+        fail_at(loader, hdt_asprintf("sites[%zu].nodes[%zu].name", site_idx, nodes_idx),
+                "'%.64s' is no name of nodes", nodes->name);
+        hdt_error_hint(loader->err, "letters, digits, '.', '_' and '-', up to %d",
+                       HDT_NAME_CAP - 1);
+        return HDT_EINVAL;
+    }
     if (nodes_find(site, nodes->name) == nodes_idx) {
         return HDT_OK;
     }

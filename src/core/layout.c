@@ -14,6 +14,7 @@
 
 static const char *const exchange_names[] = {"free", "paired", NULL};
 static const char *const all_reduce_names[] = {"auto", "ring", "hierarchical", NULL};
+static const char *const attention_names[] = {"plain", "fused", NULL};
 static const char *const sync_names[] = {"after", "overlapped", NULL};
 static const char *const moments_names[] = {"fp32", "bf16", "int8", NULL};
 static const char *const offload_names[] = {"none", "optimizer", "activations", "both", NULL};
@@ -76,7 +77,7 @@ static const struct hdt_conf_row layout_rows[] = {
     HDT_CONF_PATH(struct hdt_layout, cluster, NULL,
                   "The cluster's file (hdt-cluster.yaml(5)). Example: cluster.yaml."),
     HDT_CONF_PATH(struct hdt_layout, model, NULL,
-                  "The model's config.json, as Hugging Face has it. Example: config.json."),
+                  "The model's config.json, as Hugging Face has it. Example: model.json."),
     HDT_CONF_LIST(struct hdt_layout, profiles, profile_rows, struct hdt_layout_profile,
                   "Measured layers of the model, one file a device. A device without is predicted "
                   "from the catalogue."),
@@ -114,6 +115,9 @@ static const struct hdt_conf_row layout_rows[] = {
     HDT_CONF_ENUM(struct hdt_layout, recompute, "none", recompute_names,
                   "What a backward computes again: nothing, the attention's matrices, whole "
                   "layers."),
+    HDT_CONF_ENUM(struct hdt_layout, attention, "plain", attention_names,
+                  "plain: its matrices of T x T go through memory and are kept; fused: in one "
+                  "kernel without them, as FlashAttention. For layers that no profile has."),
     HDT_CONF_SECTION(struct hdt_layout, wan, wan_rows, "What leaves a site."),
     HDT_CONF_LIST(struct hdt_layout, stages, stage_rows, struct hdt_layout_stage,
                   "The pipeline, from embedding to head."),
@@ -127,6 +131,12 @@ const struct hdt_conf_schema hdt_layout_schema = {
     .help = "How a model is laid out over a cluster, to predict a step: stages, replicas, batches.",
     .rows = layout_rows,
     .size = sizeof(struct hdt_layout),
+    .start = "seq_len: 128\n"
+             "stages:\n"
+             "  - layers: 3\n"
+             "    on: [{site: site-a, nodes: h100, count: 2, tp: 4}]\n"
+             "  - layers: 3\n"
+             "    on: [{site: site-b, nodes: a100, count: 2, tp: 4}]\n",
 };
 
 /* ---- checks ---- */
@@ -154,6 +164,23 @@ static enum hdt_status layers_check(const struct loader *loader)
         return hdt_conf_error(loader->doc, "stages", loader->err, HDT_EINVAL,
                               "the stages have %lld layers, the model has %lld", (long long)n,
                               (long long)f->model.L);
+    }
+    return HDT_OK;
+}
+
+/* Interleaved: each chunk of a stage has a layer. */
+static enum hdt_status chunks_check(const struct loader *loader)
+{
+    const struct hdt_layout *l = &loader->files->layout;
+    char key[48];
+
+    for (size_t i = 0; l->chunks > 1 && i < loader->files->n_stages; i++) {
+        if (hdt_layout_stage(l, i)->layers < l->chunks) {
+            snprintf(key, sizeof(key), "stages[%zu].layers", i);
+            return hdt_conf_error(loader->doc, key, loader->err, HDT_EINVAL,
+                                  "stage %zu has %lld layers, fewer than its %lld chunks", i,
+                                  (long long)hdt_layout_stage(l, i)->layers, (long long)l->chunks);
+        }
     }
     return HDT_OK;
 }
@@ -274,6 +301,11 @@ static enum hdt_status on_find(const struct loader *loader, const char *key,
     }
     if (i == site->nodes.n) {
         return nodes_refuse(loader, key, site, on->nodes);
+    }
+    if (loader->files->model.NH % on->tp != 0) {
+        return hdt_conf_error(loader->doc, key, loader->err, HDT_EINVAL,
+                              "%lld heads cannot be shared by %lld devices",
+                              (long long)loader->files->model.NH, (long long)on->tp);
     }
     group->nodes_idx = i;
     group->nodes = hdt_cluster_file_nodes(site, i);
@@ -402,22 +434,116 @@ static enum hdt_status offload_check(const struct loader *loader)
 
 /* ---- reading ---- */
 
+static bool device_is_called(const struct hdt_device *device, const char *name)
+{
+    bool is = strcasecmp(device->name, name) == 0;
+
+    for (size_t i = 0; !is && i < device->aliases.n; i++) {
+        is = strcasecmp(device->aliases.items[i], name) == 0;
+    }
+    return is;
+}
+
+static bool cluster_has(const struct hdt_cluster_file *cluster, const char *device)
+{
+    bool has = false;
+
+    for (size_t i = 0; i < cluster->sites.n; i++) {
+        const struct hdt_cluster_file_site *site = hdt_cluster_file_site(cluster, i);
+
+        for (size_t k = 0; k < site->nodes.n; k++) {
+            has = has || device_is_called(hdt_cluster_file_nodes(site, k)->device, device);
+        }
+    }
+    return has;
+}
+
+static bool has_four_bytes(const char *precision)
+{
+    return strcmp(precision, "fp32") == 0 || strcmp(precision, "tf32") == 0;
+}
+
+/* tf32 is how values of fp32 are multiplied: who says one may mean the other. */
+static bool precision_is_alike(const char *profile, const char *layout)
+{
+    return !profile[0] || strcmp(profile, layout) == 0 ||
+           (has_four_bytes(profile) && has_four_bytes(layout));
+}
+
+/* A size of the model that the profile says and that is another one; NULL: there is none. */
+static const char *shape_differs(const struct hdt_layer_profile *p, const struct hdt_model_shape *m)
+{
+    const struct {
+        const char *name;
+        int64_t is, wanted;
+    } sizes[] = {
+        {"hidden_size", p->shape.hidden_size, m->C},
+        {"intermediate_size", p->shape.intermediate_size, m->F},
+        {"num_attention_heads", p->shape.num_attention_heads, m->NH},
+        {"num_key_value_heads", p->shape.num_key_value_heads, m->NKV},
+        {"head_dim", p->shape.head_dim, m->HS},
+        {"vocab_size", p->shape.vocab_size, m->V},
+    };
+    const struct hdt_layer *block = hdt_layer_profile_layer(p, HDT_LAYER_BLOCK);
+    double wanted = (double)hdt_model_shape_layer_params(m);
+
+    for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
+        if (sizes[i].is != 0 && sizes[i].is != sizes[i].wanted) {
+            return sizes[i].name;
+        }
+    }
+    /* Programs differ in biases. */
+    return block && fabs(block->params - wanted) > 0.01 * wanted ? "parameters of a layer" : NULL;
+}
+
+static enum hdt_status profile_check(const struct loader *loader, size_t idx)
+{
+    const struct hdt_layout_files *f = loader->files;
+    const struct hdt_layer_profile *p = &f->profiles[idx];
+    const char *precision = hdt_precision_names[f->layout.precision];
+    const char *differs = shape_differs(p, &f->model);
+    char key[48];
+
+    snprintf(key, sizeof(key), "profiles[%zu].file", idx);
+    if (p->seq_len != 0 && p->seq_len != f->layout.seq_len) {
+        return hdt_conf_error(loader->doc, key, loader->err, HDT_EINVAL,
+                              "the profile is of sequences of %lld tokens, not of %lld",
+                              (long long)p->seq_len, (long long)f->layout.seq_len);
+    }
+    if (!precision_is_alike(p->precision, precision)) {
+        return hdt_conf_error(loader->doc, key, loader->err, HDT_EINVAL,
+                              "the profile is of %.16s, the layout of %s", p->precision, precision);
+    }
+    if (differs) {
+        return hdt_conf_error(loader->doc, key, loader->err, HDT_EINVAL,
+                              "the profile of '%.64s' is of another model: its %s differ", p->model,
+                              differs);
+    }
+    if (!cluster_has(&f->cluster, p->device)) {
+        hdt_conf_error(loader->doc, key, loader->err, HDT_EINVAL,
+                       "the profile is of '%.64s', which the cluster does not have", p->device);
+        hdt_error_hint(loader->err, "remove it, or mend its device's name");
+        return HDT_EINVAL;
+    }
+    for (size_t i = 0; i < idx; i++) {
+        if (strcasecmp(f->profiles[i].device, p->device) == 0) {
+            return hdt_conf_error(loader->doc, key, loader->err, HDT_EINVAL,
+                                  "there are two profiles of '%.64s'", p->device);
+        }
+    }
+    return HDT_OK;
+}
+
 static enum hdt_status profiles_load(const struct loader *loader)
 {
     struct hdt_layout_files *f = loader->files;
     const struct hdt_layout_profile *named = f->layout.profiles.items;
-    char key[48];
 
     f->profiles = hdt_calloc(f->layout.profiles.n + 1, sizeof(f->profiles[0]));
     for (size_t i = 0; i < f->layout.profiles.n; i++) {
         HDT_TRY(hdt_layer_profile_load(named[i].file, &f->profiles[i], loader->err));
         f->n_profiles++;
-        if (f->profiles[i].seq_len != 0 && f->profiles[i].seq_len != f->layout.seq_len) {
-            snprintf(key, sizeof(key), "profiles[%zu].file", i);
-            return hdt_conf_error(loader->doc, key, loader->err, HDT_EINVAL,
-                                  "the profile is of sequences of %lld tokens, not of %lld",
-                                  (long long)f->profiles[i].seq_len, (long long)f->layout.seq_len);
-        }
+        HDT_TRY(profile_check(loader, i));
     }
     return HDT_OK;
 }
@@ -436,6 +562,7 @@ static enum hdt_status files_load(const struct loader *loader,
     HDT_TRY(profiles_load(loader));
     HDT_TRY(layers_check(loader));
     HDT_TRY(order_check(loader));
+    HDT_TRY(chunks_check(loader));
     HDT_TRY(batch_check(loader));
     HDT_TRY(groups_place(loader));
     return offload_check(loader);
@@ -502,16 +629,6 @@ void hdt_layout_offload_key(const struct hdt_layout *layout, size_t stage, char 
     } else {
         snprintf(key, cap, "offload");
     }
-}
-
-static bool device_is_called(const struct hdt_device *device, const char *name)
-{
-    bool is = strcasecmp(device->name, name) == 0;
-
-    for (size_t i = 0; !is && i < device->aliases.n; i++) {
-        is = strcasecmp(device->aliases.items[i], name) == 0;
-    }
-    return is;
 }
 
 const struct hdt_layer_profile *hdt_layout_profile(const struct hdt_layout_files *files,

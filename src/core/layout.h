@@ -37,6 +37,11 @@ enum hdt_layout_all_reduce {
     HDT_LAYOUT_HIERARCHICAL,
 };
 
+enum hdt_layout_attention {
+    HDT_LAYOUT_PLAIN, /* T x T matrices go through memory and stay there */
+    HDT_LAYOUT_FUSED, /* in one kernel: FlashAttention */
+};
+
 /* How replicas' gradients are added. */
 enum hdt_layout_sync {
     HDT_LAYOUT_SYNC_AFTER,      /* when all is computed */
@@ -102,6 +107,7 @@ struct hdt_layout {
     int schedule;   /* enum hdt_schedule_kind */
     int64_t chunks; /* stages of a group that takes turns */
     int exchange, all_reduce, sync, recompute;
+    int attention;        /* enum hdt_layout_attention */
     uint64_t sync_bucket; /* bytes of a device */
     int offload;          /* enum hdt_layout_offload */
     struct hdt_layout_optimizer optimizer;

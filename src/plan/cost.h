@@ -89,8 +89,10 @@ struct hdt_cost_op {
     double arrived_s;      /* of an op that takes a frame: when it had come */
 };
 
+/* Of a plan two sites; of a layout also one of a site and of nodes, and what is asked of them. */
+#define HDT_COST_LINK_CAP (3 * HDT_NAME_CAP)
 struct hdt_cost_link {
-    char from[HDT_NAME_CAP], to[HDT_NAME_CAP];
+    char from[HDT_COST_LINK_CAP], to[HDT_COST_LINK_CAP];
     double bytes;  /* sent in a step, after codecs */
     double busy_s; /* of a step */
 };

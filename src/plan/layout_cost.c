@@ -12,11 +12,34 @@
 
 /* ---- the model ---- */
 
-/* Values that a layer without fused kernels keeps of a sample: 34 T C + 5 NH T^2 bytes where a
- * value has two (Korthikanti et al. 2022, equation 1). */
-static double kept_values(const struct hdt_model_shape *s, double T)
+/* Values that a layer keeps of a sample: 34 T C + 5 NH T^2 bytes where a value has two (Korthikanti
+ * et al. 2022, equation 1). A fused attention keeps a sum in fp32 of each row of T x T instead (Dao
+ * 2023, arXiv 2307.08691, section 3.1). */
+#define KEPT_ROWS   17
+#define KEPT_SCORES 2.5
+
+static void kept_fill(const struct hdt_model_shape *s, double measured,
+                      struct hdt_stage_cost_model *model)
 {
-    return 17 * T * (double)s->C + 2.5 * (double)s->NH * T * T;
+    double T = model->T, rows = KEPT_ROWS * T * (double)s->C;
+    double scores = model->is_fused ? 0 : KEPT_SCORES * (double)s->NH * T * T;
+    double sums = model->is_fused ? (double)s->NH * T * 4 / model->value_bytes : 0;
+
+    if (measured > 0) {
+        model->layer_kept = measured;
+        model->scores_kept = fmin(scores, fmax(measured - rows, 0));
+    } else {
+        model->layer_kept = rows + scores + sums;
+        model->scores_kept = scores;
+    }
+}
+
+/* Of queries and output, of keys and values, of the feed-forward part. */
+static double matrices_of(const struct hdt_model_shape *s)
+{
+    double C = (double)s->C, heads = (double)(s->NH * s->HS), kv = (double)(s->NKV * s->HS);
+
+    return 2 * C * heads + 2 * C * kv + (s->is_gated ? 3 : 2) * C * (double)s->F;
 }
 
 static double kept_measured(const struct hdt_layout_files *files, double value_bytes)
@@ -38,21 +61,25 @@ void hdt_layout_model(const struct hdt_layout_files *files, struct hdt_stage_cos
     const struct hdt_model_shape *s = &files->model;
     double value_bytes =
         l->precision == HDT_PRECISION_FP32 || l->precision == HDT_PRECISION_TF32 ? 4 : 2;
-    double kept = kept_measured(files, value_bytes), T = (double)l->seq_len;
 
     *model = (struct hdt_stage_cost_model){
         .C = (double)s->C,
         .NH = (double)s->NH,
-        .T = T,
+        .T = (double)l->seq_len,
         .V = (double)s->V,
         .layer_params = (double)hdt_model_shape_layer_params(s),
+        .layer_matrices = matrices_of(s),
+        .heads_width = (double)(s->NH * s->HS),
+        .is_fused = l->attention == HDT_LAYOUT_FUSED,
         .embed_params = (double)hdt_model_shape_embedding_params(s),
         .head_params = (double)hdt_model_shape_head_params(s),
-        .layer_kept = kept > 0 ? kept : kept_values(s, T),
         .value_bytes = value_bytes,
         .grad_bytes = l->fp32_gradients ? 4 : value_bytes,
+        .table_params = (double)(s->V * s->E),
+        .head_matrices = (double)(s->V * s->E + (s->E != s->C ? s->E * s->C : 0)),
         .is_tied = s->has_tied_head,
     };
+    kept_fill(s, kept_measured(files, value_bytes), model);
 }
 
 size_t hdt_layout_n_parts(const struct hdt_layout_files *files)
@@ -75,9 +102,11 @@ static double tflops_of(const struct hdt_device *device, int precision)
 static enum hdt_status device_fill(const struct hdt_layout_files *files,
                                    const struct hdt_layout_group *group,
                                    const struct hdt_stage_cost_model *model,
+                                   const struct hdt_stage_cost_constants *constants,
                                    struct hdt_stage_cost_device *out, struct hdt_error *err)
 {
     const struct hdt_device *d = group->nodes->device;
+    const struct hdt_link_curve *inside = group->nodes->inside;
     double tflops = tflops_of(d, files->layout.precision);
     double rows = (double)files->layout.micro_batch * model->T * model->C * model->value_bytes;
 
@@ -94,7 +123,8 @@ static enum hdt_status device_fill(const struct hdt_layout_files *files,
                                           .framework_bytes = group->nodes->framework_gb * GIB};
     if (group->tp > 1) {
         out->ring_bytes_per_s =
-            hdt_link_curve_bytes_per_s(group->nodes->inside, rows / (double)group->tp, group->tp);
+            hdt_link_curve_bytes_per_s(inside, rows / (double)group->tp, group->tp) *
+            (inside->nominal ? constants->ring_share : 1);
     }
     return HDT_OK;
 }
@@ -109,30 +139,56 @@ static double backward_of(const struct hdt_layer_times *t)
     return !isnan(t->backward_s) ? t->backward_s : !isnan(halves) ? halves : 2 * t->forward_s;
 }
 
-/* Of the work of a backward, by products: inputs 2 (12 C^2 + 2 T C) T each, of weights, which are
- * none in the products of T x T, 2 x 12 C^2 T (Qi et al. 2024, table 1). */
+/* Of the work of a backward, by products: those of weights have as many for the gradient of the
+ * input as for that of the weight, those of T x T have no weights (Qi et al. 2024, table 1). */
 static double input_share_of(const struct hdt_stage_cost_model *m)
 {
-    return (24 * m->C + 8 * m->T) / (48 * m->C + 8 * m->T);
+    double weights = 2 * m->layer_matrices;
+    double scores = (m->is_fused ? 5 : 8) * m->T * m->heads_width;
+
+    return (weights + scores) / (2 * weights + scores);
 }
 
-static void head_fill(const struct hdt_layer_profile *profile, int64_t tp,
-                      struct hdt_stage_cost_profile *out)
+/* NaN is 0: not known. */
+static double known_s(double s)
 {
-    const struct hdt_layer *head = hdt_layer_profile_layer(profile, HDT_LAYER_HEAD);
-    const struct hdt_layer_times *t = head ? head->times.items : NULL;
+    return isnan(s) ? 0 : s;
+}
 
-    for (size_t i = 0; head && i < head->times.n && out->head_fwd_s <= 0; i++) {
-        if (t[i].tp == tp && !isnan(t[i].forward_s)) {
-            out->head_fwd_s = t[i].forward_s / (double)t[i].micro_batch;
+/* A layer beside the blocks at this degree and micro-batch: as measured, or by the batch from the
+ * one micro-batch that was. Its backward is 0 where nobody measured it. */
+static void beside_fill(const struct hdt_layer_profile *profile, enum hdt_layer_kind kind,
+                        int64_t tp, int64_t micro_batch, double *fwd_s, double *bwd_s)
+{
+    const struct hdt_layer *layer = hdt_layer_profile_layer(profile, kind);
+    const struct hdt_layer_times *all = layer ? layer->times.items : NULL;
+    struct hdt_layer_times t;
+
+    if (hdt_layer_profile_times(profile, kind, tp, micro_batch, &t, NULL) == HDT_OK &&
+        !isnan(t.forward_s)) {
+        *fwd_s = t.forward_s;
+        *bwd_s = known_s(t.backward_s);
+        return;
+    }
+    for (size_t i = 0; layer && i < layer->times.n && *fwd_s <= 0; i++) {
+        double times = (double)micro_batch / (double)all[i].micro_batch;
+
+        if (all[i].tp == tp && !isnan(all[i].forward_s)) {
+            *fwd_s = all[i].forward_s * times;
+            *bwd_s = known_s(isnan(all[i].backward_s)
+                                 ? all[i].backward_input_s + all[i].backward_weight_s
+                                 : all[i].backward_s) *
+                     times;
         }
     }
 }
 
 static struct hdt_stage_cost_point point_of(const struct hdt_layer_times *t)
 {
-    return (struct hdt_stage_cost_point){
-        .micro_batch = t->micro_batch, .fwd_s = t->forward_s, .bwd_s = backward_of(t)};
+    return (struct hdt_stage_cost_point){.micro_batch = t->micro_batch,
+                                         .fwd_s = t->forward_s,
+                                         .bwd_s = backward_of(t),
+                                         .recompute_s = known_s(t->recompute_s)};
 }
 
 /* Work is divided by the degree and the rest is not: a + b / tp through two measured degrees. */
@@ -184,6 +240,9 @@ static void points_between(const struct hdt_layer *block, int64_t tp, struct hdt
         q = point_of(two);
         p.fwd_s = between_degrees(p.fwd_s, one->tp, q.fwd_s, two->tp, tp);
         p.bwd_s = between_degrees(p.bwd_s, one->tp, q.bwd_s, two->tp, tp);
+        p.recompute_s = p.recompute_s > 0 && q.recompute_s > 0
+                            ? between_degrees(p.recompute_s, one->tp, q.recompute_s, two->tp, tp)
+                            : 0;
         part->points[part->profile.n_points++] = p;
     }
 }
@@ -195,7 +254,7 @@ static int points_compare(const void *a, const void *b)
     return p->micro_batch < q->micro_batch ? -1 : p->micro_batch > q->micro_batch;
 }
 
-static void profile_fill(const struct hdt_layer_profile *profile, int64_t tp,
+static void profile_fill(const struct hdt_layer_profile *profile, int64_t tp, int64_t micro_batch,
                          struct hdt_layout_part *part)
 {
     const struct hdt_layer *block = hdt_layer_profile_layer(profile, HDT_LAYER_BLOCK);
@@ -221,7 +280,11 @@ static void profile_fill(const struct hdt_layer_profile *profile, int64_t tp,
         qsort(part->points, (size_t)part->profile.n_points, sizeof(part->points[0]),
               points_compare);
     }
-    head_fill(profile, tp, &part->profile);
+    beside_fill(profile, HDT_LAYER_HEAD, tp, micro_batch, &part->profile.head_fwd_s,
+                &part->profile.head_bwd_s);
+    beside_fill(profile, HDT_LAYER_EMBEDDING, tp, micro_batch, &part->profile.embed_fwd_s,
+                &part->profile.embed_bwd_s);
+    part->profile.step_s_per_param = known_s(profile->optimizer_s_per_param);
 }
 
 /* ---- a part ---- */
@@ -273,10 +336,10 @@ enum hdt_status hdt_layout_part_init(const struct hdt_layout_files *files,
     enum hdt_layout_offload offload = hdt_layout_offload(layout, part_idx % files->n_stages);
 
     memset(part, 0, sizeof(*part));
-    HDT_TRY(device_fill(files, group, model, &part->device, err));
+    HDT_TRY(device_fill(files, group, model, constants, &part->device, err));
     part->input_share = input_share_of(model);
     if (profile) {
-        profile_fill(profile, group->tp, part);
+        profile_fill(profile, group->tp, files->layout.micro_batch, part);
     }
     part->cost = (struct hdt_stage_cost){
         .constants = constants,

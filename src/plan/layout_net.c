@@ -88,10 +88,14 @@ void hdt_layout_net_release(struct layout_net *net)
     free(net->host);
     free(net->leg);
     free(net->links);
+    free(net->rates);
     free(net->names);
 }
 
 /* ---- links ---- */
+
+/* Two names and a number. */
+#define NODE_TEXT_CAP (2 * HDT_NAME_CAP + 24)
 
 /* The link at a place of a table; made with this rate and name when it is not there. */
 static int link_get(struct layout_net *net, int *table, size_t idx, bool is_in, double rate,
@@ -105,12 +109,35 @@ static int link_get(struct layout_net *net, int *table, size_t idx, bool is_in, 
     if (net->n_links == net->cap) {
         net->cap = net->cap ? 2 * net->cap : 16;
         net->links = hdt_realloc(net->links, net->cap * sizeof(net->links[0]));
+        net->rates = hdt_realloc(net->rates, net->cap * sizeof(net->rates[0]));
         net->names = hdt_realloc(net->names, net->cap * sizeof(net->names[0]));
     }
     net->links[net->n_links] = (struct hdt_sim_link){.rate_bytes_per_s = rate};
+    net->rates[net->n_links] = (struct layout_link_rate){.curve = NULL};
     net->names[net->n_links] = *name;
     *at = (int)net->n_links++;
     return *at;
+}
+
+/* Bytes a second of a link for what is sent in pieces of so many. */
+static double rate_at(const struct layout_net *net, int link, double bytes)
+{
+    const struct layout_link_rate *r = &net->rates[link];
+
+    return r->curve ? r->times * hdt_link_curve_bytes_per_s(r->curve, bytes, r->devices)
+                    : net->links[link].rate_bytes_per_s;
+}
+
+/* The same, where a curve has the rate. */
+static int curve_link_get(struct layout_net *net, int *table, size_t idx, bool is_in,
+                          const struct layout_link_rate *rate, const struct hdt_layout_link *name)
+{
+    double at =
+        rate->times * hdt_link_curve_bytes_per_s(rate->curve, net->message_bytes, rate->devices);
+    int link = link_get(net, table, idx, is_in, at, name);
+
+    net->rates[link] = *rate;
+    return link;
 }
 
 static bool curve_has_in(const struct hdt_link_curve *curve, bool is_in)
@@ -123,18 +150,30 @@ static const char *way_text(const struct hdt_link_curve *curve, bool is_in)
     return curve->duplex != HDT_LINK_FULL_DUPLEX ? "" : is_in ? " in" : " out";
 }
 
+/* "gh.3", after its site where there are several. */
+static const char *node_text(const struct layout_net *net, size_t g, char *text, size_t cap)
+{
+    const struct hdt_layout_group *is = &net->files->groups[g];
+    const struct hdt_cluster_file *cluster = &net->files->cluster;
+    bool several = cluster->sites.n > 1;
+
+    snprintf(text, cap, "%.63s%s%.63s.%lld",
+             several ? hdt_cluster_file_site(cluster, is->site_idx)->name : "", several ? "." : "",
+             is->nodes->name, (long long)is->node);
+    return text;
+}
+
 static int inside_get(struct layout_net *net, size_t g, bool is_in)
 {
     const struct hdt_layout_group *is = &net->files->groups[g];
     const struct hdt_link_curve *curve = is->nodes->inside;
-    int64_t n = net->n_devices[net->node_of[g]];
+    struct layout_link_rate rate = {curve, net->n_devices[net->node_of[g]], (double)is->tp};
     struct hdt_layout_link name = {.to = ""};
+    char node[NODE_TEXT_CAP];
 
-    snprintf(name.from, sizeof(name.from), "%.24s.%lld#%zu inside%s", is->nodes->name,
-             (long long)is->node, g, way_text(curve, is_in));
-    return link_get(net, net->inside, g, curve_has_in(curve, is_in),
-                    (double)is->tp * hdt_link_curve_bytes_per_s(curve, net->message_bytes, n),
-                    &name);
+    snprintf(name.from, sizeof(name.from), "%s#%zu inside%s", node_text(net, g, node, sizeof(node)),
+             g, way_text(curve, is_in));
+    return curve_link_get(net, net->inside, g, curve_has_in(curve, is_in), &rate, &name);
 }
 
 /* The pair that a group's nodes are with those of another group of the site; NULL: none. */
@@ -159,15 +198,15 @@ static const struct hdt_cluster_file_pair *pair_of(const struct layout_net *net,
 static int pair_get(struct layout_net *net, size_t g, bool is_in,
                     const struct hdt_cluster_file_pair *pair, size_t idx)
 {
-    const struct hdt_layout_group *is = &net->files->groups[g];
     size_t node = net->node_of[g];
+    struct layout_link_rate rate = {pair->link, net->n_devices[node], 1};
     struct hdt_layout_link name = {.to = ""};
+    char text[NODE_TEXT_CAP];
 
-    snprintf(name.from, sizeof(name.from), "%.16s.%lld pair %zu%s", is->nodes->name,
-             (long long)is->node, idx, way_text(pair->link, is_in));
-    return link_get(
-        net, net->pair, node * net->n_pairs + idx, curve_has_in(pair->link, is_in),
-        hdt_link_curve_bytes_per_s(pair->link, net->message_bytes, net->n_devices[node]), &name);
+    snprintf(name.from, sizeof(name.from), "%s pair %zu%s", node_text(net, g, text, sizeof(text)),
+             idx, way_text(pair->link, is_in));
+    return curve_link_get(net, net->pair, node * net->n_pairs + idx,
+                          curve_has_in(pair->link, is_in), &rate, &name);
 }
 
 static int node_get(struct layout_net *net, size_t g, bool is_in)
@@ -175,13 +214,13 @@ static int node_get(struct layout_net *net, size_t g, bool is_in)
     const struct hdt_layout_group *is = &net->files->groups[g];
     const struct hdt_link_curve *curve = is->nodes->between;
     size_t node = net->node_of[g];
+    struct layout_link_rate rate = {curve, net->n_devices[node], 1};
     struct hdt_layout_link name = {.to = ""};
+    char text[NODE_TEXT_CAP];
 
-    snprintf(name.from, sizeof(name.from), "%.24s.%lld%s", is->nodes->name, (long long)is->node,
+    snprintf(name.from, sizeof(name.from), "%s%s", node_text(net, g, text, sizeof(text)),
              way_text(curve, is_in));
-    return link_get(net, net->node, node, curve_has_in(curve, is_in),
-                    hdt_link_curve_bytes_per_s(curve, net->message_bytes, net->n_devices[node]),
-                    &name);
+    return curve_link_get(net, net->node, node, curve_has_in(curve, is_in), &rate, &name);
 }
 
 /* That a group's devices get of a link between nodes when no others of their node use it. */
@@ -189,21 +228,23 @@ static int port_get(struct layout_net *net, size_t g, bool is_in)
 {
     const struct hdt_layout_group *is = &net->files->groups[g];
     const struct hdt_link_curve *curve = is->nodes->between;
+    struct layout_link_rate rate = {curve, is->tp, 1};
     struct hdt_layout_link name = {.to = ""};
+    char node[NODE_TEXT_CAP];
 
-    snprintf(name.from, sizeof(name.from), "%.24s.%lld#%zu%s", is->nodes->name, (long long)is->node,
-             g, way_text(curve, is_in));
-    return link_get(net, net->port, g, curve_has_in(curve, is_in),
-                    hdt_link_curve_bytes_per_s(curve, net->message_bytes, is->tp), &name);
+    snprintf(name.from, sizeof(name.from), "%s#%zu%s", node_text(net, g, node, sizeof(node)), g,
+             way_text(curve, is_in));
+    return curve_link_get(net, net->port, g, curve_has_in(curve, is_in), &rate, &name);
 }
 
 int hdt_layout_net_host(struct layout_net *net, size_t group, bool is_in)
 {
     const struct hdt_layout_group *is = &net->files->groups[group];
     struct hdt_layout_link name = {.to = ""};
+    char node[NODE_TEXT_CAP];
 
-    snprintf(name.from, sizeof(name.from), "%.24s.%lld#%zu host %s", is->nodes->name,
-             (long long)is->node, group, is_in ? "in" : "out");
+    snprintf(name.from, sizeof(name.from), "%s#%zu host %s",
+             node_text(net, group, node, sizeof(node)), group, is_in ? "in" : "out");
     return link_get(net, net->host, group, is_in, (double)is->tp * is->nodes->host.gb_per_s * 1e9,
                     &name);
 }
@@ -211,22 +252,21 @@ int hdt_layout_net_host(struct layout_net *net, size_t group, bool is_in)
 static int leg_get(struct layout_net *net, const struct hdt_cluster_file_wan *leg, bool is_reversed)
 {
     const struct hdt_cluster_file_wan *all = net->files->cluster.wan.items;
-    bool is_half = leg->link && leg->link->duplex != HDT_LINK_FULL_DUPLEX;
+    bool is_in = is_reversed && !(leg->link && leg->link->duplex != HDT_LINK_FULL_DUPLEX);
+    struct layout_link_rate rate = {leg->link, 1, 1};
     struct hdt_layout_link name = {.to = ""};
 
     snprintf(name.from, sizeof(name.from), "%.63s", is_reversed ? leg->to : leg->from);
     snprintf(name.to, sizeof(name.to), "%.63s", is_reversed ? leg->from : leg->to);
-    return link_get(net, net->leg, (size_t)(leg - all), is_reversed && !is_half,
-                    hdt_cluster_file_leg_bytes_per_s(leg, net->message_bytes), &name);
+    return leg->link ? curve_link_get(net, net->leg, (size_t)(leg - all), is_in, &rate, &name)
+                     : link_get(net, net->leg, (size_t)(leg - all), is_in,
+                                hdt_cluster_file_leg_bytes_per_s(leg, net->message_bytes), &name);
 }
 
 /* ---- ways ---- */
 
-static void route_add(const struct layout_net *net, struct layout_route *route, int link,
-                      double share)
+static void route_add(struct layout_route *route, int link)
 {
-    double rate = net->links[link].rate_bytes_per_s;
-
     HDT_ASSERT(route->n < LAYOUT_ROUTE_MAX);
     for (size_t i = 0; i < route->n; i++) {
         if (route->links[i] == link) {
@@ -234,13 +274,6 @@ static void route_add(const struct layout_net *net, struct layout_route *route, 
         }
     }
     route->links[route->n++] = link;
-    route->bytes_per_s = fmin(route->bytes_per_s, rate);
-    route->ring_bytes_per_s = fmin(route->ring_bytes_per_s, share * rate);
-}
-
-static double curve_share(const struct layout_net *net, const struct hdt_link_curve *curve)
-{
-    return curve->nominal ? net->ring_share : 1;
 }
 
 /* Out of a group's node to that of another group, or into it. */
@@ -253,13 +286,13 @@ static void route_add_node(struct layout_net *net, struct layout_route *route, s
     const struct hdt_cluster_file_pair *pair = pair_of(net, g, other, &idx);
 
     if (pair) {
-        route_add(net, route, pair_get(net, g, is_in, pair, idx), curve_share(net, pair->link));
+        route_add(route, pair_get(net, g, is_in, pair, idx));
         route->latency_s = fmax(route->latency_s, pair->link->latency_us / 1e6);
     } else if (curve) { /* a site with one node has none: what leaves it is between sites */
         if (use == LAYOUT_RING_ALL && is->tp < net->n_devices[net->node_of[g]]) {
-            route_add(net, route, port_get(net, g, is_in), curve_share(net, curve));
+            route_add(route, port_get(net, g, is_in));
         }
-        route_add(net, route, node_get(net, g, is_in), curve_share(net, curve));
+        route_add(route, node_get(net, g, is_in));
         route->latency_s = fmax(route->latency_s, curve->latency_us / 1e6);
     }
 }
@@ -271,10 +304,7 @@ static void route_add_legs(struct layout_net *net, struct layout_route *route, s
 
     hdt_cluster_file_path(&net->files->cluster, from, to, &path);
     for (size_t i = 0; i < path.n_legs; i++) {
-        const struct hdt_link_curve *curve = path.legs[i]->link;
-
-        route_add(net, route, leg_get(net, path.legs[i], path.reversed[i]),
-                  curve ? curve_share(net, curve) : 1);
+        route_add(route, leg_get(net, path.legs[i], path.reversed[i]));
     }
     route->latency_s += path.rtt_s / 2;
     route->loss = path.loss;
@@ -286,11 +316,11 @@ static void route_find(struct layout_net *net, size_t src, size_t dst, enum layo
 {
     const struct hdt_layout_group *a = &net->files->groups[src], *b = &net->files->groups[dst];
 
-    *route = (struct layout_route){.bytes_per_s = INFINITY, .ring_bytes_per_s = INFINITY};
+    *route = (struct layout_route){.n = 0};
     if (net->node_of[src] == net->node_of[dst]) {
         if (src != dst) {
-            route_add(net, route, inside_get(net, src, false), 1);
-            route_add(net, route, inside_get(net, dst, true), 1);
+            route_add(route, inside_get(net, src, false));
+            route_add(route, inside_get(net, dst, true));
             route->latency_s = a->nodes->inside->latency_us / 1e6;
         }
         return;
@@ -324,10 +354,51 @@ static void ring_add(struct layout_ring *ring, const struct layout_route *hop)
     }
 }
 
+/* Of `bytes` that the devices of a group share, or of a node: what one of them sends in a round. A
+ * gateway between sites takes the sum of a site as one. */
+static double piece_bytes(const struct layout_net *net, const size_t *groups, size_t n,
+                          double bytes, enum layout_ring_use use)
+{
+    const struct hdt_layout_group *first = &net->files->groups[groups[0]];
+    double devices = use == LAYOUT_RING_NODES ? (double)net->n_devices[net->node_of[groups[0]]]
+                     : use == LAYOUT_RING_ALL ? (double)first->tp
+                                              : 1;
+
+    return fmax(bytes / devices / (double)n, 1);
+}
+
+/* Of the slowest link, as messages have it. */
+static double slowest_link(const struct layout_net *net, const struct layout_ring *ring)
+{
+    double slowest = INFINITY;
+
+    for (size_t i = 0; i < ring->n; i++) {
+        slowest = fmin(slowest, net->links[ring->links[i]].rate_bytes_per_s);
+    }
+    return slowest;
+}
+
+/* How many bytes a ring's links carry for each of its own: their rates are those of messages, the
+ * slowest one's for its pieces is what the ring gets. */
+static double ring_weight(const struct layout_net *net, const struct layout_ring *ring,
+                          double piece)
+{
+    double slowest = INFINITY;
+
+    for (size_t i = 0; i < ring->n; i++) {
+        int link = ring->links[i];
+        const struct hdt_link_curve *curve = net->rates[link].curve;
+        double share = curve && curve->nominal ? net->ring_share : 1;
+
+        slowest = fmin(slowest, share * rate_at(net, link, piece));
+    }
+    return ring->n > 0 ? slowest_link(net, ring) / slowest : 1;
+}
+
 void hdt_layout_net_ring(struct layout_net *net, const size_t *groups, size_t n, double bytes,
                          enum layout_ring_use use, struct layout_ring *ring)
 {
-    double slowest = INFINITY, nominal = INFINITY, latency_s = 0, loss = 0;
+    double latency_s = 0, loss = 0;
 
     memset(ring, 0, sizeof(*ring));
     ring->links = hdt_malloc((n * LAYOUT_ROUTE_MAX + 1) * sizeof(ring->links[0]));
@@ -338,14 +409,21 @@ void hdt_layout_net_ring(struct layout_net *net, const size_t *groups, size_t n,
         ring_add(ring, &hop);
         latency_s = fmax(latency_s, hop.latency_s);
         loss = fmax(loss, hop.loss);
-        if (hop.ring_bytes_per_s < slowest) {
-            slowest = hop.ring_bytes_per_s;
-            nominal = hop.bytes_per_s;
-        }
     }
     ring->latency_s = 2 * (double)(n - 1) * latency_s;
     ring->bytes = 2 * (double)(n - 1) / (double)n * bytes / (1 - loss);
-    if (isfinite(slowest)) {
-        ring->bytes *= nominal / slowest;
-    }
+    ring->weight = ring_weight(net, ring, piece_bytes(net, groups, n, bytes, use));
+}
+
+void hdt_layout_net_ring_join(const struct layout_net *net, struct layout_ring *all,
+                              const struct layout_ring *ring)
+{
+    double all_s = all->bytes * all->weight / slowest_link(net, all);
+    double ring_s = ring->bytes * ring->weight / slowest_link(net, ring);
+
+    memcpy(all->links + all->n, ring->links, ring->n * sizeof(all->links[0]));
+    all->n += ring->n;
+    all->latency_s = fmax(all->latency_s, ring->latency_s);
+    all->bytes = fmax(all->bytes, ring->bytes);
+    all->weight = all->bytes > 0 ? fmax(all_s, ring_s) * slowest_link(net, all) / all->bytes : 1;
 }

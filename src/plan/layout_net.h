@@ -23,6 +23,13 @@ extern "C" {
 
 #define LAYOUT_ROUTE_MAX (HDT_CLUSTER_FILE_MAX_LEGS + 4)
 
+/* Where the rate of a link comes from. */
+struct layout_link_rate {
+    const struct hdt_link_curve *curve; /* NULL: it does not depend on the size of what is sent */
+    int64_t devices;                    /* that use it at once */
+    double times;                       /* the curve's rate */
+};
+
 struct layout_net {
     const struct hdt_layout_files *files;
     double message_bytes; /* of each device: the size that rates are taken at */
@@ -35,6 +42,7 @@ struct layout_net {
     int *inside, *port, *node, *pair, *host, *leg;
     size_t n_pairs; /* of the site that has most: pairs of node n begin at n * n_pairs */
     struct hdt_sim_link *links;
+    struct layout_link_rate *rates;
     struct hdt_layout_link *names;
     size_t n_links, cap;
 };
@@ -47,8 +55,6 @@ struct layout_route {
     int links[LAYOUT_ROUTE_MAX];
     size_t n;
     double latency_s;
-    double bytes_per_s; /* of the slowest link, alone on it */
-    double ring_bytes_per_s;
     double loss; /* between sites */
     bool is_wan;
 };
@@ -65,14 +71,21 @@ struct layout_ring {
     int *links; /* none twice; free() */
     size_t n;
     double latency_s; /* of all rounds */
-    double bytes; /* on each hop; more than are sent where a ring does not reach a link's rate */
+    double bytes;     /* on each hop */
+    double weight;    /* by which links that have the rates of messages carry them as a ring does */
 };
 enum layout_ring_use { LAYOUT_RING_ALL, LAYOUT_RING_NODES, LAYOUT_RING_SITES };
 
 /* All-reduce of `bytes` through groups, in their order. NODES: for all devices of a node, so that
- * no port is in the way; SITES: only what lies between sites counts. */
+ * no port is in the way; SITES: only what lies between sites counts. Rates are those of the pieces
+ * that a ring sends, one n-th of the bytes of a device. */
 void hdt_layout_net_ring(struct layout_net *net, const size_t *groups, size_t n, double bytes,
                          enum layout_ring_use use, struct layout_ring *ring);
+
+/* Add a ring that goes at the same time over other links: bytes of the one with more, as slow as
+ * the slower. `all` begins zeroed, with room for its links. */
+void hdt_layout_net_ring_join(const struct layout_net *net, struct layout_ring *all,
+                              const struct layout_ring *ring);
 
 #ifdef __cplusplus
 }

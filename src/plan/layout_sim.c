@@ -14,6 +14,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* More than any device has; 64 chunks of it can be added. */
+#define BYTES_MAX 1e16
+
 /* One replica while its lists are written. */
 struct replica {
     struct hdt_layout_sim *sim;
@@ -336,12 +339,18 @@ static void memory_fill(struct replica *r, size_t stage, const struct hdt_schedu
 {
     size_t rank = r->idx * r->sim->n_stages + stage;
     struct layout_rank *out = &r->sim->ranks[rank];
+    double at_work = 0;
 
     for (size_t p = stage; p < r->sim->n_parts; p += r->sim->n_stages) {
         struct hdt_stage_cost_memory m, none;
+        double work = hdt_stage_cost_work_bytes(&r->parts[p].cost), twice = fmin(work, at_work);
 
         hdt_stage_cost_memory(&r->parts[p].cost, schedule->n_slots[p], &m);
         hdt_stage_cost_memory(&r->parts[p].cost, 0, &none);
+        at_work = fmax(at_work, work);
+        m.activations -= twice;
+        m.total -= twice;
+        none.total -= twice;
         if (p > stage) { /* a process has one framework */
             m.total -= m.framework;
             none.total -= none.framework;
@@ -389,6 +398,24 @@ static enum hdt_status lists_fill(struct replica *r, struct hdt_error *err)
     return HDT_OK;
 }
 
+/* The simulation counts bytes in whole numbers: with all micro-batches in flight, no device takes
+ * as many as could not be added up. */
+static enum hdt_status bytes_check(const struct replica *r, struct hdt_error *err)
+{
+    for (size_t p = 0; p < r->sim->n_parts; p++) {
+        struct hdt_stage_cost_memory m;
+
+        hdt_stage_cost_memory(&r->parts[p].cost, r->sim->files->n_micro_batches, &m);
+        if (!(m.total < BYTES_MAX)) {
+            hdt_error_set(err, HDT_EINVAL, "cannot simulate '%.64s': stage %zu needs %.3g bytes",
+                          r->sim->files->layout.name, p % r->sim->n_stages, m.total);
+            hdt_error_hint(err, "are seq_len and micro_batch what they are meant to be?");
+            return HDT_EINVAL;
+        }
+    }
+    return HDT_OK;
+}
+
 static enum hdt_status parts_init(struct replica *r,
                                   const struct hdt_stage_cost_constants *constants, size_t *n,
                                   struct hdt_error *err)
@@ -396,9 +423,9 @@ static enum hdt_status parts_init(struct replica *r,
     for (*n = 0; *n < r->sim->n_parts; ++*n) {
         HDT_TRY(hdt_layout_part_init(r->sim->files, constants, &r->sim->model, r->idx, *n,
                                      &r->parts[*n], err));
-        hdt_stage_cost_message(&r->parts[*n].cost, 1, &r->messages[*n]);
+        hdt_stage_cost_message(&r->parts[*n].cost, &r->messages[*n]);
     }
-    return HDT_OK;
+    return bytes_check(r, err);
 }
 
 /* Gradients that are overlapped: the first replica speaks for all. */
@@ -451,7 +478,31 @@ static enum hdt_status replica_fill(struct hdt_layout_sim *sim, size_t idx,
 
 /* ---- all ---- */
 
-static void setup_fill(struct hdt_layout_sim *sim)
+/* Do messages of several replicas cross one link? */
+static bool replicas_meet(const struct hdt_layout_sim *sim)
+{
+    int *first = hdt_malloc((sim->net.n_links + 1) * sizeof(first[0]));
+    bool meet = false;
+
+    memset(first, -1, sim->net.n_links * sizeof(first[0]));
+    for (size_t i = 0; i < sim->n_flows && !meet; i++) {
+        const struct hdt_sim_flow *f = &sim->flows[i];
+
+        for (size_t k = 0; f->src >= 0 && k < f->n_route; k++) {
+            int *of = &first[sim->routes[f->route + k]], replica = f->src / (int)sim->n_stages;
+
+            meet = meet || (*of >= 0 && *of != replica);
+            *of = replica;
+        }
+    }
+    free(first);
+    return meet;
+}
+
+/* Alike replicas that begin together would meet on a shared link with each of their messages, and
+ * each would wait for all of them all the time. None are that alike: a few micro-batches later they
+ * come one after another, and so they do here, by computations that differ a little. */
+static void setup_fill(struct hdt_layout_sim *sim, const struct hdt_stage_cost_constants *constants)
 {
     sim->setup = (struct hdt_sim_setup){.n_ranks = sim->n_ranks,
                                         .n_links = sim->net.n_links,
@@ -466,16 +517,41 @@ static void setup_fill(struct hdt_layout_sim *sim)
                                         .mem_base = sim->mem_base,
                                         .task = hdt_sim_list_task,
                                         .ctx = &sim->lists,
-                                        .n_steps = 1};
+                                        .n_steps = 1,
+                                        .jitter = replicas_meet(sim) ? constants->drift : 0,
+                                        .seed = 1};
+}
+
+/* Before any list is written: compute tasks of all parts and both ends of all messages, which are
+ * two when their sender waits for the first half. */
+static enum hdt_status tasks_check(const struct hdt_layout_files *files, struct hdt_error *err)
+{
+    const struct hdt_layout *l = &files->layout;
+    int64_t n_parts = (int64_t)hdt_layout_n_parts(files);
+    int64_t computes = hdt_schedule_is_split((enum hdt_schedule_kind)l->schedule) ? 3 : 2;
+    int64_t ends = l->exchange == HDT_LAYOUT_PAIRED ? 8 : 4;
+    int64_t n = (computes * n_parts + ends * (n_parts - 1)) * files->n_micro_batches *
+                (int64_t)files->n_replicas;
+
+    if (n > HDT_LAYOUT_MAX_TASKS) {
+        hdt_conf_error(files->doc, "global_batch", err, HDT_EINVAL,
+                       "cannot simulate '%.64s': %lld tasks are more than %lld", l->name,
+                       (long long)n, (long long)HDT_LAYOUT_MAX_TASKS);
+        hdt_error_hint(err, "take a smaller global_batch: steady parts of a step are all alike");
+        return HDT_EINVAL;
+    }
+    return HDT_OK;
 }
 
 enum hdt_status hdt_layout_sim_open(const struct hdt_layout_files *files,
                                     const struct hdt_stage_cost_constants *constants,
                                     struct hdt_layout_sim **out, struct hdt_error *err)
 {
-    struct hdt_layout_sim *sim = hdt_calloc(1, sizeof(*sim));
+    struct hdt_layout_sim *sim;
     enum hdt_status status = HDT_OK;
 
+    HDT_TRY(tasks_check(files, err));
+    sim = hdt_calloc(1, sizeof(*sim));
     sim->files = files;
     hdt_layout_model(files, &sim->model);
     sim->n_stages = files->n_stages;
@@ -500,7 +576,7 @@ enum hdt_status hdt_layout_sim_open(const struct hdt_layout_files *files,
         return status;
     }
     hdt_layout_sim_end_step(sim);
-    setup_fill(sim);
+    setup_fill(sim, constants);
     *out = sim;
     return HDT_OK;
 }

@@ -27,7 +27,11 @@ struct hdt_layout_rank {
 
 struct hdt_layout_sim;
 
-/* To be closed on success; `files` stays as it is until then. HDT_EINVAL. */
+/* Most tasks of a simulation: each is kept in about 100 bytes, and as much again when recorded. */
+#define HDT_LAYOUT_MAX_TASKS INT64_C(20000000)
+
+/* To be closed on success; `files` stays as it is until then. HDT_EINVAL: a figure of a device is
+ * not known; more than HDT_LAYOUT_MAX_TASKS. */
 enum hdt_status hdt_layout_sim_open(const struct hdt_layout_files *files,
                                     const struct hdt_stage_cost_constants *constants,
                                     struct hdt_layout_sim **sim, struct hdt_error *err);
@@ -39,9 +43,10 @@ const struct hdt_sim_setup *hdt_layout_sim_setup(const struct hdt_layout_sim *si
 const struct hdt_layout_rank *hdt_layout_sim_rank(const struct hdt_layout_sim *sim, size_t rank);
 
 /* A link of the setup: between sites by their names, of a node as "gh.3 out" with `to` empty, of
- * group 14 on it as "gh.3#14 out". */
+ * group 14 on it as "gh.3#14 out"; where there are several sites as "site-a.gh.3 out". */
+#define HDT_LAYOUT_LINK_CAP (3 * HDT_NAME_CAP)
 struct hdt_layout_link {
-    char from[HDT_NAME_CAP], to[HDT_NAME_CAP];
+    char from[HDT_LAYOUT_LINK_CAP], to[HDT_LAYOUT_LINK_CAP];
 };
 const struct hdt_layout_link *hdt_layout_sim_link(const struct hdt_layout_sim *sim, size_t link);
 

@@ -60,6 +60,7 @@ int hdt_layout_sim_add_transfer(struct hdt_layout_sim *sim, const size_t *ranks,
                                 .dst = -1,
                                 .queue = queue,
                                 .latency_s = way->latency_s,
+                                .weight = way->weight,
                                 .src_host = -1,
                                 .dst_host = -1};
     struct hdt_sim_group group = {.bytes = way->bytes};
@@ -114,10 +115,11 @@ static double inside_s(const struct hdt_layout_sim *sim, const struct collective
         for (size_t j = 0; j < c->n; j++) {
             k += sim->net.node_of[c->ranks[j]] == sim->net.node_of[c->ranks[i]];
         }
-        if (k > 1) {
-            double rate =
-                hdt_link_curve_bytes_per_s(is->nodes->inside, c->bytes / (double)k, k * is->tp);
+        if (k > 1 && c->bytes > 0) {
+            const struct hdt_link_curve *curve = is->nodes->inside;
+            double rate = hdt_link_curve_bytes_per_s(curve, c->bytes / (double)k, k * is->tp);
 
+            rate *= curve->nominal ? sim->net.ring_share : 1;
             longest = fmax(longest, hdt_stage_cost_ring_s((int)k, c->bytes, rate));
         }
     }
@@ -138,7 +140,7 @@ static void nodes_level_add(struct hdt_layout_sim *sim, const struct collective 
 {
     size_t *nodes = hdt_malloc((c->n + 1) * sizeof(nodes[0]));
     size_t *own = hdt_malloc((c->n + 1) * sizeof(own[0]));
-    size_t n_nodes = firsts_of(sim, c->ranks, c->n, false, nodes), n_links = 0;
+    size_t n_nodes = firsts_of(sim, c->ranks, c->n, false, nodes);
     struct layout_ring all = {.links = hdt_malloc((c->n + 1) * LAYOUT_ROUTE_MAX * sizeof(int))};
     size_t begin = 0, end;
 
@@ -153,14 +155,9 @@ static void nodes_level_add(struct hdt_layout_sim *sim, const struct collective 
             continue;
         }
         hdt_layout_net_ring(&sim->net, own, n_own, bytes, LAYOUT_RING_NODES, &ring);
-        for (size_t i = 0; i < ring.n; i++) {
-            all.links[n_links++] = ring.links[i];
-        }
-        all.bytes = fmax(all.bytes, ring.bytes);
-        all.latency_s = fmax(all.latency_s, ring.latency_s);
+        hdt_layout_net_ring_join(&sim->net, &all, &ring);
         free(ring.links);
     }
-    all.n = n_links;
     if (all.n > 0) {
         ring_group_add(sim, c, &all);
     }
@@ -327,6 +324,24 @@ static void tied_add(struct hdt_layout_sim *sim, size_t replica)
     chain_note(&sim->ranks[ends[1]].before, &chain);
 }
 
+/* All agree on the norm: a round trip to the site that is furthest from the first rank's. */
+static double norm_s(const struct hdt_layout_sim *sim)
+{
+    const struct hdt_layout_group *groups = sim->files->groups;
+    double furthest = 0;
+
+    for (size_t i = 1; i < sim->n_ranks; i++) {
+        struct hdt_cluster_file_path path;
+
+        if (groups[i].site_idx != groups[0].site_idx) {
+            hdt_cluster_file_path(&sim->files->cluster, groups[0].site_idx, groups[i].site_idx,
+                                  &path);
+            furthest = fmax(furthest, path.rtt_s);
+        }
+    }
+    return furthest;
+}
+
 /* What is not overlapped of a stage's gradients, and the weights that replicas gather. */
 static void stage_add(struct hdt_layout_sim *sim, size_t stage)
 {
@@ -356,7 +371,7 @@ static void stage_add(struct hdt_layout_sim *sim, size_t stage)
 static void norm_add(struct hdt_layout_sim *sim)
 {
     size_t *all = hdt_malloc(sim->n_ranks * sizeof(all[0]));
-    struct hdt_sim_group norm = {.flow = -1};
+    struct hdt_sim_group norm = {.flow = -1, .dur_s = norm_s(sim)};
 
     for (size_t i = 0; i < sim->n_ranks; i++) {
         all[i] = i;

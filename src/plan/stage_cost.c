@@ -20,6 +20,7 @@ const struct hdt_stage_cost_constants hdt_stage_cost_fitted = {
     .backward_start_s = 0.7e-3,
     .matrix_share = 0.4,
     .ring_share = 0.6,
+    .drift = 0.02,
 };
 
 /* How often values pass through memory in the forward of a layer without fused kernels: T x T
@@ -72,17 +73,31 @@ static double group_round_s(const struct hdt_stage_cost *s, double bytes)
     return s->tp > 1 ? (s->tp - 1) * bytes / s->tp / s->device->ring_bytes_per_s : 0;
 }
 
+/* What a layer's T x T matrices take of a sample, undivided. A fused attention leaves out what the
+ * causal mask hides, and its backward makes the scores again: five products, not four (Dao 2023,
+ * arXiv 2307.08691, section 4.1). */
+static double scores_s(const struct hdt_stage_cost *s, bool is_bwd)
+{
+    const struct hdt_stage_cost_model *m = s->model;
+    double flop_per_s = s->device->flop_per_s * s->constants->matrix_share;
+    double flop = 4 * m->T * m->T * m->heads_width, values = SCORE_PASSES * m->NH * m->T * m->T;
+
+    return m->is_fused ? (is_bwd ? 2.5 : 1) * flop / 2 / flop_per_s
+                       : (is_bwd ? 2 : 1) *
+                             (flop / flop_per_s + values * m->value_bytes / s->device->bytes_per_s);
+}
+
 /* A layer with one more sample: products at the device's rate and values at its memory's, twice in
  * a backward, then two all-reduces. */
 static double sample_s(const struct hdt_stage_cost *s, bool is_bwd)
 {
     const struct hdt_stage_cost_model *m = s->model;
-    double flop = m->T * (24 * m->C * m->C + 4 * m->T * m->C);
-    double values = SCORE_PASSES * m->NH * m->T * m->T + ROW_PASSES * m->T * m->C;
+    double times = is_bwd ? 2 : 1;
+    double flop = times * 2 * m->T * m->layer_matrices, values = times * ROW_PASSES * m->T * m->C;
     double alone_s = flop / (s->device->flop_per_s * s->constants->matrix_share) +
-                     values * m->value_bytes / s->device->bytes_per_s;
+                     values * m->value_bytes / s->device->bytes_per_s + scores_s(s, is_bwd);
 
-    return (is_bwd ? 2 : 1) * alone_s / s->tp + 4 * group_round_s(s, m->T * m->C * m->value_bytes);
+    return alone_s / s->tp + 4 * group_round_s(s, m->T * m->C * m->value_bytes);
 }
 
 static double point_s(const struct hdt_stage_cost_point *p, bool is_bwd)
@@ -100,23 +115,29 @@ static double line_s(const struct hdt_stage_cost_point *a, const struct hdt_stag
     return point_s(a, is_bwd) + slope * (micro_batch - (double)a->micro_batch);
 }
 
-/* The profile's own answer. Below its first point time does not fall faster than the batch. */
+/* The profile's own answer. Below its first point time does not fall faster than the batch, beyond
+ * the last one not at all. */
 static double profile_s(const struct hdt_stage_cost *s, bool is_bwd)
 {
     const struct hdt_stage_cost_profile *p = s->profile;
     double b = (double)s->micro_batch, first, on_line;
+    const struct hdt_stage_cost_point *last;
     int i = 0;
 
     if (p->n_points == 0) {
         return b * sample_s(s, is_bwd);
     }
     first = (double)p->points[0].micro_batch;
+    last = &p->points[p->n_points - 1];
     while (i < p->n_points - 2 && p->points[i + 1].micro_batch < s->micro_batch) {
         i++;
     }
     on_line = p->n_points == 1 ? point_s(p->points, is_bwd) + sample_s(s, is_bwd) * (b - first)
                                : line_s(&p->points[i], &p->points[i + 1], is_bwd, b);
-    return b < first ? max2(on_line, point_s(p->points, is_bwd) * b / first) : on_line;
+    if (b < first) {
+        return max2(on_line, point_s(p->points, is_bwd) * b / first);
+    }
+    return s->micro_batch > last->micro_batch ? max2(on_line, point_s(last, is_bwd)) : on_line;
 }
 
 /* What the two next larger micro-batches say about this one: 0 when there are not as many. */
@@ -147,14 +168,26 @@ void hdt_stage_cost_layer_time(const struct hdt_stage_cost *stage, double *fwd_s
     }
 }
 
-/* Share of a layer's forward that its T x T matrices are, by the device's figures. */
+/* Share of a layer's forward that its T x T matrices are, by the device's figures; a fused
+ * attention has made them again in any case. */
 static double score_share(const struct hdt_stage_cost *s)
 {
-    const struct hdt_stage_cost_model *m = s->model;
-    double flop_s = 4 * m->T * m->T * m->C / (s->device->flop_per_s * s->constants->matrix_share);
-    double pass_s = SCORE_PASSES * m->NH * m->T * m->T * m->value_bytes / s->device->bytes_per_s;
+    return s->model->is_fused ? 0 : scores_s(s, false) / s->tp / sample_s(s, false);
+}
 
-    return (flop_s + pass_s) / s->tp / sample_s(s, false);
+/* The forward of a whole layer again: measured at the micro-batch or next to it, as the profile has
+ * both forwards there. */
+static double again_s(const struct hdt_stage_cost *s, double fwd_s)
+{
+    const struct hdt_stage_cost_profile *p = s->profile;
+    int i = 0;
+
+    while (i + 1 < p->n_points && p->points[i].micro_batch < s->micro_batch) {
+        i++;
+    }
+    return p->n_points > 0 && p->points[i].recompute_s > 0 && p->points[i].fwd_s > 0
+               ? fwd_s * p->points[i].recompute_s / p->points[i].fwd_s
+               : fwd_s;
 }
 
 static void head_time(const struct hdt_stage_cost *s, double *fwd_s, double *bwd_s)
@@ -163,34 +196,42 @@ static void head_time(const struct hdt_stage_cost *s, double *fwd_s, double *bwd
     double n = (double)s->micro_batch, product_s, pass_s;
 
     if (s->profile->head_fwd_s > 0) {
-        *fwd_s = n * s->profile->head_fwd_s;
-        *bwd_s = 2 * *fwd_s;
+        *fwd_s = s->profile->head_fwd_s;
+        *bwd_s = s->profile->head_bwd_s > 0 ? s->profile->head_bwd_s : 2 * *fwd_s;
         return;
     }
-    product_s =
-        2 * n * m->T * m->C * m->V / s->tp / (s->device->flop_per_s * s->constants->matrix_share);
+    product_s = 2 * n * m->T * m->head_matrices / s->tp /
+                (s->device->flop_per_s * s->constants->matrix_share);
     pass_s = n * m->T * m->V / s->tp * m->value_bytes / s->device->bytes_per_s;
     *fwd_s = product_s + LOGIT_FWD_PASSES * pass_s;
     *bwd_s = 2 * product_s + LOGIT_BWD_PASSES * pass_s;
 }
 
+/* Batches and the embedding: half in each direction where the embedding was not measured. */
+static void input_time(const struct hdt_stage_cost *s, double *fwd_s, double *bwd_s)
+{
+    double input_s = s->constants->input_s_per_token * (double)s->micro_batch * s->model->T;
+
+    *fwd_s = s->profile->embed_fwd_s > 0 ? s->profile->embed_fwd_s : input_s / 2;
+    *bwd_s = s->profile->embed_bwd_s > 0 ? s->profile->embed_bwd_s : input_s / 2;
+}
+
 void hdt_stage_cost_time(const struct hdt_stage_cost *stage, double *fwd_s, double *bwd_s)
 {
     double n = (double)stage->n_layers, fwd, bwd, whole_s = group_round_s(stage, rows_bytes(stage));
-    double input_s =
-        stage->constants->input_s_per_token * (double)stage->micro_batch * stage->model->T;
 
     hdt_stage_cost_layer_time(stage, &fwd, &bwd);
     if (stage->recompute == HDT_STAGE_COST_KEEP_INPUTS) {
-        bwd += fwd;
+        bwd += again_s(stage, fwd);
     } else if (stage->recompute == HDT_STAGE_COST_KEEP_LINEAR) {
         bwd += fwd * score_share(stage);
     }
     *fwd_s = n * fwd;
     *bwd_s = n * bwd;
     if (stage->is_first) {
-        *fwd_s += input_s / 2 + 2 * whole_s; /* each rank of the group has a part of the table */
-        *bwd_s += input_s / 2;
+        input_time(stage, &fwd, &bwd);
+        *fwd_s += fwd + 2 * whole_s; /* each rank of the group has a part of the table */
+        *bwd_s += bwd;
     } else {
         *fwd_s += whole_s;
     }
@@ -203,11 +244,10 @@ void hdt_stage_cost_time(const struct hdt_stage_cost *stage, double *fwd_s, doub
     }
 }
 
-void hdt_stage_cost_message(const struct hdt_stage_cost *stage, double rate_bytes_per_s,
+void hdt_stage_cost_message(const struct hdt_stage_cost *stage,
                             struct hdt_stage_cost_message *message)
 {
     message->bytes = rows_bytes(stage) / stage->tp;
-    message->wire_s = message->bytes / rate_bytes_per_s;
     message->end_s = stage->constants->message_s;
     message->eager_share = min2(1, EAGER_BYTES / message->bytes);
 }
@@ -219,7 +259,7 @@ double hdt_stage_cost_params(const struct hdt_stage_cost *stage)
 
     n += stage->is_first ? m->embed_params : 0;
     n += stage->is_last ? m->head_params : 0;
-    n += stage->is_last && !stage->is_first && m->is_tied ? m->V * m->C : 0;
+    n += stage->is_last && !stage->is_first && m->is_tied ? m->table_params : 0;
     return n / stage->tp;
 }
 
@@ -235,7 +275,7 @@ double hdt_stage_cost_grad_bytes(const struct hdt_stage_cost *stage)
 
 double hdt_stage_cost_tied_bytes(const struct hdt_stage_cost *stage)
 {
-    return stage->model->V * stage->model->C * stage->model->grad_bytes / stage->tp;
+    return stage->model->table_params * stage->model->grad_bytes / stage->tp;
 }
 
 /* Parameters that each rank steps on. */
@@ -248,6 +288,9 @@ double hdt_stage_cost_step_s(const struct hdt_stage_cost *stage)
 {
     double g = stage->model->grad_bytes, own = STEP_NORM_PASSES * g;
 
+    if (stage->profile->step_s_per_param > 0 && !stage->optimizer.on_host) {
+        return own_params(stage) * stage->profile->step_s_per_param;
+    }
     if (!stage->optimizer.on_host) {
         own += STEP_CLIP_PASSES * g + STEP_WEIGHT_BYTES + 2 * stage->optimizer.moments_bytes;
     }
@@ -288,12 +331,22 @@ static double kept_values(const struct hdt_stage_cost *s)
 
     switch (s->recompute) {
     case HDT_STAGE_COST_KEEP_LINEAR:
-        return n * (all - m->NH * m->T * m->T / s->tp);
+        return n * (all - m->scores_kept / s->tp);
     case HDT_STAGE_COST_KEEP_INPUTS:
         return n * row;
     default:
         return n * all;
     }
+}
+
+double hdt_stage_cost_work_bytes(const struct hdt_stage_cost *stage)
+{
+    const struct hdt_stage_cost_model *m = stage->model;
+    double values = m->layer_kept / stage->tp + WHOLE_ROWS * m->T * m->C * (1 - 1.0 / stage->tp);
+
+    return stage->recompute == HDT_STAGE_COST_KEEP_INPUTS && stage->n_layers > 0
+               ? (double)stage->micro_batch * values * m->value_bytes
+               : 0;
 }
 
 /* Values of a sample that came from the stage before, or go to the one behind. */
@@ -326,16 +379,13 @@ void hdt_stage_cost_memory(const struct hdt_stage_cost *stage, int64_t n_in_flig
     double slot = b * (kept_values(stage) + input_values(stage)) * m->value_bytes;
     bool leave = stage->activations_on_host && n_in_flight > HDT_STAGE_COST_HOST_SLOTS;
     int64_t n_here = leave ? HDT_STAGE_COST_HOST_SLOTS : n_in_flight;
-    double one_layer = m->layer_kept / stage->tp + WHOLE_ROWS * m->T * m->C * (1 - 1.0 / stage->tp);
 
     memory->weights = params * m->value_bytes;
     memory->grads = params * m->grad_bytes;
     optimizer_memory(stage, memory);
     memory->activations = (double)n_here * slot;
     memory->host_activations = leave ? (double)n_in_flight * slot : 0;
-    if (stage->recompute == HDT_STAGE_COST_KEEP_INPUTS && stage->n_layers > 0) {
-        memory->activations += b * one_layer * m->value_bytes;
-    }
+    memory->activations += hdt_stage_cost_work_bytes(stage);
     memory->head = stage->is_last ? LOGIT_COPIES * b * m->T * m->V / stage->tp * m->value_bytes : 0;
     memory->framework = stage->device->framework_bytes;
     memory->total = memory->weights + memory->grads + memory->master + memory->moments +

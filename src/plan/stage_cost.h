@@ -22,6 +22,8 @@ struct hdt_stage_cost_constants {
     double backward_start_s;  /* that a profile of one layer adds to its backward */
     double matrix_share;      /* of its peak that a device reaches in a matrix product */
     double ring_share;        /* of a link's nominal rate that a ring of all-reduces gets */
+    double drift; /* sigma of computations' times where replicas share links; not fitted:
+                     what it must be is more than nothing */
 };
 #define HDT_STAGE_COST_N_CONSTANTS 5
 extern const struct hdt_stage_cost_constants hdt_stage_cost_fitted;
@@ -31,9 +33,15 @@ struct hdt_stage_cost_model {
     double NH;   /* heads */
     double T, V; /* positions of a sample, vocabulary */
     double layer_params, embed_params;
-    double head_params; /* without the table that it shares with the embedding, when tied */
+    double layer_matrices; /* parameters of a layer that are factors of products */
+    double heads_width;    /* heads times their size */
+    bool is_fused;         /* attention in one kernel: no T x T matrix in memory */
+    double head_params;    /* without the table that it shares with the embedding, when tied */
+    double table_params;   /* V times the embedding's width */
+    double head_matrices;  /* the head's factor of products: the table, and its way from width C */
     bool is_tied;
-    double layer_kept;  /* values of a sample that one layer keeps for its backward, undivided */
+    double layer_kept;  /* values of a sample that one layer keeps for its backward, undivided; */
+    double scores_kept; /* of them, those of T x T matrices */
     double value_bytes; /* of an activation, in memory and on the wire */
     double grad_bytes;  /* of a gradient, in memory and on the wire */
 };
@@ -50,13 +58,16 @@ struct hdt_stage_cost_device {
 struct hdt_stage_cost_point {
     int64_t micro_batch;
     double fwd_s, bwd_s;
+    double recompute_s; /* of a whole layer's forward in its backward; 0: as its forward */
 };
 
 /* Points of one degree of tensor parallelism, by micro-batch. */
 struct hdt_stage_cost_profile {
     const struct hdt_stage_cost_point *points;
     int n_points;
-    double head_fwd_s; /* of one sample; 0: from the device's figures */
+    double head_fwd_s, head_bwd_s;   /* of a micro-batch; 0: from the device's figures, */
+    double embed_fwd_s, embed_bwd_s; /* and from input_s_per_token */
+    double step_s_per_param;         /* 0: from the device's figures */
 };
 
 enum hdt_stage_cost_recompute {
@@ -94,8 +105,8 @@ struct hdt_stage_cost {
 #define HDT_STAGE_COST_HOST_SLOTS 3
 
 /* One micro-batch through one layer, as it runs among others. Between points of the profile and
- * beyond them along a line; the slope of a single point, and all when there is none, from the
- * device's figures. */
+ * beyond them along a line, but beyond the last one never below it; the slope of a single point,
+ * and all when there is none, from the device's figures. */
 void hdt_stage_cost_layer_time(const struct hdt_stage_cost *stage, double *fwd_s, double *bwd_s);
 
 /* One micro-batch through the stage: layers, embedding, head, recomputation, and what a group of
@@ -106,11 +117,10 @@ void hdt_stage_cost_time(const struct hdt_stage_cost *stage, double *fwd_s, doub
  * sends its part. */
 struct hdt_stage_cost_message {
     double bytes;       /* of each rank */
-    double wire_s;      /* alone on a link that gives each rank rate_bytes_per_s */
     double end_s;       /* that the sender spends before, and the receiver after */
     double eager_share; /* that buffers take: the sender goes on when the rest has left */
 };
-void hdt_stage_cost_message(const struct hdt_stage_cost *stage, double rate_bytes_per_s,
+void hdt_stage_cost_message(const struct hdt_stage_cost *stage,
                             struct hdt_stage_cost_message *message);
 
 /* Parameters on each rank of the stage. A head that is tied to the embedding of another stage has a
@@ -135,6 +145,10 @@ double hdt_stage_cost_up_bytes(const struct hdt_stage_cost *stage);
 
 /* Weights that each rank gathers the parts of after a step that replicas share; 0: they do not. */
 double hdt_stage_cost_gather_bytes(const struct hdt_stage_cost *stage);
+
+/* What a layer at work takes beside what is kept, when layers keep their inputs; else 0. One layer
+ * of a rank is at work at a time. */
+double hdt_stage_cost_work_bytes(const struct hdt_stage_cost *stage);
 
 /* Bytes of one device, by what they are for. */
 struct hdt_stage_cost_memory {

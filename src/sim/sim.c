@@ -244,7 +244,7 @@ static void results_fill(struct sim *sim)
         double rate = setup->links[i].rate_bytes_per_s;
 
         result->links[i] = (struct hdt_sim_link_result){
-            sim->links[i].bytes, sim->links[i].bytes / rate, sim->links[i].peak / rate};
+            sim->links[i].bytes, sim->links[i].weight / rate, sim->links[i].peak / rate};
     }
 }
 

@@ -76,6 +76,7 @@ struct hdt_sim_flow {
     double latency_s;       /* from the last byte's leaving to its being there; also of a credit */
     double extra_s;         /* added to each frame's way, holds nothing: codec of a gateway. < 0: it
                          comes earlier, but not before it has left */
+    double weight;          /* of a byte on its links: what they carry for it; 0: 1 */
     double pace_s;          /* a frame holds its queue for at least so long */
     uint32_t depth;         /* frames sent and not taken, then SEND waits for credit; 0: no limit */
     int src_host, dst_host; /* whose ranks are held up when a frame goes and comes; -1: nobody's */

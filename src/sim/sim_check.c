@@ -41,6 +41,9 @@ static enum hdt_status flow_check(const struct hdt_sim_setup *setup, size_t i,
         !seconds_ok(f->src_cpu_s) || !seconds_ok(f->dst_cpu_s)) {
         return bad(err, "flow", i, "has a time that is no number of seconds");
     }
+    if (!isfinite(f->weight) || f->weight < 0) {
+        return bad(err, "flow", i, "has a weight that is no number from 0 on");
+    }
     if (f->src_host >= (int)setup->n_hosts || f->dst_host >= (int)setup->n_hosts) {
         return bad(err, "flow", i, "has a host that is none");
     }

@@ -111,12 +111,18 @@ static void queue_push(struct sim_queue *q, int flow)
     q->waiting[q->last++ & (q->cap - 1)] = flow;
 }
 
+static double flow_weight(const struct hdt_sim_flow *f)
+{
+    return f->weight > 0 ? f->weight : 1;
+}
+
 static void link_use_add(struct sim *sim, const struct sim_flow *f, const struct sim_frame *frame)
 {
     const int *route = sim->setup->routes + f->is->route;
 
     for (size_t i = 0; frame->counts && i < f->is->n_route; i++) {
         sim->links[route[i]].bytes += frame->bytes;
+        sim->links[route[i]].weight += frame->bytes * flow_weight(f->is);
     }
 }
 
@@ -161,7 +167,7 @@ static void queue_serve(struct sim *sim, int queue, double t)
 
         q->flow = flow;
         q->begin_s = t;
-        q->rest = hdt_sim_flow_frame(f, f->n_left)->bytes;
+        q->rest = hdt_sim_flow_frame(f, f->n_left)->bytes * flow_weight(f->is);
         if (f->is->n_route > 0 && q->rest > 0) {
             hdt_sim_net_begin(sim, queue, t);
             return;

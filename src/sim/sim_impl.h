@@ -84,10 +84,10 @@ struct sim_queue {
 };
 
 struct sim_link {
-    double rate;  /* now */
-    double peak;  /* most bytes a second in use at any time */
-    double bytes; /* in the steps that count */
-    int *queues;  /* whose frames use it: `few`, or an array of its own when there are more */
+    double rate;          /* now */
+    double peak;          /* most bytes a second in use at any time */
+    double bytes, weight; /* in the steps that count */
+    int *queues; /* whose frames use it: `few`, or an array of its own when there are more */
     uint32_t n, cap;
     int few[2];
     uint64_t seen;

@@ -278,10 +278,10 @@ static void row_write(struct svg *s, int rank, double y)
                     "#000000", shares);
     }
     if (s->mem_top > 0 && s->row >= 40) {
-        bool is_large = r->mem_peak >= (int64_t)1 << 30;
+        bool is_large = r->mem_peak >= 1000000000;
 
         snprintf(shares, sizeof(shares), "memory %.3g %s at most",
-                 (double)r->mem_peak / (is_large ? 1 << 30 : 1 << 20), is_large ? "GiB" : "MiB");
+                 (double)r->mem_peak / (is_large ? 1e9 : 1e6), is_large ? "GB" : "MB");
         label_write(s, LEFT + PLOT + 6, y + s->row - 6, 10, "start", "#555555", shares);
     }
 }

@@ -153,6 +153,7 @@ refused 1 "cluster.yaml:3:22: unknown device 'H10'" \
 sets=$src/tests/data/predict
 check "simulate a layout" hdt simulate --catalogue "$catalogue" --svg layout.svg --trace layout.json \
     "$sets/set-a/opt-rtx4-12.14-2-256.yaml"
+check "etc/layout.yaml is simulated" hdt simulate --catalogue "$catalogue" "$src/etc/layout.yaml"
 check "a layout's picture" grep -q "</svg>" layout.svg
 check "a layout's trace" python3 -c 'import json; json.load(open("layout.json"))'
 same "a straggler in a layout" True "$(hdt simulate --catalogue "$catalogue" --json \
@@ -162,6 +163,8 @@ d = json.load(sys.stdin)
 print(d["step_s"] > 1.05 * d["calm_step_s"])')"
 refused 2 "uses no link" hdt simulate --catalogue "$catalogue" \
     --scenario slow:link=nowhere,factor=2 "$sets/set-b/1-1-2-8.yaml"
+refused 1 "cannot write to standard output" sh -c "hdt simulate --catalogue '$catalogue' \
+    '$sets/set-b/1-1-2-8.yaml' >/dev/full"
 refused 2 "one step" hdt simulate --steps 4 layout.yaml
 refused 3 "cannot read layout settings" hdt simulate layout.yaml
 sed -e "s|\.\./|$sets/|; s/nodes: p3/nodes: p2/" "$sets/set-b/1-1-2-8.yaml" >layout.yaml

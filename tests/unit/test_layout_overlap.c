@@ -19,9 +19,9 @@
 static const struct hdt_stage_cost_constants bare = {.matrix_share = 1, .ring_share = 0.5};
 
 /* V 1000, C 500, F 1000, heads of 100. Layer: 2,501,000; embedding 500,000; head 500,500. */
-#define MODEL                                                                                      \
+#define MODEL(layers)                                                                              \
  "{\"model_type\":\"llama\",\"vocab_size\":1000,\"hidden_size\":500,\"intermediate_size\":1000,"   \
- "\"num_hidden_layers\":2,\"num_attention_heads\":5,\"max_position_embeddings\":1000,"             \
+ "\"num_hidden_layers\":" layers ",\"num_attention_heads\":5,\"max_position_embeddings\":1000,"    \
  "\"tie_word_embeddings\":false}"
 #define P (2 * 2501000.0 + 500000 + 500500)
 #define G (4 * P) /* bytes of all gradients */
@@ -57,7 +57,8 @@ static enum hdt_status try_open(const char *cluster, const char *layout,
     enum hdt_status status;
 
     hdt_scratch_init();
-    write_text("model.json", MODEL);
+    /* Two stages of two chunks need four layers. */
+    write_text("model.json", strstr(layout, "chunks") ? MODEL("4") : MODEL("2"));
     write_text("profile.json", PROFILE);
     write_text("cluster.yaml", cluster);
     write_text("layout.yaml", text);
@@ -137,10 +138,11 @@ Test(layout_overlap, never_takes_longer)
     for (size_t i = 0; i < 4 * 4 * 2; i++) {
         const char *order = orders[i % 4], *bucket = buckets[i / 4 % 4];
         const char *sharded = i / 16 ? "true" : "false";
+        int layers = strstr(order, "chunks") ? 2 : 1;
         char *text = hdt_asprintf("schedule: %s\noptimizer: {sharded: %s}\nglobal_batch: 8\n"
-                                  "stages:\n  - {layers: 1, on: [{nodes: fast, count: 2}]}\n"
-                                  "  - {layers: 1, on: [{nodes: fast, count: 2}]}\n",
-                                  order, sharded);
+                                  "stages:\n  - {layers: %d, on: [{nodes: fast, count: 2}]}\n"
+                                  "  - {layers: %d, on: [{nodes: fast, count: 2}]}\n",
+                                  order, sharded, layers, layers);
         char *overlapped = hdt_asprintf("sync: overlapped\nsync_bucket: %s\n%s", bucket, text);
         double after_s = step_of(NO_HOST, text), overlapped_s = step_of(NO_HOST, overlapped);
 
@@ -217,7 +219,7 @@ Test(layout_overlap, memory_over_time_and_by_class_agree)
         "offload: both\n" GPIPE("h"),
         "offload: activations\noptimizer: {moments: bf16}\n" GPIPE("h"),
         "offload: both\nschedule: interleaved\nchunks: 2\nglobal_batch: 8\nstages:\n"
-        "  - {layers: 1, on: [{nodes: h}]}\n  - {layers: 1, on: [{nodes: h}]}\n"};
+        "  - {layers: 2, on: [{nodes: h}]}\n  - {layers: 2, on: [{nodes: h}]}\n"};
 
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         struct hdt_layout_files files;

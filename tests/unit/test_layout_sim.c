@@ -17,11 +17,11 @@
 /* Nothing that a run spends beside the profile and the wire. */
 static const struct hdt_stage_cost_constants bare = {.matrix_share = 1, .ring_share = 0.5};
 
-/* V 1000, C 500, F 1000, heads of 100. Layer: 500 x 500 x 4 of the attention, 3 x 500 x 1000, two
+/* V 1000, C 500, F 1000, heads of 125. Layer: 500 x 500 x 4 of the attention, 3 x 500 x 1000, two
  * norms of 500: 2,501,000. Embedding 500,000; head as much and a norm: 500,500. */
 #define MODEL(layers)                                                                              \
  "{\"model_type\":\"llama\",\"vocab_size\":1000,\"hidden_size\":500,\"intermediate_size\":1000,"   \
- "\"num_hidden_layers\":" layers ",\"num_attention_heads\":5,\"max_position_embeddings\":1000,"    \
+ "\"num_hidden_layers\":" layers ",\"num_attention_heads\":4,\"max_position_embeddings\":1000,"    \
  "\"tie_word_embeddings\":false}"
 #define GRADS_2_LAYERS (4.0 * (2 * 2501000 + 500000 + 500500)) /* bytes */
 
@@ -54,8 +54,8 @@ static void write_text(const char *name, const char *text)
     hdt_scratch_write(name, text, strlen(text));
 }
 
-static void open_layout(const char *model, const char *cluster, const char *layout,
-                        struct hdt_layout_files *files)
+static void open_with_profile(const char *profile, const char *model, const char *cluster,
+                              const char *layout, struct hdt_layout_files *files)
 {
     char *text = hdt_asprintf("cluster: cluster.yaml\nmodel: model.json\nprofiles:\n"
                               "  - {file: profile.json}\nseq_len: 1000\n%s",
@@ -65,7 +65,7 @@ static void open_layout(const char *model, const char *cluster, const char *layo
 
     hdt_scratch_init();
     write_text("model.json", model);
-    write_text("profile.json", PROFILE);
+    write_text("profile.json", profile);
     write_text("cluster.yaml", cluster);
     write_text("layout.yaml", text);
     cr_assert_eq(hdt_layout_open(hdt_scratch_path("layout.yaml"), &instead, files, &err), HDT_OK,
@@ -74,16 +74,28 @@ static void open_layout(const char *model, const char *cluster, const char *layo
     free(text);
 }
 
-static double step_of(const char *model, const char *cluster, const char *layout)
+static void open_layout(const char *model, const char *cluster, const char *layout,
+                        struct hdt_layout_files *files)
 {
-    struct hdt_layout_files files;
+    open_with_profile(PROFILE, model, cluster, layout, files);
+}
+
+static double step_of_files(struct hdt_layout_files *files)
+{
     struct hdt_error err = {0};
     struct hdt_layout_prediction p;
 
-    open_layout(model, cluster, layout, &files);
-    cr_assert_eq(hdt_layout_predict(&files, &bare, &p, &err), HDT_OK, "%s", err.msg);
-    hdt_layout_release(&files);
+    cr_assert_eq(hdt_layout_predict(files, &bare, &p, &err), HDT_OK, "%s", err.msg);
+    hdt_layout_release(files);
     return p.step_s;
+}
+
+static double step_of(const char *model, const char *cluster, const char *layout)
+{
+    struct hdt_layout_files files;
+
+    open_layout(model, cluster, layout, &files);
+    return step_of_files(&files);
 }
 
 /* What is fast above takes a few milliseconds together: the head's products, the optimizer. */
@@ -124,7 +136,7 @@ Test(layout_sim, interleaved_halves_the_bubble)
 }
 
 /* A message is 1000 x 500 x 2 bytes. With a codec of half of it: 1 s there, 0.5 s on the wire, 0.1
- * s of the round trip, 1 s here; forward and back. */
+ * s of the round trip, 1 s here; forward and back. Then a round trip for the norm. */
 #define ACROSS                                                                                     \
  "stages:\n  - {layers: 1, on: [{site: a, nodes: n}]}\n"                                           \
  "  - {layers: 1, on: [{site: b, nodes: n}]}\n"
@@ -133,7 +145,7 @@ Test(layout_sim, edge_between_sites)
 {
     expect_step(
         step_of(MODEL("2"), TWO_SITES("rate: 8mbit, rtt_ms: 200"), "global_batch: 1\n" HALF ACROSS),
-        2 * 3 + 2 * (1 + 0.5 + 0.1 + 1));
+        2 * 3 + 2 * (1 + 0.5 + 0.1 + 1) + 0.2);
 }
 
 /* What is lost is sent again. */
@@ -172,9 +184,59 @@ Test(layout_sim, ring_of_nodes)
     expect_step(step_of(MODEL("2"), ONE_SITE("sold"), THREE), 2 * 1.2 + 2 * ring_s);
 }
 
+/* What is counted are the bytes that are sent, however slowly. Of a nominal link inside a node half
+ * of the rate is had, too: 2 x 3 / 4 of the bytes at 0.05 GB/s. */
+Test(layout_sim, nominal_links)
+{
+    struct hdt_layout_files files;
+    struct hdt_layout_sim *sim;
+    struct hdt_sim_result result;
+    struct hdt_error err;
+    const char *inside = DEVICE "links:\n  - {name: own, gb_per_s: 0.1, nominal: true}\n"
+                                "sites:\n  - {name: a, nodes: [{name: n, device: X, devices: 4, "
+                                "inside: own}]}\n";
+
+    open_layout(MODEL("2"), ONE_SITE("sold"), THREE, &files);
+    cr_assert_eq(hdt_layout_sim_open(&files, &bare, &sim, &err), HDT_OK, "%s", err.msg);
+    cr_assert_eq(hdt_sim_run(hdt_layout_sim_setup(sim), &result, &err), HDT_OK, "%s", err.msg);
+    for (size_t i = 0; i < result.n_links; i++) {
+        cr_expect_float_eq(result.links[i].bytes, 2.0 * 2 / 3 * GRADS_2_LAYERS, 1, "%s",
+                           hdt_layout_sim_link(sim, i)->from);
+        expect_step(result.links[i].busy_s, 2 * 2.0 * 2 / 3 * GRADS_2_LAYERS / 0.01e9);
+    }
+    hdt_sim_result_release(&result);
+    hdt_layout_sim_close(sim);
+    hdt_layout_release(&files);
+    expect_step(step_of(MODEL("2"), inside,
+                        "global_batch: 4\nstages:\n  - {layers: 2, on: [{nodes: n, count: 4}]}\n"),
+                6 + 2.0 * 3 / 4 * GRADS_2_LAYERS / 0.05e9);
+}
+
+/* Two sites, a replica at each: both gradients cross, in pieces of half of them. The curve has
+ * 0.001 GB/s at 1 MB, which is a message of 1000 tokens, and 0.005 GB/s at a piece. */
+#define GRADS_TEXT "12005000" /* GRADS_2_LAYERS / 2 */
+#define CURVE                                                                                      \
+ DEVICE "links:\n  - {name: fast, gb_per_s: 1e5}\n"                                                \
+        "  - {name: far, rates: [{points: [{bytes: 1MB, gb_per_s: 0.001}, "                        \
+        "{bytes: " GRADS_TEXT ", gb_per_s: 0.005}]}]}\n"                                           \
+        "sites:\n"                                                                                 \
+        "  - {name: a, nodes: [{name: n, count: 4, device: X, devices: 1, between: fast}]}\n"      \
+        "  - {name: b, nodes: [{name: n, count: 4, device: X, devices: 1, between: fast}]}\n"      \
+        "wan:\n  - {from: a, to: b, link: far}\n"
+Test(layout_sim, ring_has_the_rate_of_its_pieces)
+{
+    double want = 6 + GRADS_2_LAYERS / 0.005e9;
+
+    expect_step(step_of(MODEL("2"), CURVE,
+                        "global_batch: 2\nstages:\n  - layers: 2\n    on:\n"
+                        "      - {site: a, nodes: n}\n      - {site: b, nodes: n}\n"),
+                want);
+}
+
 /* By levels: in each node two replicas share out and gather, (2 - 1) / 2 x 2 of the bytes at 0.1
  * GB/s; between the two nodes of a site the same over 0.01 GB/s; between the sites the same over
- * 1e7 bytes a second, and two rounds of 0.1 s. `sync_ratio` is of that last one. */
+ * 1e7 bytes a second, and two rounds of 0.1 s; then a round trip for the norm. `sync_ratio` is of
+ * what goes between sites. */
 #define LEVELS                                                                                     \
  "global_batch: 8\nstages:\n  - layers: 2\n    on:\n"                                              \
  "      - {site: a, nodes: n, count: 4, tp: 1}\n      - {site: b, nodes: n, count: 4, tp: 1}\n"
@@ -187,9 +249,9 @@ Test(layout_sim, all_reduce_by_levels)
     while ((at = strstr(at, "devices: 4"))) { /* nodes of two devices */
         at[9] = '2';
     }
-    expect_step(step_of(MODEL("2"), small, LEVELS), 6 + G / 0.1e9 + G / 0.01e9 + G / 1e7 + 0.2);
+    expect_step(step_of(MODEL("2"), small, LEVELS), 6 + G / 0.1e9 + G / 0.01e9 + G / 1e7 + 0.4);
     expect_step(step_of(MODEL("2"), small, "wan: {sync_ratio: 0.25}\n" LEVELS),
-                6 + G / 0.1e9 + G / 0.01e9 + 0.25 * G / 1e7 + 0.2);
+                6 + G / 0.1e9 + G / 0.01e9 + 0.25 * G / 1e7 + 0.4);
     free(small);
 }
 
@@ -236,6 +298,164 @@ Test(layout_sim, memory_over_time_and_by_class_agree)
                            hdt_layout_sim_rank(sim, i)->memory.total, 64);
     }
     hdt_sim_result_release(&result);
+    hdt_layout_sim_close(sim);
+    hdt_layout_release(&files);
+}
+
+static double activations_of(const char *model, const char *layout)
+{
+    struct hdt_layout_files files;
+    struct hdt_layout_sim *sim;
+    struct hdt_error err;
+    double bytes;
+
+    open_layout(model, ONE_SITE("fast"), layout, &files);
+    cr_assert_eq(hdt_layout_sim_open(&files, &bare, &sim, &err), HDT_OK, "%s", err.msg);
+    bytes = hdt_layout_sim_rank(sim, 0)->memory.activations;
+    hdt_layout_sim_close(sim);
+    hdt_layout_release(&files);
+    return bytes;
+}
+
+/* Of a layer, T 1000, C 500 and 4 heads, values of 2 bytes: 17 T C and 2.5 NH T^2; the latter are 4
+ * bytes a row when the attention is fused, and none are kept when they are computed again. */
+Test(layout_sim, attention_that_is_kept)
+{
+    const char *one = "global_batch: 1\nstages: [{layers: 1, on: [{nodes: n}]}]\n";
+    char *fused = hdt_asprintf("attention: fused\n%s", one);
+    char *again = hdt_asprintf("recompute: selective\n%s", one);
+
+    cr_expect_float_eq(activations_of(MODEL("1"), one), 2 * (17 * 5e5 + 2.5 * 4e6), 1);
+    cr_expect_float_eq(activations_of(MODEL("1"), fused), 2 * 17 * 5e5 + 4 * 4e3, 1);
+    cr_expect_float_eq(activations_of(MODEL("1"), again), 2 * 17 * 5e5, 1);
+    free(fused);
+    free(again);
+}
+
+/* Two chunks of a layer: T C for its input and T C for the chunk's in each of at most 4 + 4 places,
+ * and 18.5e6 values of the one layer that is at work. */
+Test(layout_sim, one_layer_is_at_work)
+{
+    double bytes = activations_of(
+        MODEL("4"), "global_batch: 4\nrecompute: full\nschedule: interleaved\nchunks: 2\nstages:\n"
+                    "  - {layers: 2, on: [{nodes: n}]}\n  - {layers: 2, on: [{nodes: n}]}\n");
+    double places = (bytes - 2 * 18.5e6) / (2 * 2 * 5e5);
+
+    cr_expect_float_eq(places, round(places), 1e-6);
+    cr_expect(places >= 4 && places <= 8, "%g places", places);
+}
+
+/* All that hdt-worker --profile writes counts: forward and backward of the embedding 0.25 and 0.5
+ * s, of two layers 1 and 2, of the head 3 and 4 s, a forward again 0.75 s, and 1 us a parameter. */
+#define WHOLE_PROFILE                                                                              \
+ "{\"model\":\"tiny\",\"device\":\"X\",\"optimizer_s_per_param\":1e-6,\"layers\":["                \
+ "{\"kind\":\"embedding\",\"times\":[{\"tp\":1,\"micro_batch\":1,\"forward_s\":0.25,"              \
+ "\"backward_s\":0.5}]},"                                                                          \
+ "{\"kind\":\"block\",\"times\":[{\"tp\":1,\"micro_batch\":1,\"forward_s\":1,"                     \
+ "\"backward_s\":2,\"recompute_s\":0.75}]},"                                                       \
+ "{\"kind\":\"head\",\"times\":[{\"tp\":1,\"micro_batch\":1,\"forward_s\":3,"                      \
+ "\"backward_s\":4}]}]}"
+Test(layout_sim, whole_profile_counts)
+{
+    struct hdt_layout_files files;
+
+    open_with_profile(WHOLE_PROFILE, MODEL("2"), ONE_SITE("fast"),
+                      "recompute: full\nglobal_batch: 1\nstages: [{layers: 2, on: [{nodes: n}]}]\n",
+                      &files);
+    expect_step(step_of_files(&files),
+                0.25 + 2 * 1 + 3 + 4 + 2 * (2 + 0.75) + 0.5 + 1e-6 * GRADS_2_LAYERS / 4);
+}
+
+/* Four replicas over one link on which a message alone takes 0.25 s. Two micro-batches of a replica
+ * are under way, each for a forward, a message, a forward and a backward, a message, a backward: 6
+ * s and two messages, so that one takes 3.25 s when messages are alone and 4 s when four meet each
+ * time. They do when nothing sets replicas apart; else they meet at first and no more soon after.
+ */
+Test(layout_sim, replicas_drift_apart)
+{
+    struct hdt_stage_cost_constants apart = bare;
+    struct hdt_layout_files files;
+    struct hdt_layout_prediction p;
+    struct hdt_error err = {0};
+    const char *layout = "global_batch: 256\nstages:\n"
+                         "  - {layers: 1, on: [{site: a, nodes: n, count: 4, tp: 1}]}\n"
+                         "  - {layers: 1, on: [{site: b, nodes: n, count: 4, tp: 1}]}\n";
+
+    open_layout(MODEL("2"), TWO_SITES("rate: 32mbit"), layout, &files);
+    cr_assert_eq(hdt_layout_predict(&files, &bare, &p, &err), HDT_OK, "%s", err.msg);
+    cr_expect_geq(p.step_s, 64 * 4.0);
+    apart.drift = 0.02;
+    cr_assert_eq(hdt_layout_predict(&files, &apart, &p, &err), HDT_OK, "%s", err.msg);
+    cr_expect(p.step_s > 64 * 3.25 && p.step_s < 64 * 3.6, "%g s", p.step_s);
+    hdt_layout_release(&files);
+}
+
+/* 32 stages with 65536 micro-batches: 2 x 32 computations and 31 messages there and back, each of
+ * two halves with two ends, are 312 tasks of a micro-batch, 20.4 million. With one half 12.3. */
+Test(layout_sim, too_many_tasks)
+{
+    struct hdt_layout_files files;
+    struct hdt_layout_sim *sim;
+    struct hdt_error err = {0};
+    struct hdt_buf text = {0};
+
+    hdt_buf_appendf(&text, "global_batch: 65536\nexchange: paired\nstages:\n");
+    for (int i = 0; i < 32; i++) {
+        hdt_buf_appendf(&text, "  - {layers: %d, on: [{nodes: n}]}\n", i < 2);
+    }
+    open_layout(MODEL("2"), ONE_SITE("fast"), hdt_buf_str(&text), &files);
+    cr_expect_eq(hdt_layout_sim_open(&files, &bare, &sim, &err), HDT_EINVAL);
+    cr_expect(strstr(err.msg, "20447232 tasks are more than 20000000"), "%s", err.msg);
+    hdt_layout_release(&files);
+    hdt_buf_release(&text);
+}
+
+/* Of 1000 micro-batches of 65536 samples: 37 MB each of two layers. 4.8e15 bytes, and a sequence of
+ * a million tokens has a thousand times as many and more. */
+#define LONG_MODEL                                                                                 \
+ "{\"model_type\":\"llama\",\"vocab_size\":1000,\"hidden_size\":500,\"intermediate_size\":1000,"   \
+ "\"num_hidden_layers\":2,\"num_attention_heads\":4,\"max_position_embeddings\":16777216,"         \
+ "\"tie_word_embeddings\":false}"
+Test(layout_sim, absurd_memory)
+{
+    struct hdt_layout_files files;
+    struct hdt_layout_sim *sim;
+    struct hdt_error err = {0};
+
+    open_layout(LONG_MODEL, ONE_SITE("fast"),
+                "micro_batch: 65536\nglobal_batch: 65536000\n"
+                "stages: [{layers: 2, on: [{nodes: n}]}]\n",
+                &files);
+    files.layout.seq_len = 1000000;
+    cr_expect_eq(hdt_layout_sim_open(&files, &bare, &sim, &err), HDT_EINVAL);
+    cr_expect(strstr(err.msg, "stage 0 needs"), "%s", err.msg);
+    hdt_layout_release(&files);
+}
+
+/* Links of two sites whose nodes have one name are told apart. */
+Test(layout_sim, links_have_their_site_in_their_name)
+{
+    struct hdt_layout_files files;
+    struct hdt_layout_sim *sim;
+    struct hdt_error err = {0};
+    size_t n;
+
+    open_layout(MODEL("2"), TWO_SITES("rate: 8mbit"), "global_batch: 1\n" ACROSS, &files);
+    cr_assert_eq(hdt_layout_sim_open(&files, &bare, &sim, &err), HDT_OK, "%s", err.msg);
+    n = hdt_layout_sim_setup(sim)->n_links;
+    for (size_t i = 0; i < n; i++) {
+        const struct hdt_layout_link *one = hdt_layout_sim_link(sim, i);
+
+        cr_expect(one->to[0] || strncmp(one->from, "a.n.0", 5) == 0 ||
+                      strncmp(one->from, "b.n.0", 5) == 0,
+                  "%s", one->from);
+        for (size_t k = 0; k < i; k++) {
+            const struct hdt_layout_link *two = hdt_layout_sim_link(sim, k);
+
+            cr_expect(strcmp(one->from, two->from) != 0 || strcmp(one->to, two->to) != 0, "%s",
+                      one->from);
+        }
+    }
     hdt_layout_sim_close(sim);
     hdt_layout_release(&files);
 }

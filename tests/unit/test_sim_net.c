@@ -44,6 +44,22 @@ Test(sim_net, two_frames_share_a_link)
     hdt_sim_case_free(c);
 }
 
+/* One whose bytes are as two on the link, 75 bytes: the times of above, and the bytes that are. */
+Test(sim_net, a_flow_may_weigh_more)
+{
+    struct sim_case *c = hdt_sim_case_new(4);
+    int link = hdt_sim_case_link(c, 100);
+
+    pair(c, 0, 0, 75, 1, &link)->weight = 2;
+    pair(c, 1, 1, 100, 1, &link);
+    hdt_sim_case_run(c);
+    arrives(c, 0, 2);
+    arrives(c, 1, 2.5);
+    cr_expect_float_eq(c->result.links[0].bytes, 175, EPS);
+    cr_expect_float_eq(c->result.links[0].busy_s, 2.5, EPS);
+    hdt_sim_case_free(c);
+}
+
 /* The same in a queue: one after the other. */
 Test(sim_net, a_shared_queue_sends_one_after_the_other)
 {

@@ -32,10 +32,15 @@ static const struct hdt_stage_cost_model model = {
     .T = 8,
     .V = 16,
     .layer_params = 100,
+    .layer_matrices = 192, /* 12 C^2 */
+    .heads_width = 4,
     .embed_params = 90,
     .head_params = 0,
-    .is_tied = true, /* V C = 64 */
+    .table_params = 64, /* V C */
+    .head_matrices = 64,
+    .is_tied = true,
     .layer_kept = 1000,
+    .scores_kept = 320, /* 5 bytes of each of 2 * 8 * 8, two a value */
     .value_bytes = 4,
     .grad_bytes = 4,
 };
@@ -45,7 +50,8 @@ static const struct hdt_stage_cost_device device = {
     .ring_bytes_per_s = 64,
     .framework_bytes = 7,
 };
-static const struct hdt_stage_cost_point points[] = {{1, 4, 9}, {2, 5, 8}, {4, 6, 12}, {8, 10, 24}};
+static const struct hdt_stage_cost_point points[] = {
+    {1, 4, 9, 0}, {2, 5, 8, 0}, {4, 6, 12, 0}, {8, 10, 24, 0}};
 static const struct hdt_stage_cost_profile measured = {.points = points, .n_points = 4};
 static const struct hdt_stage_cost_profile unknown = {.n_points = 0};
 
@@ -113,12 +119,53 @@ Test(stage_cost, device_figures_stand_in_for_a_profile)
 
 Test(stage_cost, less_than_the_first_point_is_at_most_proportional)
 {
-    static const struct hdt_stage_cost_point steep[] = {{4, 8, 8}, {8, 24, 12}};
+    static const struct hdt_stage_cost_point steep[] = {{4, 8, 8, 0}, {8, 24, 12, 0}};
     const struct hdt_stage_cost_profile p = {.points = steep, .n_points = 2};
     struct hdt_stage_cost s = stage_of(&p, 2);
 
     /* The line says 0 and 6; half of the first point is 4. Backward: 6 is also what grows. */
     layer_is(&s, 4, 6);
+}
+
+/* The second point may be the faster one by a hair of noise, or since its kernel is another. The
+ * line through 1.7 and 1.2 is 0 at 3.4. */
+Test(stage_cost, more_than_the_last_point_is_not_less)
+{
+    static const struct hdt_stage_cost_point falling[] = {{1, 1.7, 1.94, 0}, {2, 1.2, 1.2, 0}};
+    const struct hdt_stage_cost_profile p = {.points = falling, .n_points = 2};
+    struct hdt_stage_cost s = stage_of(&p, 64);
+
+    layer_is(&s, 1.2, 1.2);
+}
+
+/* Grouped queries and a gate: 700 parameters in matrices, heads of 6 values together. */
+Test(stage_cost, products_are_those_of_the_matrices)
+{
+    struct hdt_stage_cost_model other = model;
+    struct hdt_stage_cost s = stage_of(&unknown, 1);
+    double flop = 2.0 * 8 * 700 + 4.0 * 8 * 8 * 6;
+
+    other.layer_matrices = 700;
+    other.heads_width = 6;
+    s.model = &other;
+    layer_is(&s, flop / 500 + 2560.0 * 4 / 100, 2 * (flop / 500 + 2560.0 * 4 / 100));
+}
+
+/* FlashAttention: no passes over T x T, half of its products, and in the backward five of them
+ * where the forward has two. Nothing to be computed again for who keeps no such matrix. */
+Test(stage_cost, fused_attention)
+{
+    struct hdt_stage_cost_model fused = model;
+    struct hdt_stage_cost s = stage_of(&unknown, 1);
+    double weights = 2.0 * 8 * 192, one = 8 * 8 * 4, rows_s = 40.0 * 32 * 4 / 100;
+    double fwd, bwd;
+
+    fused.is_fused = true;
+    s.model = &fused;
+    layer_is(&s, (weights + 2 * one) / 500 + rows_s, (2 * weights + 5 * one) / 500 + 2 * rows_s);
+    s.recompute = HDT_STAGE_COST_KEEP_LINEAR;
+    hdt_stage_cost_time(&s, &fwd, &bwd);
+    NEAR(bwd, 3 * ((2 * weights + 5 * one) / 500 + 2 * rows_s));
 }
 
 Test(stage_cost, stage_adds_embedding_head_and_group)
@@ -142,6 +189,25 @@ Test(stage_cost, stage_adds_embedding_head_and_group)
     NEAR(bwd, 72 + 2 * 8192.0 / 500 + 5 * 4096.0 / 100);
 }
 
+/* An embedding half as wide, as OPT-350M has it: 16 * 2 values, and 2 * 4 from width to width. */
+Test(stage_cost, narrow_embedding)
+{
+    static const struct hdt_stage_cost_profile nothing = {.n_points = 0};
+    struct hdt_stage_cost_model narrow = model;
+    struct hdt_stage_cost s = stage_of(&nothing, 1);
+    double fwd, bwd;
+
+    narrow.table_params = 32;
+    narrow.head_matrices = 32 + 8;
+    s.model = &narrow;
+    s.n_layers = 0;
+    s.is_last = true;
+    hdt_stage_cost_time(&s, &fwd, &bwd);
+    NEAR(fwd, 2.0 * 8 * 40 / 500 + 9 * 8.0 * 16 * 4 / 100);
+    NEAR(hdt_stage_cost_params(&s), 32);
+    NEAR(hdt_stage_cost_tied_bytes(&s), 128);
+}
+
 Test(stage_cost, group_makes_messages_whole)
 {
     struct hdt_stage_cost s = stage_of(&measured, 8);
@@ -152,13 +218,12 @@ Test(stage_cost, group_makes_messages_whole)
     hdt_stage_cost_time(&s, &fwd, &bwd);
     NEAR(fwd, 30 + 8);
     NEAR(bwd, 72 + 16);
-    hdt_stage_cost_message(&s, 256, &m);
+    hdt_stage_cost_message(&s, &m);
     NEAR(m.bytes, 512);
-    NEAR(m.wire_s, 2);
     NEAR(m.end_s, 0.5);
     NEAR(m.eager_share, 1);
     s.micro_batch = 8 * 16384; /* 8 MiB a rank: buffers take half */
-    hdt_stage_cost_message(&s, 256, &m);
+    hdt_stage_cost_message(&s, &m);
     NEAR(m.eager_share, 0.5);
 }
 
@@ -180,7 +245,7 @@ Test(stage_cost, recomputation_adds_to_backward)
 
 Test(stage_cost, measured_head_wins)
 {
-    const struct hdt_stage_cost_profile p = {.points = points, .n_points = 4, .head_fwd_s = 3};
+    struct hdt_stage_cost_profile p = {.points = points, .n_points = 4, .head_fwd_s = 6};
     struct hdt_stage_cost s = stage_of(&p, 2);
     double fwd, bwd;
 
@@ -189,6 +254,28 @@ Test(stage_cost, measured_head_wins)
     hdt_stage_cost_time(&s, &fwd, &bwd);
     NEAR(fwd, 6);
     NEAR(bwd, 12);
+    p.head_bwd_s = 10;
+    hdt_stage_cost_time(&s, &fwd, &bwd);
+    NEAR(bwd, 10);
+}
+
+Test(stage_cost, measured_embedding_recomputation_and_step_win)
+{
+    static const struct hdt_stage_cost_point again[] = {{2, 4, 9, 3}};
+    const struct hdt_stage_cost_profile p = {.points = again,
+                                             .n_points = 1,
+                                             .embed_fwd_s = 0.5,
+                                             .embed_bwd_s = 0.75,
+                                             .step_s_per_param = 0.25};
+    struct hdt_stage_cost s = stage_of(&p, 2);
+    double fwd, bwd;
+
+    s.is_first = true;
+    s.recompute = HDT_STAGE_COST_KEEP_INPUTS;
+    hdt_stage_cost_time(&s, &fwd, &bwd);
+    NEAR(fwd, 3 * 4 + 0.5);
+    NEAR(bwd, 3 * (9 + 3) + 0.75);
+    NEAR(hdt_stage_cost_step_s(&s), 390 * 0.25);
 }
 
 Test(stage_cost, parameters_gradients_and_steps)
@@ -236,9 +323,9 @@ Test(stage_cost, memory_by_class)
     hdt_stage_cost_memory(&s, 5, &m);
     NEAR(m.activations, (5 * 2 * (3 * 32 + 32) + 2 * 1000) * 4);
 
-    s.recompute = HDT_STAGE_COST_KEEP_LINEAR; /* without 2 * 8 * 8 values of a layer */
+    s.recompute = HDT_STAGE_COST_KEEP_LINEAR; /* without 5 of 2 bytes of 2 * 8 * 8 in a layer */
     hdt_stage_cost_memory(&s, 5, &m);
-    NEAR(m.activations, 5 * 2 * (3 * (1000 - 128) + 32) * 4);
+    NEAR(m.activations, 5 * 2 * (3 * (1000 - 320) + 32) * 4);
 }
 
 /* Five rows of 32 values stay whole on each rank, the other 840 are divided. */
