@@ -38,7 +38,6 @@ json_t *hdt_channel_offers_json(const struct channel_end *end)
 
     for (size_t i = 0; i < end->n_flows; i++) {
         const struct hdt_channel_offer *o = &end->flows[i].offer;
-
         json_t *flow =
             json_pack("[I, I, I, i, i, i]", (json_int_t)o->flow, (json_int_t)o->depth,
                       (json_int_t)o->frame_cap, (int)o->prio, (int)o->codec, (int)o->dtype);
@@ -71,11 +70,12 @@ static enum hdt_status offer_check(const struct hdt_channel_offer *o, unsigned r
     return HDT_OK;
 }
 
-/* It goes into messages: printable, and no longer than a codec's text can be. */
+/* It goes into messages: printable, and no longer than a codec's text can be. NULL: it is no text.
+ */
 static enum hdt_status content_read(const char *text, unsigned rank,
                                     char content[HDT_CHANNEL_CONTENT_CAP], struct hdt_error *err)
 {
-    bool is_fit = strlen(text) < HDT_CHANNEL_CONTENT_CAP;
+    bool is_fit = text && strlen(text) < HDT_CHANNEL_CONTENT_CAP;
 
     for (const char *c = text; is_fit && *c; c++) {
         is_fit = *c >= ' ' && *c <= '~';
@@ -289,7 +289,7 @@ static enum hdt_status flow_open(struct hdt_gateway *gw, const json_t *msg, stru
     struct hdt_gwchannel *channel;
     struct channel_flow *flow;
     struct channel_end *end;
-    const char *content;
+    const json_t *content;
     unsigned rank = 0;
 
     HDT_TRY(hdt_member_flow_parse(gw, msg, &open, err));
@@ -306,8 +306,8 @@ static enum hdt_status flow_open(struct hdt_gateway *gw, const json_t *msg, stru
                                        .prio = (uint8_t)open.prio,
                                        .codec = open.codec,
                                        .dtype = (uint8_t)open.dtype};
-    content = json_string_value(json_object_get(hdt_msg_body(msg), "content"));
-    HDT_TRY(content_read(content ? content : "", rank, offer.content, err));
+    content = json_object_get(hdt_msg_body(msg), "content");
+    HDT_TRY(content_read(content ? json_string_value(content) : "", rank, offer.content, err));
     HDT_TRY(offer_check(&offer, rank, err));
     flow = flow_find(end, open.flow);
     if (flow && !offers_are_equal(&flow->offer, &offer)) {

@@ -289,8 +289,8 @@ struct hdt_flow_conf {
  * ends the channel, with both values). Does not wait for it: requests do. Tensors arrive in the
  * order in which they were sent. Two members may have several flows, by tag; a tag is used once in
  * the life of a channel. A codec that leaves values out ("topk", "randk", "lowrank") keeps them at
- * the sending end, 4 bytes for each element of a tensor, as long as the channel is open. On failure
- * *flow is NULL. HDT_ERR_INVALID, _EXISTS (tag), _MEMORY (window). */
+ * the sending end, 4 bytes for each element of a tensor (lowrank up to 8), as long as the channel
+ * is open. On failure *flow is NULL. HDT_ERR_INVALID, _EXISTS (tag), _MEMORY (window). */
 enum hdt_err hdt_flow_open(struct hdt_channel *channel, const struct hdt_flow_conf *conf,
                            struct hdt_flow **flow, struct hdt_error_info *error);
 

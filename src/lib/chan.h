@@ -263,9 +263,7 @@ void hdt_chan_flow_add(struct hdt_channel *ch, struct hdt_flow *flow);
 /* Thread: */
 /* Take over what was added. The lock is held. */
 void hdt_chan_flows_collect(struct hdt_channel *ch);
-/* [[flow, depth, frame_cap, prio, codec, dtype, content]] of all flows, without content where there
- * is none.
- */
+/* [[flow, depth, frame_cap, prio, codec, dtype, content]] of all flows; content may be left out. */
 json_t *hdt_chan_offers(const struct hdt_channel *ch);
 /* The other end has opened it, too. */
 void hdt_chan_flow_opened(struct hdt_channel *ch, uint32_t number, bool is_opened);

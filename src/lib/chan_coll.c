@@ -40,8 +40,8 @@
 #define PIECE_MIN     ((size_t)16384) /* elements: below, frames cost more than they bring */
 #define PIECES_WANTED 8               /* of a shard: filling and draining takes a piece each */
 #define HEAD_VERSION  2
-#define HEAD_TEXT     208 /* room of a head's text */
-#define AT_CODEC      40  /* of a head: struct hdt_codec_spec */
+#define HEAD_TEXT     (HDT_CODEC_SPEC_TEXT + 112) /* room of a head's text */
+#define AT_CODEC      40                          /* of a head: struct hdt_codec_spec */
 
 HDT_STATIC_ASSERT(AT_CODEC + sizeof(struct hdt_codec_spec) <= CHAN_HEAD_LEN, "it is in a head");
 

@@ -166,6 +166,7 @@ enum hdt_status hdt_piece_decode(const struct chan_numeric *num, const struct hd
                                  void *dst, struct hdt_error *err)
 {
     const struct hdt_codec_ops *ops = hdt_codec_spec_worker(codec);
+    char text[HDT_CODEC_SPEC_TEXT];
     const struct hdt_codec_io io = {.spec = codec,
                                     .src = src,
                                     .src_len = len,
@@ -175,7 +176,7 @@ enum hdt_status hdt_piece_decode(const struct chan_numeric *num, const struct hd
 
     if (len != hdt_piece_bytes(codec, type, n)) {
         return hdt_error_set(err, HDT_EPROTO, "%zu bytes came for %zu elements of %s by codec %s",
-                             len, n, hdt_dtype_name(type), ops->name);
+                             len, n, hdt_dtype_name(type), hdt_codec_spec_format(codec, text));
     }
     if (hdt_piece_is_plain(codec)) {
         memcpy(dst, src, len);

@@ -13,7 +13,7 @@
 extern "C" {
 #endif
 
-/* Buckets of a part of the pipeline: a million tasks for a thousand ranks with one part each. */
+/* Buckets of a part of the pipeline: some million tasks for a thousand ranks with one part each. */
 #define LAYOUT_BUCKETS_MAX 4096
 
 /* Groups of the simulation one after another, first..first + n - 1. */

@@ -249,7 +249,8 @@ static void say_hello(struct bench *bench, int fd, const char *name)
 {
     const unsigned n_before = bench->n_clients;
     json_t *msg = hdt_msg_new(
-        "hello", NULL, json_pack("{s:i,s:s,s:s}", "proto", 1, "role", "worker", "name", name));
+        "hello", NULL,
+        json_pack("{s:i,s:s,s:s}", "proto", HDT_PROTOCOL_VERSION, "role", "worker", "name", name));
     struct hdt_frame frame = {.version = HDT_FRAME_VERSION, .kind = HDT_FRAME_MSG};
     uint8_t header[HDT_FRAME_HEADER_LEN];
     struct hdt_buf bytes = {0};

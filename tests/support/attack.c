@@ -153,7 +153,7 @@ static void attack_tls(struct attack *a)
 
 static bool join(struct attack *a, struct stranger *s, unsigned index)
 {
-    json_t *hello = hdt_stranger_hello(a->site, 1, index);
+    json_t *hello = hdt_stranger_hello(a->site, HDT_PROTOCOL_VERSION, index);
     json_t *msg = NULL;
     bool ok;
 

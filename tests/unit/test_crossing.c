@@ -58,7 +58,7 @@ static void pair_close(struct pair *pair)
 /* Hello or welcome by a site that has had so many sessions with site-a. */
 static json_t *body_of(const struct pair *pair, int n_sessions)
 {
-    json_t *body = hdt_stranger_hello(pair->name, 1, 0);
+    json_t *body = hdt_stranger_hello(pair->name, HDT_PROTOCOL_VERSION, 0);
 
     json_object_set_new(body, "sessions", json_integer(n_sessions));
     return body;

@@ -267,7 +267,7 @@ Test(dataplane_faults, another_version_is_refused_with_both_values, .timeout = 6
     cr_assert(msg != NULL);
     cr_expect_str_eq(hdt_msg_type(msg), "refuse");
     text = json_string_value(json_object_get(hdt_msg_body(msg), "msg"));
-    cr_expect(strstr(text, "protocol 99 (hdt 9.9)") && strstr(text, "protocol 1 (hdt test)"), "%s",
+    cr_expect(strstr(text, "protocol 99 (hdt 9.9)") && strstr(text, "protocol 2 (hdt test)"), "%s",
               text);
     hdt_rig_wait_count(&rig.sites[0].n_refused, 1);
     cr_expect_str_eq(rig.sites[0].last_refused.msg, text);
@@ -293,7 +293,8 @@ static void join_by_hand(struct rig *rig, struct stranger streams[2])
     dir = hdt_rig_issue(rig, "site", "site-b");
     for (i = 0; i < 2; i++) {
         cr_assert(hdt_stranger_open(&streams[i], rig->sites[0].wan_port, dir));
-        hdt_stranger_send_msg(&streams[i], "hello", hdt_stranger_hello("site-b", 1, i));
+        hdt_stranger_send_msg(&streams[i], "hello",
+                              hdt_stranger_hello("site-b", HDT_PROTOCOL_VERSION, i));
         msg = hdt_stranger_recv_msg(&streams[i]);
         cr_assert(msg != NULL);
         cr_assert_str_eq(hdt_msg_type(msg), "welcome");
@@ -426,8 +427,9 @@ Test(dataplane_faults, second_worker_of_a_name_is_refused, .timeout = 60)
     hdt_rig_wait_count(&rig.sites[0].n_client_up, 1);
     dir = hdt_rig_issue(&rig, "worker", "site-a/w");
     cr_assert(hdt_stranger_open(&stranger, hdt_rig_port(rig.sites[0].lan), dir));
-    hdt_stranger_send_msg(&stranger, "hello",
-                          json_pack("{s:i,s:s,s:s}", "proto", 1, "role", "worker", "name", "w"));
+    hdt_stranger_send_msg(
+        &stranger, "hello",
+        json_pack("{s:i,s:s,s:s}", "proto", HDT_PROTOCOL_VERSION, "role", "worker", "name", "w"));
     msg = hdt_stranger_recv_msg(&stranger);
     cr_assert(msg != NULL);
     cr_expect_str_eq(hdt_msg_type(msg), "error");
@@ -457,8 +459,8 @@ Test(dataplane_faults, a_worker_that_connects_again_replaces_itself, .timeout = 
     for (int i = 0; i < 2; i++) {
         cr_assert(hdt_stranger_open(&strangers[i], hdt_rig_port(rig.sites[0].lan), dir));
         hdt_stranger_send_msg(&strangers[i], "hello",
-                              json_pack("{s:i,s:s,s:s,s:s}", "proto", 1, "role", "worker", "name",
-                                        "w", "instance", "00000000000000aa"));
+                              json_pack("{s:i,s:s,s:s,s:s}", "proto", HDT_PROTOCOL_VERSION, "role",
+                                        "worker", "name", "w", "instance", "00000000000000aa"));
         hdt_rig_wait_count(&rig.sites[0].n_client_up, 2 + i);
     }
     hdt_rig_wait_count(&rig.sites[0].n_client_down, 2);
@@ -512,8 +514,9 @@ Test(dataplane_faults, a_job_ends_in_the_middle_of_a_frame_over_tls, .timeout = 
     hdt_rig_wait_count(&rig.sites[0].n_client_down, 1);
     dir = hdt_rig_issue(&rig, "worker", "site-a/w");
     cr_assert(hdt_stranger_open(&stranger, hdt_rig_port(rig.sites[0].lan), dir));
-    hdt_stranger_send_msg(&stranger, "hello",
-                          json_pack("{s:i,s:s,s:s}", "proto", 1, "role", "worker", "name", "w"));
+    hdt_stranger_send_msg(
+        &stranger, "hello",
+        json_pack("{s:i,s:s,s:s}", "proto", HDT_PROTOCOL_VERSION, "role", "worker", "name", "w"));
     hdt_stranger_send_msg(
         &stranger, "open",
         json_pack("{s:i,s:b,s:i,s:i}", "flow", 0, "is_src", 1, "offset", 0, "next", 0));

@@ -27,14 +27,14 @@ struct bad {
 static void bad_join_control(struct bad *bad)
 {
     cr_assert_str_eq(hdt_stranger_join(&bad->control, bad->rig.sites[0].wan_port, bad->dir,
-                                       hdt_stranger_hello("site-c", 1, 0), NULL),
+                                       hdt_stranger_hello("site-c", HDT_PROTOCOL_VERSION, 0), NULL),
                      "welcome");
 }
 
 static void bad_join_bulk(struct bad *bad)
 {
     cr_assert_str_eq(hdt_stranger_join(&bad->bulk, bad->rig.sites[0].wan_port, bad->dir,
-                                       hdt_stranger_hello("site-c", 1, 1), NULL),
+                                       hdt_stranger_hello("site-c", HDT_PROTOCOL_VERSION, 1), NULL),
                      "welcome");
 }
 
@@ -395,7 +395,7 @@ static void dial_until_refused(const char *const *instances, unsigned n_instance
     bad_open(&bad, 100);
     hdt_stranger_close(&bad.bulk);
     do {
-        json_t *hello = hdt_stranger_hello("site-c", 1, 0);
+        json_t *hello = hdt_stranger_hello("site-c", HDT_PROTOCOL_VERSION, 0);
         const char *instance = instances[n % n_instances];
         char fresh[17];
 
@@ -451,7 +451,8 @@ Test(peers, a_ping_behind_a_hello_that_is_refused_is_no_breach, .timeout = 60)
         json_t *msg;
 
         cr_assert(hdt_stranger_open(&s, rig.sites[0].wan_port, dir));
-        cr_assert(hdt_stranger_send_msg(&s, "hello", hdt_stranger_hello("site-c", 1, 1)));
+        cr_assert(hdt_stranger_send_msg(&s, "hello",
+                                        hdt_stranger_hello("site-c", HDT_PROTOCOL_VERSION, 1)));
         for (int n = 0; n < 20; n++) {
             ping = (struct hdt_frame){.kind = HDT_FRAME_PING, .seq = (uint64_t)n};
             (void)hdt_stranger_send(&s, &ping, NULL);
@@ -479,15 +480,16 @@ Test(peers, one_peer_gets_half_of_the_memory_at_most, .timeout = 60)
     bad_open(&bad, 100);
     hdt_stranger_close(&bad.bulk);
     hdt_stranger_close(&bad.control);
-    hello = hdt_stranger_hello("site-c", 1, 0);
+    hello = hdt_stranger_hello("site-c", HDT_PROTOCOL_VERSION, 0);
     json_object_set_new(hello, "chunk", json_integer(8 << 20));
     json_object_set_new(hello, "streams", json_integer(64));
     cr_assert_str_eq(
         hdt_stranger_join(&bad.control, bad.rig.sites[0].wan_port, bad.dir, hello, NULL),
         "welcome");
     while (strcmp(said, "welcome") == 0 && n < 8) {
-        said = hdt_stranger_join(&streams[n], bad.rig.sites[0].wan_port, bad.dir,
-                                 hdt_stranger_hello("site-c", 1, n + 1), &answer);
+        said =
+            hdt_stranger_join(&streams[n], bad.rig.sites[0].wan_port, bad.dir,
+                              hdt_stranger_hello("site-c", HDT_PROTOCOL_VERSION, n + 1), &answer);
         n++;
         if (strcmp(said, "welcome") == 0) {
             json_decref(answer);
@@ -519,7 +521,8 @@ static void own_open(struct rig *rig, struct stranger streams[2])
     dir = hdt_rig_issue(rig, "site", "site-b");
     for (unsigned i = 0; i < 2; i++) {
         cr_assert_str_eq(hdt_stranger_join(&streams[i], rig->sites[0].wan_port, dir,
-                                           hdt_stranger_hello("site-b", 1, i), NULL),
+                                           hdt_stranger_hello("site-b", HDT_PROTOCOL_VERSION, i),
+                                           NULL),
                          "welcome");
     }
     free(dir);

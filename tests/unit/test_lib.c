@@ -203,9 +203,9 @@ static void test_strange_peers(void)
 {
     static const char http[] = "HTTP/1.1 400 Bad Request\r\nConnection: close\r\n"
                                "Content-Length: 0\r\n\r\n                      ";
-    /* {"t": "welcome", "b": {"proto": 2}} in msgpack, as doc/protocol.md says. */
+    /* {"t": "welcome", "b": {"proto": 3}} in msgpack, as doc/protocol.md says. */
     static const char welcome[] = "\x82\xa1t\xa7welcome\xa1"
-                                  "b\x81\xa5proto\x02";
+                                  "b\x81\xa5proto\x03";
     /* {"t": "error", "b": {"status": "EACCES", "msg": "no"}}: the connection is refused. */
     static const char refusal[] = "\x82\xa1t\xa5"
                                   "error\xa1"
