@@ -75,7 +75,7 @@ static enum hdt_status folder_check(const char *path, struct hdt_error *err)
     const bool is_there = access(folder, W_OK) == 0;
 
     if (!is_there) {
-        hdt_error_set_errno(err, HDT_EIO, errno, "cannot write a profile into '%s'", folder);
+        hdt_error_set_errno(err, HDT_EIO, errno, "cannot create '%s'", path);
     }
     free(folder);
     return is_there ? HDT_OK : HDT_EIO;
