@@ -81,19 +81,26 @@ static void ring_group_add(struct hdt_layout_sim *sim, const struct collective *
 
 /* ---- by levels ---- */
 
+/* Of one node, or of one site. */
+static bool is_beside(const struct hdt_layout_sim *sim, size_t a, size_t b, bool of_sites)
+{
+    const struct hdt_layout_group *all = sim->files->groups;
+
+    return of_sites ? all[a].site_idx == all[b].site_idx
+                    : sim->net.node_of[a] == sim->net.node_of[b];
+}
+
 /* Those of some groups that are the first of their node, or of their site. */
 static size_t firsts_of(const struct hdt_layout_sim *sim, const size_t *groups, size_t n,
                         bool of_sites, size_t *firsts)
 {
-    const struct hdt_layout_group *all = sim->files->groups;
     size_t n_firsts = 0;
 
     for (size_t i = 0; i < n; i++) {
         bool is_new = true;
 
         for (size_t k = 0; k < n_firsts && is_new; k++) {
-            is_new = of_sites ? all[firsts[k]].site_idx != all[groups[i]].site_idx
-                              : sim->net.node_of[firsts[k]] != sim->net.node_of[groups[i]];
+            is_new = !is_beside(sim, firsts[k], groups[i], of_sites);
         }
         if (is_new) {
             firsts[n_firsts++] = groups[i];
@@ -102,59 +109,29 @@ static size_t firsts_of(const struct hdt_layout_sim *sim, const size_t *groups, 
     return n_firsts;
 }
 
-/* Reduce-scatter and all-gather of `bytes` of each device inside the nodes that have several: the
- * longest. */
-static double inside_s(const struct hdt_layout_sim *sim, const struct collective *c)
+/* A ring in each node, or in each site, all at one time: links of all, bytes of the largest. */
+static void rings_add(struct hdt_layout_sim *sim, const struct collective *c, const size_t *groups,
+                      size_t n, double bytes, enum layout_ring_use use)
 {
-    double longest = 0;
+    bool of_sites = use == LAYOUT_RING_NODES;
+    size_t *firsts = hdt_malloc((n + 1) * sizeof(firsts[0]));
+    size_t *own = hdt_malloc((n + 1) * sizeof(own[0]));
+    size_t n_firsts = firsts_of(sim, groups, n, of_sites, firsts);
+    struct layout_ring all = {.links = hdt_malloc((n + 1) * LAYOUT_ROUTE_MAX * sizeof(int))};
 
-    for (size_t i = 0; i < c->n; i++) {
-        const struct hdt_layout_group *is = &sim->files->groups[c->ranks[i]];
-        int64_t k = 0;
-
-        for (size_t j = 0; j < c->n; j++) {
-            k += sim->net.node_of[c->ranks[j]] == sim->net.node_of[c->ranks[i]];
-        }
-        if (k > 1 && c->bytes > 0) {
-            const struct hdt_link_curve *curve = is->nodes->inside;
-            double rate = hdt_link_curve_bytes_per_s(curve, c->bytes / (double)k, k * is->tp);
-
-            rate *= curve->nominal ? sim->net.ring_share : 1;
-            longest = fmax(longest, hdt_stage_cost_ring_s((int)k, c->bytes, rate));
-        }
-    }
-    return longest;
-}
-
-static void inside_level_add(struct hdt_layout_sim *sim, const struct collective *c)
-{
-    struct hdt_sim_group inside = {.flow = -1, .dur_s = c->share * inside_s(sim, c)};
-
-    if (inside.dur_s > 0) {
-        hdt_layout_sim_add_group(sim, c->ranks, c->n, &inside);
-    }
-}
-
-/* Between the nodes of each site, all sites at one time: links of all, bytes of the largest. */
-static void nodes_level_add(struct hdt_layout_sim *sim, const struct collective *c, double bytes)
-{
-    size_t *nodes = hdt_malloc((c->n + 1) * sizeof(nodes[0]));
-    size_t *own = hdt_malloc((c->n + 1) * sizeof(own[0]));
-    size_t n_nodes = firsts_of(sim, c->ranks, c->n, false, nodes);
-    struct layout_ring all = {.links = hdt_malloc((c->n + 1) * LAYOUT_ROUTE_MAX * sizeof(int))};
-    size_t begin = 0, end;
-
-    for (; begin < n_nodes; begin = end) {
+    for (size_t k = 0; k < n_firsts; k++) {
         struct layout_ring ring;
-        size_t site = sim->files->groups[nodes[begin]].site_idx, n_own = 0;
+        size_t n_own = 0;
 
-        for (end = begin; end < n_nodes && sim->files->groups[nodes[end]].site_idx == site; end++) {
-            own[n_own++] = nodes[end];
+        for (size_t i = 0; i < n; i++) {
+            if (is_beside(sim, firsts[k], groups[i], of_sites)) {
+                own[n_own++] = groups[i];
+            }
         }
         if (n_own < 2) {
             continue;
         }
-        hdt_layout_net_ring(&sim->net, own, n_own, bytes, LAYOUT_RING_NODES, &ring);
+        hdt_layout_net_ring(&sim->net, own, n_own, bytes, use, &ring);
         hdt_layout_net_ring_join(&sim->net, &all, &ring);
         free(ring.links);
     }
@@ -162,8 +139,22 @@ static void nodes_level_add(struct hdt_layout_sim *sim, const struct collective 
         ring_group_add(sim, c, &all);
     }
     free(all.links);
-    free(nodes);
+    free(firsts);
     free(own);
+}
+
+static void inside_level_add(struct hdt_layout_sim *sim, const struct collective *c, double bytes)
+{
+    rings_add(sim, c, c->ranks, c->n, bytes, LAYOUT_RING_ALL);
+}
+
+static void nodes_level_add(struct hdt_layout_sim *sim, const struct collective *c, double bytes)
+{
+    size_t *nodes = hdt_malloc((c->n + 1) * sizeof(nodes[0]));
+    size_t n_nodes = firsts_of(sim, c->ranks, c->n, false, nodes);
+
+    rings_add(sim, c, nodes, n_nodes, bytes, LAYOUT_RING_NODES);
+    free(nodes);
 }
 
 static void sites_level_add(struct hdt_layout_sim *sim, const struct collective *c, double bytes)
@@ -190,10 +181,10 @@ static void levels_add(struct hdt_layout_sim *sim, const struct collective *c)
     if (c->is_gather) {
         sites_level_add(sim, c, bytes);
         nodes_level_add(sim, c, bytes);
-        inside_level_add(sim, c);
+        inside_level_add(sim, c, bytes);
         return;
     }
-    inside_level_add(sim, c);
+    inside_level_add(sim, c, bytes);
     nodes_level_add(sim, c, bytes);
     sites_level_add(sim, c, bytes);
 }

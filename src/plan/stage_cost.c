@@ -263,11 +263,6 @@ double hdt_stage_cost_params(const struct hdt_stage_cost *stage)
     return n / stage->tp;
 }
 
-double hdt_stage_cost_ring_s(int n_ranks, double bytes, double rate_bytes_per_s)
-{
-    return n_ranks > 1 ? 2.0 * (n_ranks - 1) / n_ranks * bytes / rate_bytes_per_s : 0;
-}
-
 double hdt_stage_cost_grad_bytes(const struct hdt_stage_cost *stage)
 {
     return hdt_stage_cost_params(stage) * stage->model->grad_bytes;

@@ -127,9 +127,6 @@ void hdt_stage_cost_message(const struct hdt_stage_cost *stage,
  * copy of its table. */
 double hdt_stage_cost_params(const struct hdt_stage_cost *stage);
 
-/* All-reduce of `bytes` on each of n_ranks, along a ring whose slowest hop has this rate. */
-double hdt_stage_cost_ring_s(int n_ranks, double bytes, double rate_bytes_per_s);
-
 /* Gradients of the stage on each rank; those of the tied table, which first and last stage add. */
 double hdt_stage_cost_grad_bytes(const struct hdt_stage_cost *stage);
 double hdt_stage_cost_tied_bytes(const struct hdt_stage_cost *stage);

@@ -119,6 +119,29 @@ Test(layout_overlap, a_slow_link_is_busy_from_the_first_bucket_on)
     free(overlapped);
 }
 
+/* Where all replicas are on one node the inside level is the ring: chunks of a stage share its
+ * links, and so do messages of the pipeline. */
+Test(layout_overlap, a_node_alone_has_one_level)
+{
+    static const char *const cluster =
+        "devices:\n  - {name: X, compute: {bf16: 10000}, memory: {gb: 1000, gb_per_s: 1e6}}\n"
+        "links:\n  - {name: own, gb_per_s: 0.001, latency_us: 1e4}\n"
+        "sites:\n  - {name: a, nodes: [{name: n, device: X, devices: 4, inside: own}]}\n";
+    static const char *const stages = "schedule: interleaved\nchunks: 2\nglobal_batch: 8\n"
+                                      "stages:\n  - {layers: 2, on: [{nodes: n, count: 2}]}\n"
+                                      "  - {layers: 2, on: [{nodes: n, count: 2}]}\n";
+    static const char *const syncs[] = {"", OVERLAPPED};
+
+    for (size_t i = 0; i < 2; i++) {
+        char *ring = hdt_asprintf("all_reduce: ring\n%s%s", syncs[i], stages);
+        char *levels = hdt_asprintf("all_reduce: hierarchical\n%s%s", syncs[i], stages);
+
+        cr_expect_float_eq(step_of(cluster, levels), step_of(cluster, ring), 1e-9, "%s", syncs[i]);
+        free(ring);
+        free(levels);
+    }
+}
+
 /* One bucket begins when all is computed. */
 Test(layout_overlap, one_bucket_is_after)
 {

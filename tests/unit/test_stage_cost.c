@@ -295,14 +295,6 @@ Test(stage_cost, parameters_gradients_and_steps)
     NEAR(hdt_stage_cost_step_s(&s), 182 * (24 + 44) / 100.0);
 }
 
-/* Each rank sends (n - 1) / n of its bytes twice. */
-Test(stage_cost, rings)
-{
-    NEAR(hdt_stage_cost_ring_s(1, 1000, 10), 0);
-    NEAR(hdt_stage_cost_ring_s(2, 1000, 10), 100);
-    NEAR(hdt_stage_cost_ring_s(4, 1000, 10), 150);
-}
-
 Test(stage_cost, memory_by_class)
 {
     struct hdt_stage_cost s = stage_of(&measured, 2);
