@@ -92,17 +92,22 @@ void hdt_layout_sim_end_step(struct hdt_layout_sim *sim);
 
 /* ---- layout_offload.c ---- */
 
+/* Computations that activations are asked back before theirs. */
+#define LAYOUT_AWAY_AHEAD 2
+
 /* A part's activations on their way to the host and back. */
 struct layout_away {
     bool is_on;
     int down[HDT_STAGE_COST_HOST_SLOTS]; /* groups of the rank alone, taken in turn */
-    int up;
-    int64_t bytes;                              /* of a micro-batch, on each device */
-    int n_held;                                 /* places taken on the device */
-    bool comes;                                 /* the next backward's are asked for */
-    int64_t n_gone;                             /* that were sent down; */
-    int64_t n_waited;                           /* those of them whose places are free again */
-    int64_t gone_mb[HDT_STAGE_COST_HOST_SLOTS]; /* micro-batches of those between, in turn */
+    int up[LAYOUT_AWAY_AHEAD];           /* the same */
+    int64_t bytes;                       /* of a micro-batch, on each device */
+    int n_held;                          /* places taken on the device */
+    int64_t n_asked;                     /* that were asked back; */
+    int64_t n_come;                      /* those of them whose backwards have begun; */
+    int64_t asked_mb[LAYOUT_AWAY_AHEAD]; /* micro-batches of those between, in turn */
+    int64_t n_gone;                      /* that were sent down; */
+    int64_t n_waited;                    /* those of them whose places are free again */
+    const struct hdt_op *gone[HDT_STAGE_COST_HOST_SLOTS]; /* forwards of those between, in turn */
 };
 
 /* n_in_flight: micro-batches that the part keeps. */
