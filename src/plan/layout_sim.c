@@ -258,6 +258,7 @@ static void times_fill(struct replica *r)
         rank->tied_bytes = hdt_stage_cost_tied_bytes(&r->parts[p].cost);
         rank->gather_bytes += hdt_stage_cost_gather_bytes(&r->parts[p].cost);
         rank->down_bytes += hdt_stage_cost_down_bytes(&r->parts[p].cost);
+        rank->tied_down_bytes += hdt_stage_cost_tied_down_bytes(&r->parts[p].cost);
         rank->up_bytes += hdt_stage_cost_up_bytes(&r->parts[p].cost);
         rank->host_step_bytes += hdt_stage_cost_host_step_bytes(&r->parts[p].cost);
     }

@@ -21,7 +21,8 @@ struct layout_chain {
     int first, n;
 };
 
-/* Groups that a rank joins, in their order: the tied table, three levels, the way to the host. */
+/* Groups that a rank joins, in their order: the tied table, then three levels and the way to the
+ * host, or only that table's way there. */
 #define LAYOUT_SYNCS_MAX 5
 struct layout_syncs {
     int groups[LAYOUT_SYNCS_MAX];
@@ -38,7 +39,8 @@ struct layout_rank {
     struct hdt_layout_rank is;
     /* Of each device. */
     double grad_bytes, tied_bytes, gather_bytes;
-    double down_bytes, up_bytes, host_step_bytes; /* of an optimizer on the host */
+    double down_bytes, tied_down_bytes, up_bytes; /* of an optimizer on the host */
+    double host_step_bytes;                       /* the same */
     struct layout_syncs before, after;            /* the optimizer's step */
     int64_t mem_base;
 };

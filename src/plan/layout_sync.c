@@ -271,7 +271,9 @@ enum hdt_status hdt_layout_sim_add_buckets(struct hdt_layout_sim *sim, size_t pa
     size_t *ranks = stage_ranks(sim, part % sim->n_stages);
     double bytes = hdt_stage_cost_grad_bytes(cost), bucket = (double)sim->files->layout.sync_bucket;
     double n = fmax(1, ceil(bytes / bucket));
-    struct collective c = gradients_of(sim, ranks, bytes / n, hdt_stage_cost_down_bytes(cost) / n);
+    double later = sim->n_stages > 1 ? hdt_stage_cost_tied_down_bytes(cost) : 0;
+    double down = hdt_stage_cost_down_bytes(cost) - later;
+    struct collective c = gradients_of(sim, ranks, bytes / n, down / n);
 
     if (n > LAYOUT_BUCKETS_MAX) {
         free(ranks);
@@ -296,6 +298,15 @@ static void chain_note(struct layout_syncs *syncs, const struct layout_chain *ch
     }
 }
 
+/* What buckets have left out: it goes to the host when the ends have added it. */
+static void tied_down_add(struct hdt_layout_sim *sim, size_t rank)
+{
+    struct collective c = {.ranks = &rank, .n = 1, .down_bytes = sim->ranks[rank].tied_down_bytes};
+    struct layout_chain chain = collective_add(sim, &c);
+
+    chain_note(&sim->ranks[rank].before, &chain);
+}
+
 /* Two ranks are no ring: they get what a message gets. */
 static void tied_add(struct hdt_layout_sim *sim, size_t replica)
 {
@@ -313,6 +324,10 @@ static void tied_add(struct hdt_layout_sim *sim, size_t replica)
     free(ring.links);
     chain_note(&sim->ranks[ends[0]].before, &chain);
     chain_note(&sim->ranks[ends[1]].before, &chain);
+    if (sim->files->layout.sync == HDT_LAYOUT_SYNC_OVERLAPPED) {
+        tied_down_add(sim, ends[0]);
+        tied_down_add(sim, ends[1]);
+    }
 }
 
 /* All agree on the norm: a round trip to the site that is furthest from the first rank's. */

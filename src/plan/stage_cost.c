@@ -306,6 +306,15 @@ double hdt_stage_cost_down_bytes(const struct hdt_stage_cost *stage)
     return stage->optimizer.on_host ? own_params(stage) * stage->model->grad_bytes : 0;
 }
 
+double hdt_stage_cost_tied_down_bytes(const struct hdt_stage_cost *stage)
+{
+    bool is_end = stage->model->is_tied && stage->is_first != stage->is_last;
+
+    return is_end && stage->optimizer.on_host
+               ? hdt_stage_cost_tied_bytes(stage) / stage->optimizer.n_shards
+               : 0;
+}
+
 double hdt_stage_cost_up_bytes(const struct hdt_stage_cost *stage)
 {
     return stage->optimizer.on_host ? own_params(stage) * stage->model->value_bytes : 0;

@@ -135,9 +135,11 @@ double hdt_stage_cost_tied_bytes(const struct hdt_stage_cost *stage);
 double hdt_stage_cost_step_s(const struct hdt_stage_cost *stage);
 
 /* With the optimizer on the host: bytes that its step reads and writes there for each rank,
- * gradients that go down to it and weights that come back. Else 0. */
+ * gradients that go down to it, those of them that are a table's which another stage has too, and
+ * weights that come back. Else 0. */
 double hdt_stage_cost_host_step_bytes(const struct hdt_stage_cost *stage);
 double hdt_stage_cost_down_bytes(const struct hdt_stage_cost *stage);
+double hdt_stage_cost_tied_down_bytes(const struct hdt_stage_cost *stage);
 double hdt_stage_cost_up_bytes(const struct hdt_stage_cost *stage);
 
 /* Weights that each rank gathers the parts of after a step that replicas share; 0: they do not. */

@@ -23,6 +23,10 @@ static const struct hdt_stage_cost_constants bare = {.matrix_share = 1, .ring_sh
  "{\"model_type\":\"llama\",\"vocab_size\":1000,\"hidden_size\":500,\"intermediate_size\":1000,"   \
  "\"num_hidden_layers\":" layers ",\"num_attention_heads\":5,\"max_position_embeddings\":1000,"    \
  "\"tie_word_embeddings\":false}"
+#define TIED                                                                                       \
+ "{\"model_type\":\"llama\",\"vocab_size\":100000,\"hidden_size\":500,"                            \
+ "\"intermediate_size\":1000,\"num_hidden_layers\":2,\"num_attention_heads\":5,"                   \
+ "\"max_position_embeddings\":1000,\"tie_word_embeddings\":true}"
 #define P (2 * 2501000.0 + 500000 + 500500)
 #define G (4 * P) /* bytes of all gradients */
 
@@ -60,6 +64,7 @@ static enum hdt_status try_open(const char *cluster, const char *layout,
     /* Two stages of two chunks need four layers. */
     write_text("model.json", strstr(layout, "chunks") ? MODEL("4") : MODEL("2"));
     write_text("deep.json", MODEL("12"));
+    write_text("tied.json", TIED);
     write_text("profile.json", PROFILE);
     write_text("cluster.yaml", cluster);
     write_text("layout.yaml", text);
@@ -336,6 +341,23 @@ Test(layout_overlap, refusals)
         cr_expect(strstr(err.msg, cases[i].words), "case %zu: %s: %s", i, err.where, err.msg);
         free(cluster);
     }
+}
+
+/* V 100000: first and last stage add 50e6 gradients of 4 bytes, 2 s, and only then those go down,
+ * 20 s. The rest of a stage's, 10e6 bytes, goes down beside the last backward but for its last
+ * bucket, or after. Both step on the same processors: 105e6 parameters. */
+Test(layout_overlap, a_tied_table_goes_down_when_it_is_added)
+{
+    static const char *const layout = "model: tied.json\noffload: optimizer\nglobal_batch: 1\n"
+                                      "stages:\n  - {layers: 1, on: [{nodes: h}]}\n"
+                                      "  - {layers: 1, on: [{nodes: h}]}\n";
+    double host_s = 30 * (2 * 50e6 + 2 * 2501000.0) / 0.1e9, rest_s = 4 * 2501000.0 / 0.01e9;
+    char *overlapped = hdt_asprintf(OVERLAPPED "%s", layout);
+    const char *cluster = CLUSTER("{gb: 4, gb_per_s: 0.01, memory_gb_per_s: 0.1}");
+
+    expect_step(step_of(cluster, layout), 6.02 + 2 + 20 + rest_s + host_s);
+    expect_step(step_of(cluster, overlapped), 6.02 + 2 + 20 + rest_s / 201 + host_s);
+    free(overlapped);
 }
 
 /* 4 micro-batches of 84e6 bytes and 16 P bytes are 0.40237 GiB. */

@@ -431,6 +431,9 @@ Test(stage_cost, optimizer_on_the_host)
     s.optimizer.n_shards = 4;
     NEAR(hdt_stage_cost_host_step_bytes(&s), 75 * 28);
     NEAR(hdt_stage_cost_down_bytes(&s), 75 * 2);
+    NEAR(hdt_stage_cost_tied_down_bytes(&s), 0);
+    s.is_last = true; /* a table of 64 */
+    NEAR(hdt_stage_cost_tied_down_bytes(&s), 16 * 2);
 }
 
 Test(stage_cost, activations_on_the_host)
