@@ -63,6 +63,7 @@ struct hdt_layout_sim {
     size_t n_members, members_cap;
     int n_queues; /* shared ones: of transfers to hosts */
     int64_t *mem_base;
+    int64_t n_tasks; /* about as many as the lists will have */
     struct hdt_sim_lists lists;
     struct hdt_sim_setup setup;
 };

@@ -265,22 +265,41 @@ static struct collective gradients_of(const struct hdt_layout_sim *sim, const si
                                .down_bytes = down_bytes};
 }
 
-enum hdt_status hdt_layout_sim_add_buckets(struct hdt_layout_sim *sim, size_t part,
-                                           const struct hdt_stage_cost *cost, struct hdt_error *err)
+/* Each bucket is a piece of a backward and what begins it, on each replica. */
+static enum hdt_status buckets_check(struct hdt_layout_sim *sim, size_t part, double n,
+                                     struct hdt_error *err)
 {
-    size_t *ranks = stage_ranks(sim, part % sim->n_stages);
-    double bytes = hdt_stage_cost_grad_bytes(cost), bucket = (double)sim->files->layout.sync_bucket;
-    double n = fmax(1, ceil(bytes / bucket));
-    double later = sim->n_stages > 1 ? hdt_stage_cost_tied_down_bytes(cost) : 0;
-    double down = hdt_stage_cost_down_bytes(cost) - later;
-    struct collective c = gradients_of(sim, ranks, bytes / n, down / n);
-
     if (n > LAYOUT_BUCKETS_MAX) {
-        free(ranks);
         return hdt_conf_error(sim->files->doc, "sync_bucket", err, HDT_EINVAL,
                               "stage %zu has gradients of %.0f buckets, allowed are %d",
                               part % sim->n_stages, n, LAYOUT_BUCKETS_MAX);
     }
+    sim->n_tasks += 2 * (int64_t)n * (int64_t)sim->n_replicas;
+    if (sim->n_tasks > HDT_LAYOUT_MAX_TASKS) {
+        hdt_conf_error(sim->files->doc, "sync_bucket", err, HDT_EINVAL,
+                       "cannot simulate '%.64s': with its buckets up to stage %zu, %lld tasks are "
+                       "more than %lld",
+                       sim->files->layout.name, part % sim->n_stages, (long long)sim->n_tasks,
+                       (long long)HDT_LAYOUT_MAX_TASKS);
+        hdt_error_hint(err, "take larger buckets, a smaller global_batch or fewer replicas");
+        return HDT_EINVAL;
+    }
+    return HDT_OK;
+}
+
+enum hdt_status hdt_layout_sim_add_buckets(struct hdt_layout_sim *sim, size_t part,
+                                           const struct hdt_stage_cost *cost, struct hdt_error *err)
+{
+    double bytes = hdt_stage_cost_grad_bytes(cost), bucket = (double)sim->files->layout.sync_bucket;
+    double n = fmax(1, ceil(bytes / bucket));
+    double later = sim->n_stages > 1 ? hdt_stage_cost_tied_down_bytes(cost) : 0;
+    double down = hdt_stage_cost_down_bytes(cost) - later;
+    struct collective c;
+    size_t *ranks;
+
+    HDT_TRY(buckets_check(sim, part, n, err));
+    ranks = stage_ranks(sim, part % sim->n_stages);
+    c = gradients_of(sim, ranks, bytes / n, down / n);
     sim->buckets[part].chain = collective_add(sim, &c);
     sim->buckets[part].n = sim->buckets[part].chain.n > 0 ? (int)n : 0;
     for (int i = 1; i < sim->buckets[part].chain.n; i++) {

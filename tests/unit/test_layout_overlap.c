@@ -23,10 +23,11 @@ static const struct hdt_stage_cost_constants bare = {.matrix_share = 1, .ring_sh
  "{\"model_type\":\"llama\",\"vocab_size\":1000,\"hidden_size\":500,\"intermediate_size\":1000,"   \
  "\"num_hidden_layers\":" layers ",\"num_attention_heads\":5,\"max_position_embeddings\":1000,"    \
  "\"tie_word_embeddings\":false}"
-#define TIED                                                                                       \
- "{\"model_type\":\"llama\",\"vocab_size\":100000,\"hidden_size\":500,"                            \
- "\"intermediate_size\":1000,\"num_hidden_layers\":2,\"num_attention_heads\":5,"                   \
- "\"max_position_embeddings\":1000,\"tie_word_embeddings\":true}"
+#define WIDE(vocab, is_tied)                                                                       \
+ "{\"model_type\":\"llama\",\"vocab_size\":" vocab                                                 \
+ ",\"hidden_size\":500,\"intermediate_size\":1000,"                                                \
+ "\"num_hidden_layers\":2,\"num_attention_heads\":5,\"max_position_embeddings\":1000,"             \
+ "\"tie_word_embeddings\":" is_tied "}"
 #define P (2 * 2501000.0 + 500000 + 500500)
 #define G (4 * P) /* bytes of all gradients */
 
@@ -64,7 +65,8 @@ static enum hdt_status try_open(const char *cluster, const char *layout,
     /* Two stages of two chunks need four layers. */
     write_text("model.json", strstr(layout, "chunks") ? MODEL("4") : MODEL("2"));
     write_text("deep.json", MODEL("12"));
-    write_text("tied.json", TIED);
+    write_text("tied.json", WIDE("100000", "true"));
+    write_text("wide.json", WIDE("160000", "false"));
     write_text("profile.json", PROFILE);
     write_text("cluster.yaml", cluster);
     write_text("layout.yaml", text);
@@ -373,5 +375,28 @@ Test(layout_overlap, a_host_that_is_too_small)
     cr_assert_eq(hdt_layout_sim_open(&files, &bare, &sim, &err), HDT_EINVAL);
     cr_expect(strstr(err.where, "layout.yaml:6:"), "%s", err.where);
     cr_expect(strstr(err.msg, "nodes 'h' has 0.4 GiB for it and would need 0.4024"), "%s", err.msg);
+    hdt_layout_release(&files);
+}
+
+/* 165,002,500 gradients of 4 bytes are 630 buckets, each of them two tasks of 16000 replicas, which
+ * have a forward and a backward besides. */
+Test(layout_overlap, buckets_of_all_replicas_have_a_limit)
+{
+    const char *cluster =
+        "devices:\n  - {name: X, compute: {bf16: 10000}, memory: {gb: 1000, gb_per_s: 1e6}}\n"
+        "links:\n  - {name: fast, gb_per_s: 0.1}\n"
+        "sites:\n  - {name: a, nodes: [{name: n, count: 16000, device: X, devices: 1, between: fast}]}\n";
+    struct hdt_layout_files files;
+    struct hdt_layout_sim *sim;
+    struct hdt_error err = {0};
+
+    cr_assert_eq(try_open(cluster,
+                          "model: wide.json\n" OVERLAPPED "global_batch: 16000\nstages:\n"
+                          "  - {layers: 2, on: [{nodes: n, count: 16000}]}\n",
+                          &files, &err),
+                 HDT_OK, "%s: %s", err.where, err.msg);
+    cr_assert_eq(hdt_layout_sim_open(&files, &bare, &sim, &err), HDT_EINVAL);
+    cr_expect(strstr(err.where, "layout.yaml:"), "%s", err.where);
+    cr_expect(strstr(err.msg, "stage 0, 20192000 tasks are more than 20000000"), "%s", err.msg);
     hdt_layout_release(&files);
 }
