@@ -5,10 +5,13 @@
  * What hosts have instead of devices.
  *
  * Activations (as PipeOffload does it): those of a micro-batch go down once its forward is done,
- * one after another, and come back while the computation before its backward goes on. A part so has
- * three places on the device: one at work, one that leaves, one that comes. It waits where the link
- * is slower than the work. Keeping more on the device as long as there is room would move less; how
- * much room there is would then be another setting.
+ * one after another, and come back while the two computations before its backward go on. A part so
+ * has three places on the device: one at work, one that leaves, one that comes. In 1F1B each way
+ * then has a forward and a backward to be done in; it waits where the link is slower than that.
+ * What comes back takes the place of one that has left. Where the op lists turn from forwards to
+ * backwards or end, that one may only have begun to leave; the place is then asked for one
+ * computation later, since to wait for it would hold up the work before. Keeping more on the device
+ * as long as there is room would move less; how much room there is would then be another setting.
  *
  * The optimizer (as ZeRO-Offload does it): summed gradients go down, Adam runs on the processors,
  * and new weights come up in tiles while it goes on.
@@ -52,7 +55,10 @@ void hdt_layout_away_init(struct hdt_layout_sim *sim, size_t rank,
         away->down[i] = transfer_add(sim, rank, false, bytes, sim->n_queues);
     }
     sim->n_queues++;
-    away->up = transfer_add(sim, rank, true, bytes, -1);
+    for (int i = 0; i < LAYOUT_AWAY_AHEAD; i++) {
+        away->up[i] = transfer_add(sim, rank, true, bytes, sim->n_queues);
+    }
+    sim->n_queues++;
 }
 
 /* A task of such a group; `like`: the computation that it is for. */
@@ -66,6 +72,12 @@ static void away_push(struct hdt_layout_sim *sim, size_t rank, const struct hdt_
     hdt_sim_list_push(&sim->lists.ranks[rank], &own);
 }
 
+/* The forward whose activations were the n-th to go. */
+static const struct hdt_op *gone_at(const struct layout_away *away, int64_t n)
+{
+    return away->gone[n % HDT_STAGE_COST_HOST_SLOTS];
+}
+
 /* Wait for the next one that goes down; its place is free then. */
 static void oldest_join(struct hdt_layout_sim *sim, size_t rank, struct layout_away *away,
                         const struct hdt_op *op)
@@ -76,7 +88,7 @@ static void oldest_join(struct hdt_layout_sim *sim, size_t rank, struct layout_a
     struct hdt_op gone = *op;
 
     HDT_ASSERT(away->n_waited < away->n_gone);
-    gone.mb = away->gone_mb[away->n_waited++ % HDT_STAGE_COST_HOST_SLOTS];
+    gone.mb = gone_at(away, away->n_waited++)->mb;
     away_push(sim, rank, &task, HDT_OP_OFFLOAD, &gone);
     away->n_held--;
 }
@@ -94,16 +106,18 @@ static void place_take(struct hdt_layout_sim *sim, size_t rank, struct layout_aw
 static void up_push(struct hdt_layout_sim *sim, size_t rank, struct layout_away *away,
                     const struct hdt_op *op)
 {
-    struct hdt_sim_task task = {
-        .kind = HDT_SIM_GROUP, .flags = HDT_SIM_ASYNC, .peer = away->up, .mem_begin = away->bytes};
+    struct hdt_sim_task task = {.kind = HDT_SIM_GROUP,
+                                .flags = HDT_SIM_ASYNC,
+                                .peer = away->up[away->n_asked % LAYOUT_AWAY_AHEAD],
+                                .mem_begin = away->bytes};
 
-    while (away->n_waited < away->n_gone &&
-           away->gone_mb[away->n_waited % HDT_STAGE_COST_HOST_SLOTS] <= op->mb) {
+    while (away->n_waited < away->n_gone && gone_at(away, away->n_waited)->mb <= op->mb) {
         oldest_join(sim, rank, away, op);
     }
     place_take(sim, rank, away, op);
+    HDT_ASSERT(away->n_asked - away->n_come < LAYOUT_AWAY_AHEAD);
     away_push(sim, rank, &task, HDT_OP_FETCH, op);
-    away->comes = true;
+    away->asked_mb[away->n_asked++ % LAYOUT_AWAY_AHEAD] = op->mb;
 }
 
 static bool is_compute(enum hdt_op_kind kind)
@@ -112,9 +126,20 @@ static bool is_compute(enum hdt_op_kind kind)
 }
 
 /* The next computation behind this op; NULL: there is none. */
-static const struct hdt_op *next_of(const struct hdt_schedule *schedule, size_t op_idx)
+static const struct hdt_op *next_of(const struct hdt_schedule *schedule, const struct hdt_op *op)
 {
-    for (size_t i = op_idx + 1; i < schedule->n_ops; i++) {
+    for (size_t i = (size_t)(op - schedule->ops) + 1; i < schedule->n_ops; i++) {
+        if (is_compute(schedule->ops[i].kind)) {
+            return &schedule->ops[i];
+        }
+    }
+    return NULL;
+}
+
+/* The one before it. */
+static const struct hdt_op *last_of(const struct hdt_schedule *schedule, const struct hdt_op *op)
+{
+    for (size_t i = (size_t)(op - schedule->ops); i-- > 0;) {
         if (is_compute(schedule->ops[i].kind)) {
             return &schedule->ops[i];
         }
@@ -128,31 +153,85 @@ static bool is_own(const struct hdt_op *op, const struct hdt_op *next)
     return op->kind == HDT_OP_FORWARD && op->stage == next->stage && op->mb == next->mb;
 }
 
+/* Has this backward's been asked for, and not come yet? */
+static bool is_asked(const struct layout_away *away, const struct hdt_op *op)
+{
+    for (int64_t i = away->n_come; i < away->n_asked; i++) {
+        if (away->asked_mb[i % LAYOUT_AWAY_AHEAD] == op->mb) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Does this backward need what has gone down? */
+static bool is_fetched(const struct layout_away *away, const struct hdt_op *before,
+                       const struct hdt_op *op)
+{
+    return op->kind == HDT_OP_BACKWARD && away[op->stage].is_on && !is_own(before, op);
+}
+
+/* Can what a backward needs be asked for before this op? It must have gone down; and a forward
+ * waits for no place, a backward for none that the computation just before it is about to leave. */
+static bool can_ask(const struct layout_away *away, const struct hdt_schedule *schedule,
+                    const struct hdt_op *op, const struct hdt_op *backward)
+{
+    const struct hdt_op *waited = NULL;
+    int64_t n = away->n_waited;
+
+    if (away->n_gone == 0 || gone_at(away, away->n_gone - 1)->mb < backward->mb) {
+        return false;
+    }
+    while (n < away->n_gone && gone_at(away, n)->mb <= backward->mb) {
+        waited = gone_at(away, n++);
+    }
+    if (away->n_held - (n - away->n_waited) == HDT_STAGE_COST_HOST_SLOTS) {
+        waited = gone_at(away, n);
+    }
+    return !waited || (op->kind == HDT_OP_BACKWARD && waited != last_of(schedule, op));
+}
+
+/* Ask for what the next two backwards need, as far as they come within two computations. */
+static void ahead_push(struct hdt_layout_sim *sim, size_t rank, struct layout_away *away,
+                       const struct hdt_schedule *schedule, const struct hdt_op *op)
+{
+    const struct hdt_op *next = next_of(schedule, op);
+    const struct hdt_op *second = next ? next_of(schedule, next) : NULL;
+
+    if (next && is_fetched(away, op, next) && !is_asked(&away[next->stage], next)) {
+        up_push(sim, rank, &away[next->stage], next);
+    }
+    if (second && is_fetched(away, next, second) &&
+        can_ask(&away[second->stage], schedule, op, second)) {
+        up_push(sim, rank, &away[second->stage], second);
+    }
+}
+
 void hdt_layout_away_before(struct hdt_layout_sim *sim, size_t rank, struct layout_away *away,
                             const struct hdt_schedule *schedule, size_t op_idx)
 {
-    const struct hdt_op *op = &schedule->ops[op_idx], *next = next_of(schedule, op_idx);
+    const struct hdt_op *op = &schedule->ops[op_idx];
+    struct layout_away *own;
 
     if (!is_compute(op->kind)) {
         return;
     }
-    if (op->kind == HDT_OP_FORWARD && away[op->stage].is_on) {
-        place_take(sim, rank, &away[op->stage], op);
-    } else if (op->kind == HDT_OP_BACKWARD && away[op->stage].comes) {
-        struct hdt_sim_task task = {.kind = HDT_SIM_JOIN, .peer = away[op->stage].up};
+    own = &away[op->stage];
+    if (op->kind == HDT_OP_FORWARD && own->is_on) {
+        place_take(sim, rank, own, op);
+    } else if (op->kind == HDT_OP_BACKWARD && is_asked(own, op)) {
+        struct hdt_sim_task task = {.kind = HDT_SIM_JOIN,
+                                    .peer = own->up[own->n_come++ % LAYOUT_AWAY_AHEAD]};
 
         away_push(sim, rank, &task, HDT_OP_FETCH, op);
-        away[op->stage].comes = false;
     }
-    if (next && next->kind == HDT_OP_BACKWARD && away[next->stage].is_on && !is_own(op, next)) {
-        up_push(sim, rank, &away[next->stage], next);
-    }
+    ahead_push(sim, rank, away, schedule, op);
 }
 
 void hdt_layout_away_after(struct hdt_layout_sim *sim, size_t rank, struct layout_away *away,
                            const struct hdt_schedule *schedule, size_t op_idx)
 {
-    const struct hdt_op *op = &schedule->ops[op_idx], *next = next_of(schedule, op_idx);
+    const struct hdt_op *op = &schedule->ops[op_idx], *next;
     struct hdt_sim_task task = {.kind = HDT_SIM_GROUP, .flags = HDT_SIM_ASYNC};
     struct layout_away *own;
 
@@ -160,11 +239,12 @@ void hdt_layout_away_after(struct hdt_layout_sim *sim, size_t rank, struct layou
         return;
     }
     own = &away[op->stage];
+    next = next_of(schedule, op);
     if (op->kind == HDT_OP_BACKWARD) {
         own->n_held--;
     } else if (!next || !is_own(op, next)) {
         task.peer = own->down[own->n_gone % HDT_STAGE_COST_HOST_SLOTS];
-        own->gone_mb[own->n_gone++ % HDT_STAGE_COST_HOST_SLOTS] = op->mb;
+        own->gone[own->n_gone++ % HDT_STAGE_COST_HOST_SLOTS] = op;
         away_push(sim, rank, &task, HDT_OP_OFFLOAD, op);
     }
 }

@@ -258,6 +258,7 @@ static void times_fill(struct replica *r)
         rank->tied_bytes = hdt_stage_cost_tied_bytes(&r->parts[p].cost);
         rank->gather_bytes += hdt_stage_cost_gather_bytes(&r->parts[p].cost);
         rank->down_bytes += hdt_stage_cost_down_bytes(&r->parts[p].cost);
+        rank->tied_down_bytes += hdt_stage_cost_tied_down_bytes(&r->parts[p].cost);
         rank->up_bytes += hdt_stage_cost_up_bytes(&r->parts[p].cost);
         rank->host_step_bytes += hdt_stage_cost_host_step_bytes(&r->parts[p].cost);
     }
@@ -523,19 +524,28 @@ static void setup_fill(struct hdt_layout_sim *sim, const struct hdt_stage_cost_c
 }
 
 /* Before any list is written: compute tasks of all parts and both ends of all messages, which are
- * two when their sender waits for the first half. */
-static enum hdt_status tasks_check(const struct hdt_layout_files *files, struct hdt_error *err)
+ * two when their sender waits for the first half; activations that go to a host and come back are
+ * begun and waited for. */
+static int64_t tasks_count(const struct hdt_layout_files *files)
 {
     const struct hdt_layout *l = &files->layout;
     int64_t n_parts = (int64_t)hdt_layout_n_parts(files);
     int64_t computes = hdt_schedule_is_split((enum hdt_schedule_kind)l->schedule) ? 3 : 2;
     int64_t ends = l->exchange == HDT_LAYOUT_PAIRED ? 8 : 4;
-    int64_t n = (computes * n_parts + ends * (n_parts - 1)) * files->n_micro_batches *
-                (int64_t)files->n_replicas;
+    int64_t n = computes * n_parts + ends * (n_parts - 1);
 
+    for (size_t s = 0; s < files->n_stages; s++) {
+        n += hdt_layout_offload(l, s) & HDT_LAYOUT_OFFLOAD_ACTIVATIONS ? 4 * l->chunks : 0;
+    }
+    return n * files->n_micro_batches * (int64_t)files->n_replicas;
+}
+
+static enum hdt_status tasks_check(const struct hdt_layout_files *files, int64_t n,
+                                   struct hdt_error *err)
+{
     if (n > HDT_LAYOUT_MAX_TASKS) {
         hdt_conf_error(files->doc, "global_batch", err, HDT_EINVAL,
-                       "cannot simulate '%.64s': %lld tasks are more than %lld", l->name,
+                       "cannot simulate '%.64s': %lld tasks are more than %lld", files->layout.name,
                        (long long)n, (long long)HDT_LAYOUT_MAX_TASKS);
         hdt_error_hint(err, "take a smaller global_batch: steady parts of a step are all alike");
         return HDT_EINVAL;
@@ -550,9 +560,10 @@ enum hdt_status hdt_layout_sim_open(const struct hdt_layout_files *files,
     struct hdt_layout_sim *sim;
     enum hdt_status status = HDT_OK;
 
-    HDT_TRY(tasks_check(files, err));
+    HDT_TRY(tasks_check(files, tasks_count(files), err));
     sim = hdt_calloc(1, sizeof(*sim));
     sim->files = files;
+    sim->n_tasks = tasks_count(files);
     hdt_layout_model(files, &sim->model);
     sim->n_stages = files->n_stages;
     sim->n_replicas = files->n_replicas;

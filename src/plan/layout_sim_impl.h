@@ -21,7 +21,8 @@ struct layout_chain {
     int first, n;
 };
 
-/* Groups that a rank joins, in their order: the tied table, three levels, the way to the host. */
+/* Groups that a rank joins, in their order: the tied table, then three levels and the way to the
+ * host, or only that table's way there. */
 #define LAYOUT_SYNCS_MAX 5
 struct layout_syncs {
     int groups[LAYOUT_SYNCS_MAX];
@@ -38,7 +39,8 @@ struct layout_rank {
     struct hdt_layout_rank is;
     /* Of each device. */
     double grad_bytes, tied_bytes, gather_bytes;
-    double down_bytes, up_bytes, host_step_bytes; /* of an optimizer on the host */
+    double down_bytes, tied_down_bytes, up_bytes; /* of an optimizer on the host */
+    double host_step_bytes;                       /* the same */
     struct layout_syncs before, after;            /* the optimizer's step */
     int64_t mem_base;
 };
@@ -61,6 +63,7 @@ struct hdt_layout_sim {
     size_t n_members, members_cap;
     int n_queues; /* shared ones: of transfers to hosts */
     int64_t *mem_base;
+    int64_t n_tasks; /* about as many as the lists will have */
     struct hdt_sim_lists lists;
     struct hdt_sim_setup setup;
 };
@@ -92,17 +95,22 @@ void hdt_layout_sim_end_step(struct hdt_layout_sim *sim);
 
 /* ---- layout_offload.c ---- */
 
+/* Computations that activations are asked back before theirs. */
+#define LAYOUT_AWAY_AHEAD 2
+
 /* A part's activations on their way to the host and back. */
 struct layout_away {
     bool is_on;
     int down[HDT_STAGE_COST_HOST_SLOTS]; /* groups of the rank alone, taken in turn */
-    int up;
-    int64_t bytes;                              /* of a micro-batch, on each device */
-    int n_held;                                 /* places taken on the device */
-    bool comes;                                 /* the next backward's are asked for */
-    int64_t n_gone;                             /* that were sent down; */
-    int64_t n_waited;                           /* those of them whose places are free again */
-    int64_t gone_mb[HDT_STAGE_COST_HOST_SLOTS]; /* micro-batches of those between, in turn */
+    int up[LAYOUT_AWAY_AHEAD];           /* the same */
+    int64_t bytes;                       /* of a micro-batch, on each device */
+    int n_held;                          /* places taken on the device */
+    int64_t n_asked;                     /* that were asked back; */
+    int64_t n_come;                      /* those of them whose backwards have begun; */
+    int64_t asked_mb[LAYOUT_AWAY_AHEAD]; /* micro-batches of those between, in turn */
+    int64_t n_gone;                      /* that were sent down; */
+    int64_t n_waited;                    /* those of them whose places are free again */
+    const struct hdt_op *gone[HDT_STAGE_COST_HOST_SLOTS]; /* forwards of those between, in turn */
 };
 
 /* n_in_flight: micro-batches that the part keeps. */

@@ -81,19 +81,26 @@ static void ring_group_add(struct hdt_layout_sim *sim, const struct collective *
 
 /* ---- by levels ---- */
 
+/* Of one node, or of one site. */
+static bool is_beside(const struct hdt_layout_sim *sim, size_t a, size_t b, bool of_sites)
+{
+    const struct hdt_layout_group *all = sim->files->groups;
+
+    return of_sites ? all[a].site_idx == all[b].site_idx
+                    : sim->net.node_of[a] == sim->net.node_of[b];
+}
+
 /* Those of some groups that are the first of their node, or of their site. */
 static size_t firsts_of(const struct hdt_layout_sim *sim, const size_t *groups, size_t n,
                         bool of_sites, size_t *firsts)
 {
-    const struct hdt_layout_group *all = sim->files->groups;
     size_t n_firsts = 0;
 
     for (size_t i = 0; i < n; i++) {
         bool is_new = true;
 
         for (size_t k = 0; k < n_firsts && is_new; k++) {
-            is_new = of_sites ? all[firsts[k]].site_idx != all[groups[i]].site_idx
-                              : sim->net.node_of[firsts[k]] != sim->net.node_of[groups[i]];
+            is_new = !is_beside(sim, firsts[k], groups[i], of_sites);
         }
         if (is_new) {
             firsts[n_firsts++] = groups[i];
@@ -102,59 +109,29 @@ static size_t firsts_of(const struct hdt_layout_sim *sim, const size_t *groups, 
     return n_firsts;
 }
 
-/* Reduce-scatter and all-gather of `bytes` of each device inside the nodes that have several: the
- * longest. */
-static double inside_s(const struct hdt_layout_sim *sim, const struct collective *c)
+/* A ring in each node, or in each site, all at one time: links of all, bytes of the largest. */
+static void rings_add(struct hdt_layout_sim *sim, const struct collective *c, const size_t *groups,
+                      size_t n, double bytes, enum layout_ring_use use)
 {
-    double longest = 0;
+    bool of_sites = use == LAYOUT_RING_NODES;
+    size_t *firsts = hdt_malloc((n + 1) * sizeof(firsts[0]));
+    size_t *own = hdt_malloc((n + 1) * sizeof(own[0]));
+    size_t n_firsts = firsts_of(sim, groups, n, of_sites, firsts);
+    struct layout_ring all = {.links = hdt_malloc((n + 1) * LAYOUT_ROUTE_MAX * sizeof(int))};
 
-    for (size_t i = 0; i < c->n; i++) {
-        const struct hdt_layout_group *is = &sim->files->groups[c->ranks[i]];
-        int64_t k = 0;
-
-        for (size_t j = 0; j < c->n; j++) {
-            k += sim->net.node_of[c->ranks[j]] == sim->net.node_of[c->ranks[i]];
-        }
-        if (k > 1 && c->bytes > 0) {
-            const struct hdt_link_curve *curve = is->nodes->inside;
-            double rate = hdt_link_curve_bytes_per_s(curve, c->bytes / (double)k, k * is->tp);
-
-            rate *= curve->nominal ? sim->net.ring_share : 1;
-            longest = fmax(longest, hdt_stage_cost_ring_s((int)k, c->bytes, rate));
-        }
-    }
-    return longest;
-}
-
-static void inside_level_add(struct hdt_layout_sim *sim, const struct collective *c)
-{
-    struct hdt_sim_group inside = {.flow = -1, .dur_s = c->share * inside_s(sim, c)};
-
-    if (inside.dur_s > 0) {
-        hdt_layout_sim_add_group(sim, c->ranks, c->n, &inside);
-    }
-}
-
-/* Between the nodes of each site, all sites at one time: links of all, bytes of the largest. */
-static void nodes_level_add(struct hdt_layout_sim *sim, const struct collective *c, double bytes)
-{
-    size_t *nodes = hdt_malloc((c->n + 1) * sizeof(nodes[0]));
-    size_t *own = hdt_malloc((c->n + 1) * sizeof(own[0]));
-    size_t n_nodes = firsts_of(sim, c->ranks, c->n, false, nodes);
-    struct layout_ring all = {.links = hdt_malloc((c->n + 1) * LAYOUT_ROUTE_MAX * sizeof(int))};
-    size_t begin = 0, end;
-
-    for (; begin < n_nodes; begin = end) {
+    for (size_t k = 0; k < n_firsts; k++) {
         struct layout_ring ring;
-        size_t site = sim->files->groups[nodes[begin]].site_idx, n_own = 0;
+        size_t n_own = 0;
 
-        for (end = begin; end < n_nodes && sim->files->groups[nodes[end]].site_idx == site; end++) {
-            own[n_own++] = nodes[end];
+        for (size_t i = 0; i < n; i++) {
+            if (is_beside(sim, firsts[k], groups[i], of_sites)) {
+                own[n_own++] = groups[i];
+            }
         }
         if (n_own < 2) {
             continue;
         }
-        hdt_layout_net_ring(&sim->net, own, n_own, bytes, LAYOUT_RING_NODES, &ring);
+        hdt_layout_net_ring(&sim->net, own, n_own, bytes, use, &ring);
         hdt_layout_net_ring_join(&sim->net, &all, &ring);
         free(ring.links);
     }
@@ -162,8 +139,22 @@ static void nodes_level_add(struct hdt_layout_sim *sim, const struct collective 
         ring_group_add(sim, c, &all);
     }
     free(all.links);
-    free(nodes);
+    free(firsts);
     free(own);
+}
+
+static void inside_level_add(struct hdt_layout_sim *sim, const struct collective *c, double bytes)
+{
+    rings_add(sim, c, c->ranks, c->n, bytes, LAYOUT_RING_ALL);
+}
+
+static void nodes_level_add(struct hdt_layout_sim *sim, const struct collective *c, double bytes)
+{
+    size_t *nodes = hdt_malloc((c->n + 1) * sizeof(nodes[0]));
+    size_t n_nodes = firsts_of(sim, c->ranks, c->n, false, nodes);
+
+    rings_add(sim, c, nodes, n_nodes, bytes, LAYOUT_RING_NODES);
+    free(nodes);
 }
 
 static void sites_level_add(struct hdt_layout_sim *sim, const struct collective *c, double bytes)
@@ -190,10 +181,10 @@ static void levels_add(struct hdt_layout_sim *sim, const struct collective *c)
     if (c->is_gather) {
         sites_level_add(sim, c, bytes);
         nodes_level_add(sim, c, bytes);
-        inside_level_add(sim, c);
+        inside_level_add(sim, c, bytes);
         return;
     }
-    inside_level_add(sim, c);
+    inside_level_add(sim, c, bytes);
     nodes_level_add(sim, c, bytes);
     sites_level_add(sim, c, bytes);
 }
@@ -274,20 +265,41 @@ static struct collective gradients_of(const struct hdt_layout_sim *sim, const si
                                .down_bytes = down_bytes};
 }
 
-enum hdt_status hdt_layout_sim_add_buckets(struct hdt_layout_sim *sim, size_t part,
-                                           const struct hdt_stage_cost *cost, struct hdt_error *err)
+/* Each bucket is a piece of a backward and what begins it, on each replica. */
+static enum hdt_status buckets_check(struct hdt_layout_sim *sim, size_t part, double n,
+                                     struct hdt_error *err)
 {
-    size_t *ranks = stage_ranks(sim, part % sim->n_stages);
-    double bytes = hdt_stage_cost_grad_bytes(cost), bucket = (double)sim->files->layout.sync_bucket;
-    double n = fmax(1, ceil(bytes / bucket));
-    struct collective c = gradients_of(sim, ranks, bytes / n, hdt_stage_cost_down_bytes(cost) / n);
-
     if (n > LAYOUT_BUCKETS_MAX) {
-        free(ranks);
         return hdt_conf_error(sim->files->doc, "sync_bucket", err, HDT_EINVAL,
                               "stage %zu has gradients of %.0f buckets, allowed are %d",
                               part % sim->n_stages, n, LAYOUT_BUCKETS_MAX);
     }
+    sim->n_tasks += 2 * (int64_t)n * (int64_t)sim->n_replicas;
+    if (sim->n_tasks > HDT_LAYOUT_MAX_TASKS) {
+        hdt_conf_error(sim->files->doc, "sync_bucket", err, HDT_EINVAL,
+                       "cannot simulate '%.64s': with its buckets up to stage %zu, %lld tasks are "
+                       "more than %lld",
+                       sim->files->layout.name, part % sim->n_stages, (long long)sim->n_tasks,
+                       (long long)HDT_LAYOUT_MAX_TASKS);
+        hdt_error_hint(err, "take larger buckets, a smaller global_batch or fewer replicas");
+        return HDT_EINVAL;
+    }
+    return HDT_OK;
+}
+
+enum hdt_status hdt_layout_sim_add_buckets(struct hdt_layout_sim *sim, size_t part,
+                                           const struct hdt_stage_cost *cost, struct hdt_error *err)
+{
+    double bytes = hdt_stage_cost_grad_bytes(cost), bucket = (double)sim->files->layout.sync_bucket;
+    double n = fmax(1, ceil(bytes / bucket));
+    double later = sim->n_stages > 1 ? hdt_stage_cost_tied_down_bytes(cost) : 0;
+    double down = hdt_stage_cost_down_bytes(cost) - later;
+    struct collective c;
+    size_t *ranks;
+
+    HDT_TRY(buckets_check(sim, part, n, err));
+    ranks = stage_ranks(sim, part % sim->n_stages);
+    c = gradients_of(sim, ranks, bytes / n, down / n);
     sim->buckets[part].chain = collective_add(sim, &c);
     sim->buckets[part].n = sim->buckets[part].chain.n > 0 ? (int)n : 0;
     for (int i = 1; i < sim->buckets[part].chain.n; i++) {
@@ -303,6 +315,15 @@ static void chain_note(struct layout_syncs *syncs, const struct layout_chain *ch
         HDT_ASSERT(syncs->n < LAYOUT_SYNCS_MAX);
         syncs->groups[syncs->n++] = chain->first + i;
     }
+}
+
+/* What buckets have left out: it goes to the host when the ends have added it. */
+static void tied_down_add(struct hdt_layout_sim *sim, size_t rank)
+{
+    struct collective c = {.ranks = &rank, .n = 1, .down_bytes = sim->ranks[rank].tied_down_bytes};
+    struct layout_chain chain = collective_add(sim, &c);
+
+    chain_note(&sim->ranks[rank].before, &chain);
 }
 
 /* Two ranks are no ring: they get what a message gets. */
@@ -322,6 +343,10 @@ static void tied_add(struct hdt_layout_sim *sim, size_t replica)
     free(ring.links);
     chain_note(&sim->ranks[ends[0]].before, &chain);
     chain_note(&sim->ranks[ends[1]].before, &chain);
+    if (sim->files->layout.sync == HDT_LAYOUT_SYNC_OVERLAPPED) {
+        tied_down_add(sim, ends[0]);
+        tied_down_add(sim, ends[1]);
+    }
 }
 
 /* All agree on the norm: a round trip to the site that is furthest from the first rank's. */

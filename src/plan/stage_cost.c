@@ -263,11 +263,6 @@ double hdt_stage_cost_params(const struct hdt_stage_cost *stage)
     return n / stage->tp;
 }
 
-double hdt_stage_cost_ring_s(int n_ranks, double bytes, double rate_bytes_per_s)
-{
-    return n_ranks > 1 ? 2.0 * (n_ranks - 1) / n_ranks * bytes / rate_bytes_per_s : 0;
-}
-
 double hdt_stage_cost_grad_bytes(const struct hdt_stage_cost *stage)
 {
     return hdt_stage_cost_params(stage) * stage->model->grad_bytes;
@@ -309,6 +304,15 @@ double hdt_stage_cost_host_step_bytes(const struct hdt_stage_cost *stage)
 double hdt_stage_cost_down_bytes(const struct hdt_stage_cost *stage)
 {
     return stage->optimizer.on_host ? own_params(stage) * stage->model->grad_bytes : 0;
+}
+
+double hdt_stage_cost_tied_down_bytes(const struct hdt_stage_cost *stage)
+{
+    bool is_end = stage->model->is_tied && stage->is_first != stage->is_last;
+
+    return is_end && stage->optimizer.on_host
+               ? hdt_stage_cost_tied_bytes(stage) / stage->optimizer.n_shards
+               : 0;
 }
 
 double hdt_stage_cost_up_bytes(const struct hdt_stage_cost *stage)

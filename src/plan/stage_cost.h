@@ -127,9 +127,6 @@ void hdt_stage_cost_message(const struct hdt_stage_cost *stage,
  * copy of its table. */
 double hdt_stage_cost_params(const struct hdt_stage_cost *stage);
 
-/* All-reduce of `bytes` on each of n_ranks, along a ring whose slowest hop has this rate. */
-double hdt_stage_cost_ring_s(int n_ranks, double bytes, double rate_bytes_per_s);
-
 /* Gradients of the stage on each rank; those of the tied table, which first and last stage add. */
 double hdt_stage_cost_grad_bytes(const struct hdt_stage_cost *stage);
 double hdt_stage_cost_tied_bytes(const struct hdt_stage_cost *stage);
@@ -138,9 +135,11 @@ double hdt_stage_cost_tied_bytes(const struct hdt_stage_cost *stage);
 double hdt_stage_cost_step_s(const struct hdt_stage_cost *stage);
 
 /* With the optimizer on the host: bytes that its step reads and writes there for each rank,
- * gradients that go down to it and weights that come back. Else 0. */
+ * gradients that go down to it, those of them that are a table's which another stage has too, and
+ * weights that come back. Else 0. */
 double hdt_stage_cost_host_step_bytes(const struct hdt_stage_cost *stage);
 double hdt_stage_cost_down_bytes(const struct hdt_stage_cost *stage);
+double hdt_stage_cost_tied_down_bytes(const struct hdt_stage_cost *stage);
 double hdt_stage_cost_up_bytes(const struct hdt_stage_cost *stage);
 
 /* Weights that each rank gathers the parts of after a step that replicas share; 0: they do not. */

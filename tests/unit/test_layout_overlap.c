@@ -23,6 +23,11 @@ static const struct hdt_stage_cost_constants bare = {.matrix_share = 1, .ring_sh
  "{\"model_type\":\"llama\",\"vocab_size\":1000,\"hidden_size\":500,\"intermediate_size\":1000,"   \
  "\"num_hidden_layers\":" layers ",\"num_attention_heads\":5,\"max_position_embeddings\":1000,"    \
  "\"tie_word_embeddings\":false}"
+#define WIDE(vocab, is_tied)                                                                       \
+ "{\"model_type\":\"llama\",\"vocab_size\":" vocab                                                 \
+ ",\"hidden_size\":500,\"intermediate_size\":1000,"                                                \
+ "\"num_hidden_layers\":2,\"num_attention_heads\":5,\"max_position_embeddings\":1000,"             \
+ "\"tie_word_embeddings\":" is_tied "}"
 #define P (2 * 2501000.0 + 500000 + 500500)
 #define G (4 * P) /* bytes of all gradients */
 
@@ -50,15 +55,18 @@ static void write_text(const char *name, const char *text)
 static enum hdt_status try_open(const char *cluster, const char *layout,
                                 struct hdt_layout_files *files, struct hdt_error *err)
 {
-    char *text = hdt_asprintf("cluster: cluster.yaml\nmodel: model.json\nprofiles:\n"
+    char *text = hdt_asprintf("cluster: cluster.yaml\n%sprofiles:\n"
                               "  - {file: profile.json}\nseq_len: 1000\n%s",
-                              layout);
+                              strstr(layout, "model: ") ? "" : "model: model.json\n", layout);
     struct hdt_layout_instead instead = {.catalogue = HDT_TEST_SRCDIR "/etc/devices.yaml"};
     enum hdt_status status;
 
     hdt_scratch_init();
     /* Two stages of two chunks need four layers. */
     write_text("model.json", strstr(layout, "chunks") ? MODEL("4") : MODEL("2"));
+    write_text("deep.json", MODEL("12"));
+    write_text("tied.json", WIDE("100000", "true"));
+    write_text("wide.json", WIDE("160000", "false"));
     write_text("profile.json", PROFILE);
     write_text("cluster.yaml", cluster);
     write_text("layout.yaml", text);
@@ -117,6 +125,29 @@ Test(layout_overlap, a_slow_link_is_busy_from_the_first_bucket_on)
     expect_step(step_of(NO_HOST, overlapped),
                 2 + fmax(4 + (inside_s + nodes_s) / 23, piece_s + inside_s / 23 + nodes_s));
     free(overlapped);
+}
+
+/* Where all replicas are on one node the inside level is the ring: chunks of a stage share its
+ * links, and so do messages of the pipeline. */
+Test(layout_overlap, a_node_alone_has_one_level)
+{
+    static const char *const cluster =
+        "devices:\n  - {name: X, compute: {bf16: 10000}, memory: {gb: 1000, gb_per_s: 1e6}}\n"
+        "links:\n  - {name: own, gb_per_s: 0.001, latency_us: 1e4}\n"
+        "sites:\n  - {name: a, nodes: [{name: n, device: X, devices: 4, inside: own}]}\n";
+    static const char *const stages = "schedule: interleaved\nchunks: 2\nglobal_batch: 8\n"
+                                      "stages:\n  - {layers: 2, on: [{nodes: n, count: 2}]}\n"
+                                      "  - {layers: 2, on: [{nodes: n, count: 2}]}\n";
+    static const char *const syncs[] = {"", OVERLAPPED};
+
+    for (size_t i = 0; i < 2; i++) {
+        char *ring = hdt_asprintf("all_reduce: ring\n%s%s", syncs[i], stages);
+        char *levels = hdt_asprintf("all_reduce: hierarchical\n%s%s", syncs[i], stages);
+
+        cr_expect_float_eq(step_of(cluster, levels), step_of(cluster, ring), 1e-9, "%s", syncs[i]);
+        free(ring);
+        free(levels);
+    }
 }
 
 /* One bucket begins when all is computed. */
@@ -212,6 +243,31 @@ Test(layout_overlap, activations_on_the_host)
                 56.4);
 }
 
+/* In 1F1B each way has a forward and a backward: 6 s. Bytes of a micro-batch, with the stage's
+ * input, take 2.83 s, 5 s, 5.86 s. 24 micro-batches and 5 more to fill six stages, whose messages
+ * take 10 ms each: 29 x 6 s, and 10 messages until the first gradients are back, and some later. */
+Test(layout_overlap, activations_have_a_forward_and_a_backward_to_go)
+{
+    static const char *const rates[] = {"0.03", "0.017", "0.0145"};
+    static const char *const layout =
+        "model: deep.json\nschedule: 1f1b\nglobal_batch: 24\nstages:\n"
+        "  - {layers: 2, on: [{nodes: h}]}\n  - {layers: 2, on: [{nodes: h}]}\n"
+        "  - {layers: 2, on: [{nodes: h}]}\n  - {layers: 2, on: [{nodes: h}]}\n"
+        "  - {layers: 2, on: [{nodes: h}]}\n  - {layers: 2, on: [{nodes: h}]}\n";
+    double without_s = step_of(NO_HOST, layout);
+
+    cr_expect(without_s >= 174.1 && without_s < 175, "%g", without_s);
+    for (size_t i = 0; i < sizeof(rates) / sizeof(rates[0]); i++) {
+        char *cluster = hdt_asprintf("%.*s{gb: 4, gb_per_s: %s}}\n", (int)(strlen(NO_HOST) - 4),
+                                     NO_HOST, rates[i]);
+        char *offloaded = hdt_asprintf("offload: activations\n%s", layout);
+
+        expect_step(step_of(cluster, offloaded), without_s);
+        free(cluster);
+        free(offloaded);
+    }
+}
+
 /* The most that a rank has in the simulation is what its classes say, and less than without. */
 Test(layout_overlap, memory_over_time_and_by_class_agree)
 {
@@ -289,6 +345,23 @@ Test(layout_overlap, refusals)
     }
 }
 
+/* V 100000: first and last stage add 50e6 gradients of 4 bytes, 2 s, and only then those go down,
+ * 20 s. The rest of a stage's, 10e6 bytes, goes down beside the last backward but for its last
+ * bucket, or after. Both step on the same processors: 105e6 parameters. */
+Test(layout_overlap, a_tied_table_goes_down_when_it_is_added)
+{
+    static const char *const layout = "model: tied.json\noffload: optimizer\nglobal_batch: 1\n"
+                                      "stages:\n  - {layers: 1, on: [{nodes: h}]}\n"
+                                      "  - {layers: 1, on: [{nodes: h}]}\n";
+    double host_s = 30 * (2 * 50e6 + 2 * 2501000.0) / 0.1e9, rest_s = 4 * 2501000.0 / 0.01e9;
+    char *overlapped = hdt_asprintf(OVERLAPPED "%s", layout);
+    const char *cluster = CLUSTER("{gb: 4, gb_per_s: 0.01, memory_gb_per_s: 0.1}");
+
+    expect_step(step_of(cluster, layout), 6.02 + 2 + 20 + rest_s + host_s);
+    expect_step(step_of(cluster, overlapped), 6.02 + 2 + 20 + rest_s / 201 + host_s);
+    free(overlapped);
+}
+
 /* 4 micro-batches of 84e6 bytes and 16 P bytes are 0.40237 GiB. */
 Test(layout_overlap, a_host_that_is_too_small)
 {
@@ -302,5 +375,28 @@ Test(layout_overlap, a_host_that_is_too_small)
     cr_assert_eq(hdt_layout_sim_open(&files, &bare, &sim, &err), HDT_EINVAL);
     cr_expect(strstr(err.where, "layout.yaml:6:"), "%s", err.where);
     cr_expect(strstr(err.msg, "nodes 'h' has 0.4 GiB for it and would need 0.4024"), "%s", err.msg);
+    hdt_layout_release(&files);
+}
+
+/* 165,002,500 gradients of 4 bytes are 630 buckets, each of them two tasks of 16000 replicas, which
+ * have a forward and a backward besides. */
+Test(layout_overlap, buckets_of_all_replicas_have_a_limit)
+{
+    const char *cluster =
+        "devices:\n  - {name: X, compute: {bf16: 10000}, memory: {gb: 1000, gb_per_s: 1e6}}\n"
+        "links:\n  - {name: fast, gb_per_s: 0.1}\n"
+        "sites:\n  - {name: a, nodes: [{name: n, count: 16000, device: X, devices: 1, between: fast}]}\n";
+    struct hdt_layout_files files;
+    struct hdt_layout_sim *sim;
+    struct hdt_error err = {0};
+
+    cr_assert_eq(try_open(cluster,
+                          "model: wide.json\n" OVERLAPPED "global_batch: 16000\nstages:\n"
+                          "  - {layers: 2, on: [{nodes: n, count: 16000}]}\n",
+                          &files, &err),
+                 HDT_OK, "%s: %s", err.where, err.msg);
+    cr_assert_eq(hdt_layout_sim_open(&files, &bare, &sim, &err), HDT_EINVAL);
+    cr_expect(strstr(err.where, "layout.yaml:"), "%s", err.where);
+    cr_expect(strstr(err.msg, "stage 0, 20192000 tasks are more than 20000000"), "%s", err.msg);
     hdt_layout_release(&files);
 }

@@ -295,14 +295,6 @@ Test(stage_cost, parameters_gradients_and_steps)
     NEAR(hdt_stage_cost_step_s(&s), 182 * (24 + 44) / 100.0);
 }
 
-/* Each rank sends (n - 1) / n of its bytes twice. */
-Test(stage_cost, rings)
-{
-    NEAR(hdt_stage_cost_ring_s(1, 1000, 10), 0);
-    NEAR(hdt_stage_cost_ring_s(2, 1000, 10), 100);
-    NEAR(hdt_stage_cost_ring_s(4, 1000, 10), 150);
-}
-
 Test(stage_cost, memory_by_class)
 {
     struct hdt_stage_cost s = stage_of(&measured, 2);
@@ -439,6 +431,9 @@ Test(stage_cost, optimizer_on_the_host)
     s.optimizer.n_shards = 4;
     NEAR(hdt_stage_cost_host_step_bytes(&s), 75 * 28);
     NEAR(hdt_stage_cost_down_bytes(&s), 75 * 2);
+    NEAR(hdt_stage_cost_tied_down_bytes(&s), 0);
+    s.is_last = true; /* a table of 64 */
+    NEAR(hdt_stage_cost_tied_down_bytes(&s), 16 * 2);
 }
 
 Test(stage_cost, activations_on_the_host)
