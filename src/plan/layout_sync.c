@@ -292,8 +292,7 @@ enum hdt_status hdt_layout_sim_add_buckets(struct hdt_layout_sim *sim, size_t pa
 {
     double bytes = hdt_stage_cost_grad_bytes(cost), bucket = (double)sim->files->layout.sync_bucket;
     double n = fmax(1, ceil(bytes / bucket));
-    double later = sim->n_stages > 1 ? hdt_stage_cost_tied_down_bytes(cost) : 0;
-    double down = hdt_stage_cost_down_bytes(cost) - later;
+    double down = hdt_stage_cost_down_bytes(cost) - hdt_stage_cost_tied_down_bytes(cost);
     struct collective c;
     size_t *ranks;
 
