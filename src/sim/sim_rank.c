@@ -420,6 +420,11 @@ void hdt_sim_rank_hold(struct sim *sim, int rank, double at_s, double held_s)
         r->held_s += held_s;
     } else if (r->free_s > at_s) { /* at work then; that has ended since */
         r->free_s += held_s;
+        /* What falls into a wait that the task itself ended with costs nothing. */
+        held_s = fmin(held_s, r->free_s - r->result.end_s);
+        if (held_s <= 0) {
+            return;
+        }
         if (r->state == SIM_RANK_WAITS_FRAME || r->state == SIM_RANK_WAITS_CREDIT ||
             r->state == SIM_RANK_DONE) {
             span_stretch(sim, rank, held_s);
