@@ -13,7 +13,7 @@
 /* ---- the table ---- */
 
 static const char *const exchange_names[] = {"free", "paired", NULL};
-static const char *const all_reduce_names[] = {"auto", "ring", "hierarchical", NULL};
+static const char *const all_reduce_names[] = {"auto", "ring", "hierarchical", "tree", NULL};
 static const char *const attention_names[] = {"plain", "fused", NULL};
 static const char *const sync_names[] = {"after", "overlapped", NULL};
 static const char *const moments_names[] = {"fp32", "bf16", "int8", NULL};
@@ -101,7 +101,8 @@ static const struct hdt_conf_row layout_rows[] = {
                   "before it sends an activation."),
     HDT_CONF_ENUM(struct hdt_layout, all_reduce, "auto", all_reduce_names,
                   "How replicas add gradients: along one ring; or inside nodes, then between "
-                  "nodes, then between sites. auto: hierarchical between sites, else a ring."),
+                  "nodes, then between sites; or up and down two binary trees, as NCCL does where "
+                  "latency counts. auto: hierarchical between sites, else a ring."),
     HDT_CONF_ENUM(struct hdt_layout, sync, "after", sync_names,
                   "When: after all that is computed; or overlapped, in buckets while the backward "
                   "of the last micro-batch goes on, as Megatron and DDP can."),
@@ -206,6 +207,12 @@ static enum hdt_status order_check(const struct loader *loader)
         return hdt_conf_error(loader->doc, "recompute", loader->err, HDT_EINVAL,
                               "schedule %s keeps activations, it cannot recompute them",
                               hdt_schedule_names[l->schedule]);
+    }
+    if (l->all_reduce == HDT_LAYOUT_TREE && l->optimizer.sharded) {
+        hdt_conf_error(loader->doc, "all_reduce", loader->err, HDT_EINVAL,
+                       "optimizer.sharded scatters and gathers, which trees do not do");
+        hdt_error_hint(loader->err, "choose ring, hierarchical or auto");
+        return HDT_EINVAL;
     }
     if (l->seq_len > loader->files->model.T) {
         return hdt_conf_error(loader->doc, "seq_len", loader->err, HDT_EINVAL,

@@ -35,6 +35,7 @@ enum hdt_layout_all_reduce {
     HDT_LAYOUT_AUTO, /* hierarchical between sites, else a ring */
     HDT_LAYOUT_RING,
     HDT_LAYOUT_HIERARCHICAL,
+    HDT_LAYOUT_TREE,
 };
 
 enum hdt_layout_attention {

@@ -378,6 +378,14 @@ static double slowest_link(const struct layout_net *net, const struct layout_rin
     return slowest;
 }
 
+/* What a link carries of pieces of a collective. */
+static double ring_rate(const struct layout_net *net, int link, double piece)
+{
+    const struct hdt_link_curve *curve = net->rates[link].curve;
+
+    return (curve && curve->nominal ? net->ring_share : 1) * rate_at(net, link, piece);
+}
+
 /* How many bytes a ring's links carry for each of its own: their rates are those of messages, the
  * slowest one's for its pieces is what the ring gets. */
 static double ring_weight(const struct layout_net *net, const struct layout_ring *ring,
@@ -386,11 +394,7 @@ static double ring_weight(const struct layout_net *net, const struct layout_ring
     double slowest = INFINITY;
 
     for (size_t i = 0; i < ring->n; i++) {
-        int link = ring->links[i];
-        const struct hdt_link_curve *curve = net->rates[link].curve;
-        double share = curve && curve->nominal ? net->ring_share : 1;
-
-        slowest = fmin(slowest, share * rate_at(net, link, piece));
+        slowest = fmin(slowest, ring_rate(net, ring->links[i], piece));
     }
     return ring->n > 0 ? slowest_link(net, ring) / slowest : 1;
 }
@@ -426,4 +430,100 @@ void hdt_layout_net_ring_join(const struct layout_net *net, struct layout_ring *
     all->latency_s = fmax(all->latency_s, ring->latency_s);
     all->bytes = fmax(all->bytes, ring->bytes);
     all->weight = all->bytes > 0 ? fmax(all_s, ring_s) * slowest_link(net, all) / all->bytes : 1;
+}
+
+/* ---- trees ---- */
+
+/* Above a place in a binary tree over 0..n - 1 whose leaves are the odd ones; -1: the root, 0. */
+static int64_t place_above(int64_t place, int64_t n)
+{
+    int64_t bit = place & -place, above = (place ^ bit) | (bit << 1);
+
+    return place == 0 ? -1 : above < n ? above : place ^ bit;
+}
+
+/* Who has a place in one of two trees: whoever is a leaf in the first is none in the second. */
+static int64_t place_owner(int64_t place, int64_t n, int tree)
+{
+    return tree == 0 ? place : n % 2 == 0 ? n - 1 - place : (place + 1) % n;
+}
+
+struct tree_walk {
+    struct layout_net *net;
+    const size_t *groups;
+    int64_t n;
+    size_t *halves; /* by link: halves of the bytes that go over it; NULL: only make links */
+    double latency_s, loss;
+};
+
+static void tree_route(struct tree_walk *w, int64_t from, int64_t to, double *latency_s)
+{
+    struct layout_route route;
+
+    route_find(w->net, w->groups[from], w->groups[to], LAYOUT_RING_ALL, &route);
+    for (size_t i = 0; i < route.n && w->halves; i++) {
+        w->halves[route.links[i]]++;
+    }
+    *latency_s += route.latency_s;
+    w->loss = fmax(w->loss, route.loss);
+}
+
+/* An edge of a tree, up and down. */
+static double tree_edge(struct tree_walk *w, int64_t place, int tree)
+{
+    int64_t child = place_owner(place, w->n, tree);
+    int64_t parent = place_owner(place_above(place, w->n), w->n, tree);
+    double latency_s = 0;
+
+    tree_route(w, child, parent, &latency_s);
+    tree_route(w, parent, child, &latency_s);
+    return latency_s;
+}
+
+/* All edges of both trees, and the longest way to a root and back. */
+static void trees_walk(struct tree_walk *w)
+{
+    for (int tree = 0; tree < 2; tree++) {
+        double *edge_s = hdt_calloc((size_t)w->n, sizeof(edge_s[0]));
+
+        for (int64_t place = 1; place < w->n; place++) {
+            edge_s[place] = tree_edge(w, place, tree);
+        }
+        for (int64_t place = 1; place < w->n; place++) {
+            double way_s = 0;
+
+            for (int64_t p = place; p > 0; p = place_above(p, w->n)) {
+                way_s += edge_s[p];
+            }
+            w->latency_s = fmax(w->latency_s, way_s);
+        }
+        free(edge_s);
+    }
+}
+
+void hdt_layout_net_tree(struct layout_net *net, const size_t *groups, size_t n, double bytes,
+                         struct layout_ring *tree)
+{
+    struct tree_walk walk = {.net = net, .groups = groups, .n = (int64_t)n};
+    double piece = piece_bytes(net, groups, 2, bytes, LAYOUT_RING_ALL), slowest_s = 0, most = 0;
+
+    memset(tree, 0, sizeof(*tree));
+    trees_walk(&walk);
+    walk.halves = hdt_calloc(net->n_links + 1, sizeof(walk.halves[0]));
+    trees_walk(&walk);
+    tree->links = hdt_malloc((net->n_links + 1) * sizeof(tree->links[0]));
+    bytes /= 1 - walk.loss;
+    for (size_t i = 0; i < net->n_links; i++) {
+        double carried = (double)walk.halves[i] * bytes / 2;
+
+        if (walk.halves[i] > 0) {
+            tree->links[tree->n++] = (int)i;
+            slowest_s = fmax(slowest_s, carried / ring_rate(net, (int)i, piece));
+            most = fmax(most, carried);
+        }
+    }
+    tree->latency_s = walk.latency_s;
+    tree->bytes = most;
+    tree->weight = tree->n > 0 ? slowest_s * slowest_link(net, tree) / most : 1;
+    free(walk.halves);
 }

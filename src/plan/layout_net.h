@@ -82,6 +82,14 @@ enum layout_ring_use { LAYOUT_RING_ALL, LAYOUT_RING_NODES, LAYOUT_RING_SITES };
 void hdt_layout_net_ring(struct layout_net *net, const size_t *groups, size_t n, double bytes,
                          enum layout_ring_use use, struct layout_ring *ring);
 
+/* The same by two binary trees, each for half of the bytes, up to its root and down again, in
+ * pieces so small that filling it takes latency alone; bytes are those of the link that carries
+ * most. Who is a leaf in one tree is none in the other, so that all send and receive twice the
+ * bytes at most [Sanders, Speck, Traeff, Two-tree algorithms for full bandwidth broadcast,
+ * reduction and scan, Parallel Computing 35, 2009; NCCL's trees]. */
+void hdt_layout_net_tree(struct layout_net *net, const size_t *groups, size_t n, double bytes,
+                         struct layout_ring *tree);
+
 /* Add a ring that goes at the same time over other links: bytes of the one with more, as slow as
  * the slower. `all` begins zeroed, with room for its links. */
 void hdt_layout_net_ring_join(const struct layout_net *net, struct layout_ring *all,

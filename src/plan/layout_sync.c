@@ -203,13 +203,16 @@ static bool is_hierarchical(const struct hdt_layout_sim *sim, const struct colle
            (sim->files->layout.all_reduce == HDT_LAYOUT_AUTO && several_sites);
 }
 
-static void ring_add(struct hdt_layout_sim *sim, const struct collective *c)
+static void flat_add(struct hdt_layout_sim *sim, const struct collective *c)
 {
+    double bytes = c->bytes * (double)sim->files->groups[c->ranks[0]].tp;
     struct layout_ring ring;
 
-    hdt_layout_net_ring(&sim->net, c->ranks, c->n,
-                        c->bytes * (double)sim->files->groups[c->ranks[0]].tp, LAYOUT_RING_ALL,
-                        &ring);
+    if (sim->files->layout.all_reduce == HDT_LAYOUT_TREE) {
+        hdt_layout_net_tree(&sim->net, c->ranks, c->n, bytes, &ring);
+    } else {
+        hdt_layout_net_ring(&sim->net, c->ranks, c->n, bytes, LAYOUT_RING_ALL, &ring);
+    }
     ring_group_add(sim, c, &ring);
     free(ring.links);
 }
@@ -235,7 +238,7 @@ static struct layout_chain collective_add(struct hdt_layout_sim *sim, const stru
     if (c->n > 1 && is_hierarchical(sim, c)) {
         levels_add(sim, c);
     } else if (c->n > 1) {
-        ring_add(sim, c);
+        flat_add(sim, c);
     }
     if (c->down_bytes > 0) {
         down_add(sim, c);

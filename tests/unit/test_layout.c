@@ -108,6 +108,13 @@ Test(layout, profiles_that_fit)
     hdt_layout_release(&files);
 }
 
+/* Trees have no halves. */
+Test(layout, trees_scatter_nothing)
+{
+    refused(HEAD STAGES "all_reduce: tree\noptimizer: {sharded: true}\n", 6,
+            "which trees do not do");
+}
+
 /* 5 heads over 2 devices; a layer for two chunks. */
 Test(layout, work_that_cannot_be_shared)
 {

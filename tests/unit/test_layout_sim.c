@@ -184,6 +184,32 @@ Test(layout_sim, ring_of_nodes)
     expect_step(step_of(MODEL("2"), ONE_SITE("sold"), THREE), 2 * 1.2 + 2 * ring_s);
 }
 
+#define BY_TREES(n)                                                                                \
+ "all_reduce: tree\nglobal_batch: " n "\nstages:\n  - {layers: 2, on: [{nodes: n, count: " n       \
+ ", tp: 4}]}\n"
+/* Two trees over three: 0-2-1 and 1-0-2, half of the bytes up and down each edge: nodes 0 and 2
+ * send three halves. Over four 0-2-{1, 3} and 3-1-{2, 0}: node 2 sends three of the first and one
+ * of the second, and so it is for whoever has two children. With 0.1 s for a hop, 3 edges to the
+ * root of eight, and back: 0.6 s, where a ring has 14 hops. */
+Test(layout_sim, trees_of_nodes)
+{
+    double bytes_s = GRADS_2_LAYERS / 0.01e9;
+    const char *far = DEVICE "links:\n  - {name: fast, gb_per_s: 1e5}\n"
+                             "  - {name: far, gb_per_s: 0.01, latency_us: 100000}\n"
+                             "sites:\n  - {name: a, nodes: [{name: n, count: 8, device: X, "
+                             "devices: 4, inside: fast, between: far}]}\n";
+
+    expect_step(step_of(MODEL("2"), ONE_SITE("slow"), BY_TREES("2")), 2 * 1.2 + bytes_s);
+    expect_step(step_of(MODEL("2"), ONE_SITE("slow"), BY_TREES("3")), 2 * 1.2 + 1.5 * bytes_s);
+    expect_step(step_of(MODEL("2"), ONE_SITE("sold"), BY_TREES("3")), 2 * 1.2 + 2 * 1.5 * bytes_s);
+    expect_step(step_of(MODEL("2"), ONE_SITE("slow"), BY_TREES("4")), 2 * 1.2 + 2 * bytes_s);
+    expect_step(step_of(MODEL("2"), far, BY_TREES("8")), 2 * 1.2 + 2 * bytes_s + 6 * 0.1);
+    expect_step(step_of(MODEL("2"), far,
+                        "all_reduce: ring\nglobal_batch: 8\nstages:\n"
+                        "  - {layers: 2, on: [{nodes: n, count: 8, tp: 4}]}\n"),
+                2 * 1.2 + 2 * 7.0 / 8 * bytes_s + 14 * 0.1);
+}
+
 /* What is counted are the bytes that are sent, however slowly. Of a nominal link inside a node half
  * of the rate is had, too: 2 x 3 / 4 of the bytes at 0.05 GB/s. */
 Test(layout_sim, nominal_links)
