@@ -2,87 +2,35 @@
 #include "config.h"
 
 #include "src/core/model.h"
+#include "src/core/config_json.h"
 
-#include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
 /* ---- reading config.json ---- */
 
-struct reader {
-    const json_t *json;
-    const char *where; /* file or source, for messages */
-    struct hdt_error *err;
-};
-
-static enum hdt_status reader_fail(const struct reader *r, const char *key, const char *why)
-{
-    hdt_error_set(r->err, HDT_EINVAL, "cannot use the model: %s %s", key, why);
-    hdt_error_where(r->err, "%s", r->where);
-    return HDT_EINVAL;
-}
-
-/* An absent or null key takes `def`; def < 0 with min >= 0 means required. */
-static enum hdt_status reader_int(const struct reader *r, const char *key, int64_t def, int64_t max,
-                                  int64_t *out)
-{
-    const json_t *value = json_object_get(r->json, key);
-    int64_t v = def;
-    char why[96];
-
-    if (value && !json_is_null(value)) {
-        if (!json_is_integer(value)) {
-            return reader_fail(r, key, "must be an integer");
-        }
-        v = json_integer_value(value);
-    } else if (def < 0) {
-        return reader_fail(r, key, "is missing");
-    }
-    if (v < 1 || v > max) {
-        snprintf(why, sizeof(why), "is %lld, allowed are 1 to %lld", (long long)v, (long long)max);
-        return reader_fail(r, key, why);
-    }
-    *out = v;
-    return HDT_OK;
-}
-
-static enum hdt_status reader_real(const struct reader *r, const json_t *json, const char *key,
-                                   double def, double *out)
+static enum hdt_status reader_real(const struct hdt_config_json *r, const json_t *json,
+                                   const char *key, double def, double *out)
 {
     const json_t *value = json_object_get(json, key);
     double v = def;
 
     if (value && !json_is_null(value)) {
         if (!json_is_number(value)) {
-            return reader_fail(r, key, "must be a number");
+            return hdt_config_json_fail(r, key, "must be a number");
         }
         v = json_number_value(value);
     }
     if (!(v > 0) || !isfinite(v)) {
-        return reader_fail(r, key, "is missing or not above 0");
+        return hdt_config_json_fail(r, key, "is missing or not above 0");
     }
     *out = v;
     return HDT_OK;
 }
 
-static enum hdt_status reader_bool(const struct reader *r, const char *key, bool def, bool *out)
-{
-    const json_t *value = json_object_get(r->json, key);
-
-    *out = def;
-    if (!value || json_is_null(value)) {
-        return HDT_OK;
-    }
-    if (!json_is_boolean(value)) {
-        return reader_fail(r, key, "must be true or false");
-    }
-    *out = json_is_true(value);
-    return HDT_OK;
-}
-
 /* Token ids: an integer, a list (its first), or nothing. */
-static enum hdt_status reader_token(const struct reader *r, const char *key, int64_t V,
+static enum hdt_status reader_token(const struct hdt_config_json *r, const char *key, int64_t V,
                                     int64_t *out)
 {
     const json_t *value = json_object_get(r->json, key);
@@ -96,32 +44,27 @@ static enum hdt_status reader_token(const struct reader *r, const char *key, int
     }
     if (!json_is_integer(value) || json_integer_value(value) < -1 ||
         json_integer_value(value) >= V) {
-        return reader_fail(r, key, "is no token of the vocabulary");
+        return hdt_config_json_fail(r, key, "is no token of the vocabulary");
     }
     *out = json_integer_value(value);
     return HDT_OK;
 }
 
-static enum hdt_status model_check_family(const struct reader *r)
+static enum hdt_status model_check_family(const struct hdt_config_json *r)
 {
-    const char *type = json_string_value(json_object_get(r->json, "model_type"));
-    const json_t *archs = json_object_get(r->json, "architectures");
-    const char *arch = json_string_value(json_array_get(archs, 0));
+    bool is_architecture;
+    const char *type = hdt_config_json_type(r, &is_architecture);
     char why[128];
 
-    if ((type && strcmp(type, "llama") == 0) ||
-        (!type && arch && strcmp(arch, "LlamaForCausalLM") == 0)) {
+    if (type && strcmp(type, is_architecture ? "LlamaForCausalLM" : "llama") == 0) {
         return HDT_OK;
     }
-    snprintf(why, sizeof(why), "is '%.64s', supported is 'llama'",
-             type   ? type
-             : arch ? arch
-                    : "missing");
-    return reader_fail(r, "model_type", why);
+    snprintf(why, sizeof(why), "is '%.64s', supported is 'llama'", type ? type : "missing");
+    return hdt_config_json_fail(r, "model_type", why);
 }
 
 /* Things that would change the arithmetic and that HDT does not do are refused by name. */
-static enum hdt_status model_check_unsupported(const struct reader *r)
+static enum hdt_status model_check_unsupported(const struct hdt_config_json *r)
 {
     const json_t *act = json_object_get(r->json, "hidden_act");
     const json_t *dropout = json_object_get(r->json, "attention_dropout");
@@ -131,24 +74,25 @@ static enum hdt_status model_check_unsupported(const struct reader *r)
     if (act && (!json_is_string(act) || strcmp(json_string_value(act), "silu") != 0)) {
         snprintf(why, sizeof(why), "is '%.64s', supported is 'silu'",
                  json_is_string(act) ? json_string_value(act) : "no string");
-        return reader_fail(r, "hidden_act", why);
+        return hdt_config_json_fail(r, "hidden_act", why);
     }
-    HDT_TRY(reader_bool(r, "attention_bias", false, &attention_bias));
-    HDT_TRY(reader_bool(r, "mlp_bias", false, &mlp_bias));
+    HDT_TRY(hdt_config_json_bool(r, "attention_bias", false, &attention_bias));
+    HDT_TRY(hdt_config_json_bool(r, "mlp_bias", false, &mlp_bias));
     if (attention_bias || mlp_bias) {
-        return reader_fail(r, attention_bias ? "attention_bias" : "mlp_bias",
-                           "is true, biases are not supported");
+        return hdt_config_json_fail(r, attention_bias ? "attention_bias" : "mlp_bias",
+                                    "is true, biases are not supported");
     }
     if (json_is_number(dropout) && json_number_value(dropout) != 0) {
-        return reader_fail(r, "attention_dropout", "is not 0, dropout is not supported");
+        return hdt_config_json_fail(r, "attention_dropout", "is not 0, dropout is not supported");
     }
     if (json_object_get(r->json, "quantization_config")) {
-        return reader_fail(r, "quantization_config", "is given, quantized weights are not trained");
+        return hdt_config_json_fail(r, "quantization_config",
+                                    "is given, quantized weights are not trained");
     }
     return HDT_OK;
 }
 
-static enum hdt_status model_read_llama3(const struct reader *r, const json_t *rope,
+static enum hdt_status model_read_llama3(const struct hdt_config_json *r, const json_t *rope,
                                          struct hdt_model_config *config)
 {
     const json_t *original = json_object_get(rope, "original_max_position_embeddings");
@@ -157,12 +101,13 @@ static enum hdt_status model_read_llama3(const struct reader *r, const json_t *r
     HDT_TRY(reader_real(r, rope, "low_freq_factor", 0, &config->rope_low_freq_factor));
     HDT_TRY(reader_real(r, rope, "high_freq_factor", 0, &config->rope_high_freq_factor));
     if (config->rope_high_freq_factor <= config->rope_low_freq_factor) {
-        return reader_fail(r, "rope_scaling.high_freq_factor", "is not above low_freq_factor");
+        return hdt_config_json_fail(r, "rope_scaling.high_freq_factor",
+                                    "is not above low_freq_factor");
     }
     if (!json_is_integer(original) || json_integer_value(original) < 1 ||
         json_integer_value(original) > HDT_MODEL_MAX_T) {
-        return reader_fail(r, "rope_scaling.original_max_position_embeddings",
-                           "is missing or out of bounds");
+        return hdt_config_json_fail(r, "rope_scaling.original_max_position_embeddings",
+                                    "is missing or out of bounds");
     }
     config->rope_original_T = json_integer_value(original);
     return HDT_OK;
@@ -170,7 +115,8 @@ static enum hdt_status model_read_llama3(const struct reader *r, const json_t *r
 
 /* transformers 5 moved theta and scaling into "rope_parameters"; older files have rope_theta and
  * rope_scaling. "rope_type" was called "type" before. */
-static enum hdt_status model_read_rope(const struct reader *r, struct hdt_model_config *config)
+static enum hdt_status model_read_rope(const struct hdt_config_json *r,
+                                       struct hdt_model_config *config)
 {
     const json_t *rope = json_object_get(r->json, "rope_parameters");
     const char *type;
@@ -194,37 +140,37 @@ static enum hdt_status model_read_rope(const struct reader *r, struct hdt_model_
     if (strcmp(type, "linear") != 0 && strcmp(type, "llama3") != 0) {
         snprintf(why, sizeof(why), "is '%.64s', supported are 'default', 'linear' and 'llama3'",
                  type);
-        return reader_fail(r, "rope_scaling.rope_type", why);
+        return hdt_config_json_fail(r, "rope_scaling.rope_type", why);
     }
     HDT_TRY(reader_real(r, rope, "factor", 0, &config->rope_factor));
     config->rope_scaling = HDT_ROPE_LINEAR;
     return strcmp(type, "llama3") == 0 ? model_read_llama3(r, rope, config) : HDT_OK;
 }
 
-static enum hdt_status model_read_sizes(const struct reader *r, struct hdt_model_config *c)
+static enum hdt_status model_read_sizes(const struct hdt_config_json *r, struct hdt_model_config *c)
 {
     char why[96];
 
-    HDT_TRY(reader_int(r, "vocab_size", -1, HDT_MODEL_MAX_V, &c->V));
-    HDT_TRY(reader_int(r, "hidden_size", -1, HDT_MODEL_MAX_C, &c->C));
-    HDT_TRY(reader_int(r, "intermediate_size", -1, HDT_MODEL_MAX_F, &c->F));
-    HDT_TRY(reader_int(r, "num_hidden_layers", -1, HDT_MODEL_MAX_L, &c->L));
-    HDT_TRY(reader_int(r, "num_attention_heads", -1, HDT_MODEL_MAX_C, &c->NH));
-    HDT_TRY(reader_int(r, "num_key_value_heads", c->NH, HDT_MODEL_MAX_C, &c->NKV));
-    HDT_TRY(reader_int(r, "max_position_embeddings", 2048, HDT_MODEL_MAX_T, &c->T));
+    HDT_TRY(hdt_config_json_int(r, "vocab_size", 0, HDT_MODEL_MAX_V, &c->V));
+    HDT_TRY(hdt_config_json_int(r, "hidden_size", 0, HDT_MODEL_MAX_C, &c->C));
+    HDT_TRY(hdt_config_json_int(r, "intermediate_size", 0, HDT_MODEL_MAX_F, &c->F));
+    HDT_TRY(hdt_config_json_int(r, "num_hidden_layers", 0, HDT_MODEL_MAX_L, &c->L));
+    HDT_TRY(hdt_config_json_int(r, "num_attention_heads", 0, HDT_MODEL_MAX_C, &c->NH));
+    HDT_TRY(hdt_config_json_int(r, "num_key_value_heads", c->NH, HDT_MODEL_MAX_C, &c->NKV));
+    HDT_TRY(hdt_config_json_int(r, "max_position_embeddings", 2048, HDT_MODEL_MAX_T, &c->T));
     if (c->NH % c->NKV != 0) {
         snprintf(why, sizeof(why), "is %lld, it must divide num_attention_heads %lld",
                  (long long)c->NKV, (long long)c->NH);
-        return reader_fail(r, "num_key_value_heads", why);
+        return hdt_config_json_fail(r, "num_key_value_heads", why);
     }
     if (!json_is_integer(json_object_get(r->json, "head_dim")) && c->C % c->NH != 0) {
         snprintf(why, sizeof(why), "is %lld, it must divide hidden_size %lld (or give head_dim)",
                  (long long)c->NH, (long long)c->C);
-        return reader_fail(r, "num_attention_heads", why);
+        return hdt_config_json_fail(r, "num_attention_heads", why);
     }
-    HDT_TRY(reader_int(r, "head_dim", c->C >= c->NH ? c->C / c->NH : 1, 8192, &c->HS));
+    HDT_TRY(hdt_config_json_int(r, "head_dim", c->C >= c->NH ? c->C / c->NH : 1, 8192, &c->HS));
     if (c->HS % 2 != 0) {
-        return reader_fail(r, "head_dim", "is odd, rotary embeddings need pairs");
+        return hdt_config_json_fail(r, "head_dim", "is odd, rotary embeddings need pairs");
     }
     return HDT_OK;
 }
@@ -232,12 +178,12 @@ static enum hdt_status model_read_sizes(const struct reader *r, struct hdt_model
 enum hdt_status hdt_model_from_json(const json_t *json, const char *where,
                                     struct hdt_model_config *config, struct hdt_error *err)
 {
-    struct reader r = {json, where, err};
+    struct hdt_config_json r = {json, where, err};
     struct hdt_model_config c;
 
     memset(&c, 0, sizeof(c));
     if (!json_is_object(json)) {
-        return reader_fail(&r, "config.json", "is no JSON object");
+        return hdt_config_json_fail(&r, "config.json", "is no JSON object");
     }
     HDT_TRY(model_check_family(&r));
     HDT_TRY(model_check_unsupported(&r));
@@ -245,7 +191,7 @@ enum hdt_status hdt_model_from_json(const json_t *json, const char *where,
     HDT_TRY(model_read_rope(&r, &c));
     HDT_TRY(reader_real(&r, json, "rms_norm_eps", 1e-6, &c.rms_norm_eps));
     HDT_TRY(reader_real(&r, json, "initializer_range", 0.02, &c.initializer_range));
-    HDT_TRY(reader_bool(&r, "tie_word_embeddings", false, &c.tie_word_embeddings));
+    HDT_TRY(hdt_config_json_bool(&r, "tie_word_embeddings", false, &c.tie_word_embeddings));
     HDT_TRY(reader_token(&r, "bos_token_id", c.V, &c.bos_token_id));
     HDT_TRY(reader_token(&r, "eos_token_id", c.V, &c.eos_token_id));
     *config = c;
@@ -255,24 +201,13 @@ enum hdt_status hdt_model_from_json(const json_t *json, const char *where,
 enum hdt_status hdt_model_load(const char *path, struct hdt_model_config *config,
                                struct hdt_error *err)
 {
-    json_error_t json_err;
     json_t *json;
-    FILE *file = fopen(path, "re");
-    enum hdt_status status;
+    enum hdt_status status = hdt_config_json_load(path, &json, err);
 
-    if (!file) {
-        status = errno == ENOENT ? HDT_ENOENT : HDT_EIO;
-        hdt_error_set_errno(err, status, errno, "cannot open the model '%s'", path);
+    if (status == HDT_ENOENT || status == HDT_EIO) {
         hdt_error_hint(err, "model: names a Hugging Face config.json of the Llama family");
-        return status;
     }
-    json = json_loadf(file, JSON_REJECT_DUPLICATES, &json_err);
-    fclose(file);
-    if (!json) {
-        hdt_error_set(err, HDT_EINVAL, "cannot read the model: %s", json_err.text);
-        hdt_error_where(err, "%s:%d", path, json_err.line);
-        return HDT_EINVAL;
-    }
+    HDT_TRY(status);
     status = hdt_model_from_json(json, path, config, err);
     json_decref(json);
     return status;

@@ -6,9 +6,9 @@
 #include "config.h"
 
 #include "src/core/model_shape.h"
+#include "src/core/config_json.h"
 #include "src/core/model.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -67,121 +67,71 @@ static const struct family families[] = {
 /* OPT's table of positions has two rows more than positions: it counts from 2. */
 #define OPT_POSITION_OFFSET 2
 
-struct reader {
-    const json_t *json;
-    const char *where;
-    struct hdt_error *err;
-};
-
-static enum hdt_status reader_fail(const struct reader *r, const char *key, const char *why)
+static enum hdt_status family_read(const struct hdt_config_json *r, enum hdt_model_family *family)
 {
-    hdt_error_set(r->err, HDT_EINVAL, "cannot use the model's shape: %s %s", key, why);
-    hdt_error_where(r->err, "%s", r->where);
-    return HDT_EINVAL;
-}
-
-/* An integer from 1 to max; absent or null: `def`, which is required when 0. */
-static enum hdt_status reader_int(const struct reader *r, const char *key, int64_t def, int64_t max,
-                                  int64_t *out)
-{
-    const json_t *value = json_object_get(r->json, key);
-    int64_t v = def;
-    char why[96];
-
-    if (value && !json_is_null(value)) {
-        if (!json_is_integer(value)) {
-            return reader_fail(r, key, "must be an integer");
-        }
-        v = json_integer_value(value);
-    } else if (def == 0) {
-        return reader_fail(r, key, "is missing");
-    }
-    if (v < 1 || v > max) {
-        snprintf(why, sizeof(why), "is %lld, allowed are 1 to %lld", (long long)v, (long long)max);
-        return reader_fail(r, key, why);
-    }
-    *out = v;
-    return HDT_OK;
-}
-
-static enum hdt_status reader_bool(const struct reader *r, const char *key, bool def, bool *out)
-{
-    const json_t *value = json_object_get(r->json, key);
-
-    if (value && !json_is_null(value) && !json_is_boolean(value)) {
-        return reader_fail(r, key, "must be true or false");
-    }
-    *out = value && !json_is_null(value) ? json_is_true(value) : def;
-    return HDT_OK;
-}
-
-static enum hdt_status family_read(const struct reader *r, enum hdt_model_family *family)
-{
-    const char *type = json_string_value(json_object_get(r->json, "model_type"));
-    const json_t *archs = json_object_get(r->json, "architectures");
-    const char *arch = json_string_value(json_array_get(archs, 0));
+    bool is_architecture;
+    const char *type = hdt_config_json_type(r, &is_architecture);
     char why[160];
 
     for (int i = 0; hdt_model_family_names[i]; i++) {
-        if ((type && strcmp(type, hdt_model_family_names[i]) == 0) ||
-            (!type && arch && strcmp(arch, families[i].architecture) == 0)) {
+        const char *name = is_architecture ? families[i].architecture : hdt_model_family_names[i];
+
+        if (type && strcmp(type, name) == 0) {
             *family = (enum hdt_model_family)i;
             return HDT_OK;
         }
     }
     snprintf(why, sizeof(why), "is '%.64s', known are 'llama', 'gpt2', 'opt' and 'gpt_neo'",
-             type   ? type
-             : arch ? arch
-                    : "missing");
-    return reader_fail(r, "model_type", why);
+             type ? type : "missing");
+    return hdt_config_json_fail(r, "model_type", why);
 }
 
-static enum hdt_status sizes_read(const struct reader *r, const struct family *f,
+static enum hdt_status sizes_read(const struct hdt_config_json *r, const struct family *f,
                                   struct hdt_model_shape *s)
 {
     char why[96];
 
-    HDT_TRY(reader_int(r, "vocab_size", 0, HDT_MODEL_MAX_V, &s->V));
-    HDT_TRY(reader_int(r, f->hidden, 0, HDT_MODEL_MAX_C, &s->C));
-    HDT_TRY(reader_int(r, f->layers, 0, HDT_MODEL_MAX_L, &s->L));
-    HDT_TRY(reader_int(r, f->heads, 0, HDT_MODEL_MAX_C, &s->NH));
+    HDT_TRY(hdt_config_json_int(r, "vocab_size", 0, HDT_MODEL_MAX_V, &s->V));
+    HDT_TRY(hdt_config_json_int(r, f->hidden, 0, HDT_MODEL_MAX_C, &s->C));
+    HDT_TRY(hdt_config_json_int(r, f->layers, 0, HDT_MODEL_MAX_L, &s->L));
+    HDT_TRY(hdt_config_json_int(r, f->heads, 0, HDT_MODEL_MAX_C, &s->NH));
     /* GPT-2 and GPT-Neo leave the usual width away. */
-    HDT_TRY(reader_int(r, f->ffn, f->is_gated || s->family == HDT_MODEL_OPT ? 0 : 4 * s->C,
-                       HDT_MODEL_MAX_F, &s->F));
-    HDT_TRY(reader_int(r, f->T, 2048, HDT_MODEL_MAX_T, &s->T));
+    HDT_TRY(hdt_config_json_int(r, f->ffn, f->is_gated || s->family == HDT_MODEL_OPT ? 0 : 4 * s->C,
+                                HDT_MODEL_MAX_F, &s->F));
+    HDT_TRY(hdt_config_json_int(r, f->T, 2048, HDT_MODEL_MAX_T, &s->T));
     s->NKV = s->NH;
     s->E = s->C;
     if (s->family == HDT_MODEL_LLAMA) {
-        HDT_TRY(reader_int(r, "num_key_value_heads", s->NH, HDT_MODEL_MAX_C, &s->NKV));
+        HDT_TRY(hdt_config_json_int(r, "num_key_value_heads", s->NH, HDT_MODEL_MAX_C, &s->NKV));
     } else if (s->family == HDT_MODEL_OPT) {
-        HDT_TRY(reader_int(r, "word_embed_proj_dim", s->C, HDT_MODEL_MAX_C, &s->E));
+        HDT_TRY(hdt_config_json_int(r, "word_embed_proj_dim", s->C, HDT_MODEL_MAX_C, &s->E));
     }
     if (s->NH % s->NKV != 0) {
         snprintf(why, sizeof(why), "is %lld, it must divide %s %lld", (long long)s->NKV, f->heads,
                  (long long)s->NH);
-        return reader_fail(r, "num_key_value_heads", why);
+        return hdt_config_json_fail(r, "num_key_value_heads", why);
     }
     if (!json_is_integer(json_object_get(r->json, "head_dim")) && s->C % s->NH != 0) {
         snprintf(why, sizeof(why), "is %lld, it must divide %s %lld", (long long)s->NH, f->hidden,
                  (long long)s->C);
-        return reader_fail(r, f->heads, why);
+        return hdt_config_json_fail(r, f->heads, why);
     }
-    return reader_int(r, "head_dim", s->C >= s->NH ? s->C / s->NH : 1, 8192, &s->HS);
+    return hdt_config_json_int(r, "head_dim", s->C >= s->NH ? s->C / s->NH : 1, 8192, &s->HS);
 }
 
-static enum hdt_status parts_read(const struct reader *r, const struct family *f,
+static enum hdt_status parts_read(const struct hdt_config_json *r, const struct family *f,
                                   struct hdt_model_shape *s)
 {
     bool has_bias = f->has_bias, before = true, removed = false;
 
     if (s->family == HDT_MODEL_OPT) {
-        HDT_TRY(reader_bool(r, "enable_bias", true, &has_bias));
-        HDT_TRY(reader_bool(r, "do_layer_norm_before", true, &before));
-        HDT_TRY(reader_bool(r, "_remove_final_layer_norm", false, &removed));
+        HDT_TRY(hdt_config_json_bool(r, "enable_bias", true, &has_bias));
+        HDT_TRY(hdt_config_json_bool(r, "do_layer_norm_before", true, &before));
+        HDT_TRY(hdt_config_json_bool(r, "_remove_final_layer_norm", false, &removed));
     }
-    HDT_TRY(
-        reader_bool(r, "attention_bias", has_bias && s->family != HDT_MODEL_GPT_NEO, &s->qkv_bias));
-    HDT_TRY(reader_bool(r, "mlp_bias", has_bias, &s->mlp_bias));
+    HDT_TRY(hdt_config_json_bool(r, "attention_bias", has_bias && s->family != HDT_MODEL_GPT_NEO,
+                                 &s->qkv_bias));
+    HDT_TRY(hdt_config_json_bool(r, "mlp_bias", has_bias, &s->mlp_bias));
     s->out_bias = has_bias || s->qkv_bias;
     s->is_gated = f->is_gated;
     s->norm_bias = f->norm_bias;
@@ -189,18 +139,18 @@ static enum hdt_status parts_read(const struct reader *r, const struct family *f
     s->n_positions = !f->has_positions            ? 0
                      : s->family == HDT_MODEL_OPT ? s->T + OPT_POSITION_OFFSET
                                                   : s->T;
-    return reader_bool(r, "tie_word_embeddings", f->is_tied, &s->has_tied_head);
+    return hdt_config_json_bool(r, "tie_word_embeddings", f->is_tied, &s->has_tied_head);
 }
 
 enum hdt_status hdt_model_shape_from_json(const json_t *json, const char *where,
                                           struct hdt_model_shape *shape, struct hdt_error *err)
 {
-    struct reader r = {json, where, err};
+    struct hdt_config_json r = {json, where, err};
     struct hdt_model_shape s;
 
     memset(&s, 0, sizeof(s));
     if (!json_is_object(json)) {
-        return reader_fail(&r, "config.json", "is no JSON object");
+        return hdt_config_json_fail(&r, "config.json", "is no JSON object");
     }
     HDT_TRY(family_read(&r, &s.family));
     HDT_TRY(sizes_read(&r, &families[s.family], &s));
@@ -212,22 +162,14 @@ enum hdt_status hdt_model_shape_from_json(const json_t *json, const char *where,
 enum hdt_status hdt_model_shape_load(const char *path, struct hdt_model_shape *shape,
                                      struct hdt_error *err)
 {
-    json_error_t json_err;
     json_t *json;
-    FILE *file = fopen(path, "re");
-    enum hdt_status status;
+    enum hdt_status status = hdt_config_json_load(path, &json, err);
 
-    if (!file) {
-        status = errno == ENOENT ? HDT_ENOENT : HDT_EIO;
-        return hdt_error_set_errno(err, status, errno, "cannot open the model '%s'", path);
+    if (status == HDT_ENOENT || status == HDT_EIO) {
+        hdt_error_hint(err, "model: names a Hugging Face config.json of the Llama, GPT-2, OPT or "
+                            "GPT-Neo family");
     }
-    json = json_loadf(file, JSON_REJECT_DUPLICATES, &json_err);
-    fclose(file);
-    if (!json) {
-        hdt_error_set(err, HDT_EINVAL, "cannot read the model: %s", json_err.text);
-        hdt_error_where(err, "%s:%d", path, json_err.line);
-        return HDT_EINVAL;
-    }
+    HDT_TRY(status);
     status = hdt_model_shape_from_json(json, path, shape, err);
     json_decref(json);
     return status;

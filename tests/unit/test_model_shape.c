@@ -93,17 +93,16 @@ Test(model_shape, refuses_by_name)
     static const struct {
         const char *config, *msg;
     } bad[] = {
-        {"{\"model_type\":\"bert\"}", "cannot use the model's shape: model_type is 'bert', known "
+        {"{\"model_type\":\"bert\"}", "cannot use the model: model_type is 'bert', known "
                                       "are 'llama', 'gpt2', 'opt' and 'gpt_neo'"},
-        {"{\"model_type\":\"gpt2\",\"vocab_size\":10}",
-         "cannot use the model's shape: n_embd is missing"},
+        {"{\"model_type\":\"gpt2\",\"vocab_size\":10}", "cannot use the model: n_embd is missing"},
         {"{\"model_type\":\"gpt2\",\"vocab_size\":99999999}",
-         "cannot use the model's shape: vocab_size is 99999999, allowed are 1 to 4194304"},
+         "cannot use the model: vocab_size is 99999999, allowed are 1 to 4194304"},
         {"{\"model_type\":\"gpt2\",\"vocab_size\":\"x\"}",
-         "cannot use the model's shape: vocab_size must be an integer"},
+         "cannot use the model: vocab_size must be an integer"},
         {"{\"model_type\":\"gpt2\",\"vocab_size\":10,\"n_embd\":10,\"n_layer\":1,\"n_head\":3}",
-         "cannot use the model's shape: n_head is 3, it must divide n_embd 10"},
-        {"[]", "cannot use the model's shape: config.json is no JSON object"},
+         "cannot use the model: n_head is 3, it must divide n_embd 10"},
+        {"[]", "cannot use the model: config.json is no JSON object"},
     };
 
     for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
