@@ -204,31 +204,6 @@ double hdt_cluster_file_memory_bytes(const struct hdt_cluster_file_nodes *nodes)
     return (isnan(nodes->memory_gb) ? nodes->device->memory.gb : nodes->memory_gb) * GIB;
 }
 
-double hdt_cluster_file_between_s(const struct hdt_cluster_file_site *site, size_t from_idx,
-                                  size_t to_idx, double bytes, int64_t devices)
-{
-    const struct hdt_cluster_file_pair *pairs = site->pairs.items;
-    const struct hdt_link_curve *one = hdt_cluster_file_nodes(site, from_idx)->between;
-    const struct hdt_link_curve *two = hdt_cluster_file_nodes(site, to_idx)->between;
-    double all = bytes * (double)devices;
-
-    for (size_t i = 0; i < site->pairs.n; i++) {
-        if ((pairs[i].from_idx == from_idx && pairs[i].to_idx == to_idx) ||
-            (pairs[i].from_idx == to_idx && pairs[i].to_idx == from_idx)) {
-            one = two = pairs[i].link;
-            break;
-        }
-    }
-    HDT_ASSERT(one && two);
-    if (all <= 0) {
-        return 0;
-    }
-    /* Each device's message is of `bytes`: that is the size the rate is asked for; the node's rate
-     * carries them all. */
-    return fmax(one->latency_us / 1e6 + all / hdt_link_curve_bytes_per_s(one, bytes, devices),
-                two->latency_us / 1e6 + all / hdt_link_curve_bytes_per_s(two, bytes, devices));
-}
-
 /* ---- ways between sites ---- */
 
 /* A part of a way that is still to be followed. */

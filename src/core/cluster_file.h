@@ -121,12 +121,6 @@ int64_t hdt_cluster_file_n_devices(const struct hdt_cluster_file *cluster);
 /* Bytes of memory that a device of these nodes may use; NaN: not known. */
 double hdt_cluster_file_memory_bytes(const struct hdt_cluster_file_nodes *nodes);
 
-/* Seconds for one message of `bytes` between nodes of two groups of a site (the same one twice:
- * between two of its nodes) while `devices` devices of each send one: the pair's link where there
- * is one, else the slower of the two groups' own. */
-double hdt_cluster_file_between_s(const struct hdt_cluster_file_site *site, size_t from_idx,
-                                  size_t to_idx, double bytes, int64_t devices);
-
 /* The way from one site to another: its links one after another, relays between them. */
 struct hdt_cluster_file_path {
     const struct hdt_cluster_file_wan *legs[HDT_CLUSTER_FILE_MAX_LEGS];

@@ -140,14 +140,6 @@ double hdt_link_curve_bytes_per_s(const struct hdt_link_curve *curve, double byt
     return low + share * (high - low);
 }
 
-double hdt_link_curve_time_s(const struct hdt_link_curve *curve, double bytes, int64_t devices)
-{
-    if (bytes <= 0) {
-        return 0;
-    }
-    return curve->latency_us / 1e6 + bytes / hdt_link_curve_bytes_per_s(curve, bytes, devices);
-}
-
 /* ---- checking ---- */
 
 struct check {

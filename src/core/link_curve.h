@@ -61,9 +61,6 @@ enum hdt_status hdt_link_curve_check(const struct hdt_link_curve *curve, const c
 double hdt_link_curve_bytes_per_s(const struct hdt_link_curve *curve, double bytes,
                                   int64_t devices);
 
-/* Seconds that a message takes, latency included; none for no bytes. */
-double hdt_link_curve_time_s(const struct hdt_link_curve *curve, double bytes, int64_t devices);
-
 #ifdef __cplusplus
 }
 #endif

@@ -82,7 +82,7 @@ static enum hdt_status fuzz_cluster(const char *text, size_t len, struct hdt_err
         const struct hdt_link_curve *link = (const struct hdt_link_curve *)cluster.links.items + i;
 
         for (double bytes = 1; bytes < 1e12; bytes *= 10) {
-            HDT_ASSERT(hdt_link_curve_time_s(link, bytes, 3) > 0);
+            HDT_ASSERT(hdt_link_curve_bytes_per_s(link, bytes, 3) > 0);
         }
     }
     for (size_t i = 0; i < cluster.sites.n * cluster.sites.n; i++) {
