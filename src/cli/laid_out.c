@@ -39,8 +39,7 @@ enum hdt_status hdt_laid_out_load(struct hdt_laid_out *l, const char *path,
 
 void hdt_laid_out_release(struct hdt_laid_out *l)
 {
-    hdt_sim_path_release(&l->path);
-    hdt_sim_result_release(&l->result);
+    hdt_played_release(&l->played);
     hdt_scenario_release(&l->scenario);
     free(l->links);
     hdt_layout_sim_close(l->sim);
@@ -50,17 +49,7 @@ void hdt_laid_out_release(struct hdt_laid_out *l)
 
 enum hdt_status hdt_laid_out_run(struct hdt_laid_out *l, struct hdt_error *err)
 {
-    struct hdt_sim_setup setup = *hdt_layout_sim_setup(l->sim);
-    struct hdt_sim_result calm;
-
-    HDT_TRY(hdt_sim_run(&setup, &calm, err));
-    l->calm_step_s = calm.makespan_s;
-    hdt_sim_result_release(&calm);
-    hdt_scenario_apply(&l->scenario, &setup);
-    setup.record = true;
-    HDT_TRY(hdt_sim_run(&setup, &l->result, err));
-    hdt_sim_path_find(&l->result, &l->path);
-    return HDT_OK;
+    return hdt_scenario_play(&l->scenario, hdt_layout_sim_setup(l->sim), &l->played, err);
 }
 
 void hdt_laid_out_nodes(const struct hdt_laid_out *l, size_t rank, char *text, size_t cap)
@@ -92,7 +81,7 @@ static void rank_as_plan(const struct hdt_laid_out *l, size_t rank, struct hdt_p
 static void timeline_names(const struct hdt_laid_out *l, struct hdt_timeline *timeline)
 {
     size_t n_stages = l->files.n_stages, n_parts = n_stages * (size_t)l->files.layout.chunks;
-    struct hdt_plan plan = {.n_ranks = l->result.n_ranks, .n_stages = n_parts};
+    struct hdt_plan plan = {.n_ranks = l->played.result.n_ranks, .n_stages = n_parts};
 
     plan.ranks = hdt_calloc(plan.n_ranks, sizeof(plan.ranks[0]));
     plan.stages = hdt_calloc(n_parts, sizeof(plan.stages[0]));
@@ -113,8 +102,8 @@ enum hdt_status hdt_laid_out_trace(const struct hdt_laid_out *l, const char *pat
 
     HDT_TRY(hdt_timeline_open(&timeline, path, err));
     timeline_names(l, &timeline);
-    for (size_t i = 0; i < l->result.n_spans; i++) {
-        const struct hdt_sim_span *span = &l->result.spans[i];
+    for (size_t i = 0; i < l->played.result.n_spans; i++) {
+        const struct hdt_sim_span *span = &l->played.result.spans[i];
         struct hdt_timeline_op op = {.kind = span->op.kind,
                                      .rank = span->rank,
                                      .stage = span->op.stage,
@@ -146,10 +135,10 @@ enum hdt_status hdt_laid_out_svg(const struct hdt_laid_out *l, const char *path,
     struct hdt_sim_chart chart = {.title = title,
                                   .rank_name = rank_name,
                                   .ctx = (void *)l,
-                                  .to_s = l->result.makespan_s,
-                                  .path = &l->path};
+                                  .to_s = l->played.result.makespan_s,
+                                  .path = &l->played.path};
 
     snprintf(title, sizeof(title), "%.90s: %.4g s, %lld micro-batches", l->files.layout.name,
-             l->result.makespan_s, (long long)l->files.n_micro_batches);
-    return hdt_sim_svg_write(&l->result, &chart, path, err);
+             l->played.result.makespan_s, (long long)l->files.n_micro_batches);
+    return hdt_sim_svg_write(&l->played.result, &chart, path, err);
 }

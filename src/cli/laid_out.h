@@ -5,7 +5,6 @@
 /* A layout from a file, simulated: what `hdt simulate LAYOUT.yaml` shows. */
 #include "src/cli/scenario.h"
 #include "src/plan/layout_sim.h"
-#include "src/sim/sim_path.h"
 
 #include <stdio.h>
 
@@ -18,9 +17,7 @@ struct hdt_laid_out {
     struct hdt_layout_sim *sim;
     struct hdt_cost_link *links; /* names, for the scenario */
     struct hdt_scenario scenario;
-    double calm_step_s; /* without the scenario */
-    struct hdt_sim_result result;
-    struct hdt_sim_path path;
+    struct hdt_played played;
 };
 
 /* The struct is zeroed first and to be released on HDT_OK only. As hdt_layout_open. */

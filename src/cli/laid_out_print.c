@@ -20,7 +20,8 @@ static const char *const use_names[HDT_SIM_USE_COUNT] = {
 
 static double tokens_per_s(const struct hdt_laid_out *l)
 {
-    return (double)(l->files.layout.global_batch * l->files.layout.seq_len) / l->result.makespan_s;
+    return (double)(l->files.layout.global_batch * l->files.layout.seq_len) /
+           l->played.result.makespan_s;
 }
 
 static double share(double part, double all)
@@ -40,8 +41,9 @@ static size_t slowest_of(const struct hdt_laid_out *l, size_t stage)
 {
     size_t slowest = stage;
 
-    for (size_t i = stage; i < l->result.n_ranks; i += l->files.n_stages) {
-        if (l->result.ranks[i].use_s[HDT_SIM_BUSY] > l->result.ranks[slowest].use_s[HDT_SIM_BUSY]) {
+    for (size_t i = stage; i < l->played.result.n_ranks; i += l->files.n_stages) {
+        if (l->played.result.ranks[i].use_s[HDT_SIM_BUSY] >
+            l->played.result.ranks[slowest].use_s[HDT_SIM_BUSY]) {
             slowest = i;
         }
     }
@@ -56,7 +58,7 @@ static void stages_print(const struct hdt_laid_out *l, FILE *out)
         size_t rank = slowest_of(l, s);
         const struct hdt_layout_group *group = &l->files.groups[rank];
         const struct hdt_layout_rank *is = hdt_layout_sim_rank(l->sim, rank);
-        const struct hdt_sim_rank_result *r = &l->result.ranks[rank];
+        const struct hdt_sim_rank_result *r = &l->played.result.ranks[rank];
         char name[2 * HDT_NAME_CAP], cut[32], fwd[HDT_HUMAN_CAP], bwd[HDT_HUMAN_CAP];
 
         hdt_laid_out_nodes(l, rank, name, sizeof(name));
@@ -90,7 +92,7 @@ static size_t fullest_of(const struct hdt_laid_out *l, size_t stage)
     size_t fullest = stage;
     double most = -1;
 
-    for (size_t i = stage; i < l->result.n_ranks; i += l->files.n_stages) {
+    for (size_t i = stage; i < l->played.result.n_ranks; i += l->files.n_stages) {
         double part = hdt_layout_sim_rank(l->sim, i)->memory.total / room_of(l, i);
 
         if (part > most) {
@@ -151,11 +153,11 @@ static const char *link_text(const struct hdt_laid_out *l, size_t link, char *te
 
 static void links_print(const struct hdt_laid_out *l, FILE *out)
 {
-    size_t n = l->result.n_links;
+    size_t n = l->played.result.n_links;
     struct busy_link *busy = hdt_calloc(n + 1, sizeof(busy[0]));
 
     for (size_t i = 0; i < n; i++) {
-        busy[i] = (struct busy_link){i, l->result.links[i].busy_s};
+        busy[i] = (struct busy_link){i, l->played.result.links[i].busy_s};
     }
     qsort(busy, n, sizeof(busy[0]), busy_compare);
     if (n > 0) {
@@ -166,8 +168,8 @@ static void links_print(const struct hdt_laid_out *l, FILE *out)
 
         link_text(l, busy[i].link, name, sizeof(name));
         fprintf(out, "%-28s %12s %6.1f%%\n", hdt_human_cut(name, 28, cut, sizeof(cut)),
-                hdt_human_bytes(l->result.links[busy[i].link].bytes, bytes),
-                100 * share(busy[i].busy_s, l->result.makespan_s));
+                hdt_human_bytes(l->played.result.links[busy[i].link].bytes, bytes),
+                100 * share(busy[i].busy_s, l->played.result.makespan_s));
     }
     free(busy);
 }
@@ -178,7 +180,7 @@ static void path_print(const struct hdt_laid_out *l, FILE *out)
     for (int u = 0; u < HDT_SIM_PATH_USE_COUNT; u++) {
         fprintf(out, "%s%s %.1f%%", u > 0 ? ", " : "",
                 hdt_sim_path_use_name((enum hdt_sim_path_use)u),
-                100 * share(l->path.use_s[u], l->result.makespan_s));
+                100 * share(l->played.path.use_s[u], l->played.result.makespan_s));
     }
     fprintf(out, "\n");
 }
@@ -187,7 +189,7 @@ void hdt_laid_out_print(const struct hdt_laid_out *l, FILE *out)
 {
     const struct hdt_layout *layout = &l->files.layout;
     const struct hdt_scenario *c = &l->scenario;
-    double step_s = l->result.makespan_s, bytes = hdt_layout_sim_memory_bytes(l->sim);
+    double step_s = l->played.result.makespan_s, bytes = hdt_layout_sim_memory_bytes(l->sim);
 
     fprintf(out, "%s\n", layout->name);
     fprintf(out, "simulated  %zu stages, %zu replicas of %lld micro-batches, schedule %s\n",
@@ -195,8 +197,8 @@ void hdt_laid_out_print(const struct hdt_laid_out *l, FILE *out)
             hdt_schedule_names[layout->schedule]);
     fprintf(out, "step       %.4g s, %.0f tokens/s", step_s, tokens_per_s(l));
     if (c->n_ranks > 0 || c->n_links > 0 || c->jitter > 0) {
-        fprintf(out, "; %.4g s without the scenario (%+.1f %%)", l->calm_step_s,
-                percent_off(step_s, l->calm_step_s));
+        fprintf(out, "; %.4g s without the scenario (%+.1f %%)", l->played.calm_makespan_s,
+                percent_off(step_s, l->played.calm_makespan_s));
     }
     fprintf(out, "\nmemory     %.2f GB of the device that takes most\n", bytes / 1e9);
     if (!isnan(layout->measured.step_s)) {
@@ -232,9 +234,9 @@ static json_t *memory_json(const struct hdt_stage_cost_memory *m)
 
 static json_t *ranks_json(const struct hdt_laid_out *l)
 {
-    json_t **memory = hdt_memory_json(&l->result), *ranks = json_array();
+    json_t **memory = hdt_memory_json(&l->played.result), *ranks = json_array();
 
-    for (size_t i = 0; i < l->result.n_ranks; i++) {
+    for (size_t i = 0; i < l->played.result.n_ranks; i++) {
         const struct hdt_layout_rank *is = hdt_layout_sim_rank(l->sim, i);
         const struct hdt_layout_group *group = &l->files.groups[i];
         json_t *rank = json_pack(
@@ -255,7 +257,7 @@ static json_t *ranks_json(const struct hdt_laid_out *l)
             char key[16];
 
             snprintf(key, sizeof(key), "%s_s", use_names[u]);
-            json_object_set_new(rank, key, json_real(l->result.ranks[i].use_s[u]));
+            json_object_set_new(rank, key, json_real(l->played.result.ranks[i].use_s[u]));
         }
         json_array_append_new(ranks, rank);
     }
@@ -267,13 +269,14 @@ static json_t *links_json(const struct hdt_laid_out *l)
 {
     json_t *all = json_array();
 
-    for (size_t i = 0; i < l->result.n_links; i++) {
+    for (size_t i = 0; i < l->played.result.n_links; i++) {
         char name[2 * HDT_LAYOUT_LINK_CAP + 8];
 
-        json_array_append_new(
-            all, json_pack("{s:s, s:f, s:f, s:f}", "name", link_text(l, i, name, sizeof(name)),
-                           "bytes", l->result.links[i].bytes, "busy_s", l->result.links[i].busy_s,
-                           "peak", l->result.links[i].peak));
+        json_array_append_new(all, json_pack("{s:s, s:f, s:f, s:f}", "name",
+                                             link_text(l, i, name, sizeof(name)), "bytes",
+                                             l->played.result.links[i].bytes, "busy_s",
+                                             l->played.result.links[i].busy_s, "peak",
+                                             l->played.result.links[i].peak));
     }
     return all;
 }
@@ -286,10 +289,10 @@ static json_t *path_json(const struct hdt_laid_out *l)
         char key[16];
 
         snprintf(key, sizeof(key), "%s_s", hdt_sim_path_use_name((enum hdt_sim_path_use)u));
-        json_object_set_new(path, key, json_real(l->path.use_s[u]));
+        json_object_set_new(path, key, json_real(l->played.path.use_s[u]));
     }
-    for (size_t i = 0; i < l->path.n_spans; i++) {
-        const struct hdt_sim_span *span = &l->result.spans[l->path.spans[i]];
+    for (size_t i = 0; i < l->played.path.n_spans; i++) {
+        const struct hdt_sim_span *span = &l->played.result.spans[l->played.path.spans[i]];
 
         json_array_append_new(ops, json_pack("{s:i, s:s, s:i, s:I, s:f, s:f}", "rank", span->rank,
                                              "op", hdt_op_name(span->op.kind), "stage",
@@ -305,8 +308,8 @@ json_t *hdt_laid_out_to_json(const struct hdt_laid_out *l)
     const struct hdt_layout_measured *m = &l->files.layout.measured;
 
     return json_pack("{s:s, s:f, s:f, s:f, s:f, s:{s:o, s:o}, s:o, s:o, s:o}", "name",
-                     l->files.layout.name, "step_s", l->result.makespan_s, "calm_step_s",
-                     l->calm_step_s, "tokens_per_s", tokens_per_s(l), "memory_bytes",
+                     l->files.layout.name, "step_s", l->played.result.makespan_s, "calm_step_s",
+                     l->played.calm_makespan_s, "tokens_per_s", tokens_per_s(l), "memory_bytes",
                      hdt_layout_sim_memory_bytes(l->sim), "measured", "step_s", number(m->step_s),
                      "memory_gb", number(m->memory_gb), "ranks", ranks_json(l), "links",
                      links_json(l), "critical_path", path_json(l));

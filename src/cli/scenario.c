@@ -272,3 +272,27 @@ void hdt_scenario_apply(const struct hdt_scenario *s, struct hdt_sim_setup *setu
         setup->seed = s->seed;
     }
 }
+
+enum hdt_status hdt_scenario_play(const struct hdt_scenario *scenario,
+                                  const struct hdt_sim_setup *setup, struct hdt_played *played,
+                                  struct hdt_error *err)
+{
+    struct hdt_sim_setup with = *setup;
+    struct hdt_sim_result calm;
+
+    HDT_TRY(hdt_sim_run(setup, &calm, err));
+    played->calm_step_s = calm.step_s;
+    played->calm_makespan_s = calm.makespan_s;
+    hdt_sim_result_release(&calm);
+    hdt_scenario_apply(scenario, &with);
+    with.record = true;
+    HDT_TRY(hdt_sim_run(&with, &played->result, err));
+    hdt_sim_path_find(&played->result, &played->path);
+    return HDT_OK;
+}
+
+void hdt_played_release(struct hdt_played *played)
+{
+    hdt_sim_path_release(&played->path);
+    hdt_sim_result_release(&played->result);
+}

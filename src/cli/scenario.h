@@ -15,7 +15,7 @@
  * `from` and `to` are seconds from the begin; without them it is all the time.
  */
 #include "src/plan/cost.h"
-#include "src/sim/sim.h"
+#include "src/sim/sim_path.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -40,6 +40,20 @@ void hdt_scenario_release(struct hdt_scenario *scenario);
 /* Into a setup; the scenario stays there while it runs. Jitter takes the place of the setup's own.
  */
 void hdt_scenario_apply(const struct hdt_scenario *scenario, struct hdt_sim_setup *setup);
+
+/* A simulation that was played without its scenario, and with it. */
+struct hdt_played {
+    double calm_step_s, calm_makespan_s; /* without */
+    struct hdt_sim_result result;        /* with all spans */
+    struct hdt_sim_path path;
+};
+
+/* Play a setup without and with the scenario. *played is zeroed before, and released by the caller
+ * in any case. As hdt_sim_run. */
+enum hdt_status hdt_scenario_play(const struct hdt_scenario *scenario,
+                                  const struct hdt_sim_setup *setup, struct hdt_played *played,
+                                  struct hdt_error *err);
+void hdt_played_release(struct hdt_played *played);
 
 #ifdef __cplusplus
 }

@@ -67,8 +67,7 @@ enum hdt_status hdt_simulated_load(struct hdt_simulated *s, const char *path, co
 
 void hdt_simulated_release(struct hdt_simulated *s)
 {
-    hdt_sim_path_release(&s->path);
-    hdt_sim_result_release(&s->result);
+    hdt_played_release(&s->played);
     hdt_scenario_release(&s->scenario);
     hdt_plan_sim_close(s->sim);
     hdt_planned_release(&s->planned);
@@ -77,8 +76,6 @@ void hdt_simulated_release(struct hdt_simulated *s)
 
 enum hdt_status hdt_simulated_run(struct hdt_simulated *s, struct hdt_error *err)
 {
-    struct hdt_sim_setup setup = *hdt_plan_sim_setup(s->sim);
-    struct hdt_sim_result calm;
     int64_t n_tasks = hdt_plan_sim_n_tasks(s->sim);
 
     if (n_tasks > TASKS_MAX) {
@@ -87,15 +84,7 @@ enum hdt_status hdt_simulated_run(struct hdt_simulated *s, struct hdt_error *err
         hdt_error_hint(err, "take fewer --steps");
         return HDT_EINVAL;
     }
-    HDT_TRY(hdt_sim_run(&setup, &calm, err));
-    s->calm_step_s = calm.step_s;
-    s->calm_makespan_s = calm.makespan_s;
-    hdt_sim_result_release(&calm);
-    hdt_scenario_apply(&s->scenario, &setup);
-    setup.record = true;
-    HDT_TRY(hdt_sim_run(&setup, &s->result, err));
-    hdt_sim_path_find(&s->result, &s->path);
-    return HDT_OK;
+    return hdt_scenario_play(&s->scenario, hdt_plan_sim_setup(s->sim), &s->played, err);
 }
 
 /* ---- pictures ---- */
@@ -110,8 +99,8 @@ enum hdt_status hdt_simulated_trace(const struct hdt_simulated *s, const char *p
     for (int i = 0; i < (int)plan->n_ranks; i++) {
         hdt_timeline_add_rank(&timeline, plan, i);
     }
-    for (size_t i = 0; i < s->result.n_spans; i++) {
-        const struct hdt_sim_span *span = &s->result.spans[i];
+    for (size_t i = 0; i < s->played.result.n_spans; i++) {
+        const struct hdt_sim_span *span = &s->played.result.spans[i];
         struct hdt_timeline_op op = {.kind = span->op.kind,
                                      .rank = span->rank,
                                      .stage = span->op.stage,
@@ -156,17 +145,17 @@ enum hdt_status hdt_simulated_svg(const struct hdt_simulated *s, const char *pat
         .title = title,
         .rank_name = rank_name,
         .ctx = (void *)&s->planned.result.plan,
-        .from_s = calm ? step_begin(&s->result, s->n_steps - 1) : 0,
-        .to_s = s->result.makespan_s,
-        .path = &s->path,
+        .from_s = calm ? step_begin(&s->played.result, s->n_steps - 1) : 0,
+        .to_s = s->played.result.makespan_s,
+        .path = &s->played.path,
     };
 
     if (calm) {
-        snprintf(title, sizeof(title), "a step, %.4g s, %lld micro-batches", s->result.step_s,
-                 (long long)s->planned.result.plan.n_micro_batches);
+        snprintf(title, sizeof(title), "a step, %.4g s, %lld micro-batches",
+                 s->played.result.step_s, (long long)s->planned.result.plan.n_micro_batches);
     } else {
         snprintf(title, sizeof(title), "%d steps, %.4g s each; %.4g s without the scenario",
-                 s->n_steps, s->result.step_s, s->calm_step_s);
+                 s->n_steps, s->played.result.step_s, s->played.calm_step_s);
     }
-    return hdt_sim_svg_write(&s->result, &chart, path, err);
+    return hdt_sim_svg_write(&s->played.result, &chart, path, err);
 }

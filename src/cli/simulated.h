@@ -6,7 +6,6 @@
 #include "src/cli/planned.h"
 #include "src/cli/scenario.h"
 #include "src/plan/plan_sim.h"
-#include "src/sim/sim_path.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -18,9 +17,7 @@ struct hdt_simulated {
     struct hdt_plan_sim *sim;
     struct hdt_scenario scenario;
     int n_steps;
-    double calm_step_s, calm_makespan_s; /* without the scenario */
-    struct hdt_sim_result result;
-    struct hdt_sim_path path;
+    struct hdt_played played;
 };
 
 /* The plan in `path`: what `hdt plan --json` printed, or a run's plan.json. `cluster` (NULL: the

@@ -19,7 +19,8 @@ static double tokens_per_s(const struct hdt_simulated *s)
 {
     const struct hdt_plan *plan = &s->planned.result.plan;
 
-    return (double)(plan->micro_batch * plan->n_micro_batches * plan->seq_len) / s->result.step_s;
+    return (double)(plan->micro_batch * plan->n_micro_batches * plan->seq_len) /
+           s->played.result.step_s;
 }
 
 static double share(double part, double all)
@@ -36,7 +37,7 @@ static void ranks_print(const struct hdt_simulated *s, FILE *out)
     fprintf(out, "\n%-5s %-20s %7s %7s %7s %7s %7s %10s\n", "rank", "worker", "busy", "comm",
             "held", "wait", "bubble", "memory");
     for (size_t i = 0; i < plan->n_ranks; i++) {
-        const struct hdt_sim_rank_result *r = &s->result.ranks[i];
+        const struct hdt_sim_rank_result *r = &s->played.result.ranks[i];
         char name[2 * HDT_NAME_CAP], cut[32], memory[HDT_HUMAN_CAP];
 
         snprintf(name, sizeof(name), "%s/%s", plan->ranks[i].site, plan->ranks[i].worker);
@@ -50,7 +51,7 @@ static void ranks_print(const struct hdt_simulated *s, FILE *out)
 
 static void links_print(const struct hdt_simulated *s, FILE *out)
 {
-    double n_steps = s->n_steps - 1, all_s = n_steps * s->result.step_s;
+    double n_steps = s->n_steps - 1, all_s = n_steps * s->played.result.step_s;
     const struct hdt_cost_link *links;
     size_t n;
 
@@ -59,7 +60,7 @@ static void links_print(const struct hdt_simulated *s, FILE *out)
         fprintf(out, "\n%-26s %12s %7s\n", "link", "a step", "busy");
     }
     for (size_t i = 0; i < n; i++) {
-        const struct hdt_sim_link_result *l = &s->result.links[i];
+        const struct hdt_sim_link_result *l = &s->played.result.links[i];
         char name[2 * HDT_NAME_CAP + 8], cut[32], bytes[HDT_HUMAN_CAP];
 
         snprintf(name, sizeof(name), "%s -> %s", links[i].from, links[i].to);
@@ -74,7 +75,7 @@ static void path_print(const struct hdt_simulated *s, FILE *out)
     for (int u = 0; u < HDT_SIM_PATH_USE_COUNT; u++) {
         fprintf(out, "%s%s %.1f%%", u > 0 ? ", " : "",
                 hdt_sim_path_use_name((enum hdt_sim_path_use)u),
-                100 * share(s->path.use_s[u], s->result.makespan_s));
+                100 * share(s->played.path.use_s[u], s->played.result.makespan_s));
     }
     fprintf(out, "\n");
 }
@@ -83,19 +84,21 @@ void hdt_simulated_print(const struct hdt_simulated *s, FILE *out)
 {
     const struct hdt_plan *plan = &s->planned.result.plan;
     /* Added to 0, so that it is never "-0.0". */
-    double slower_percent = 0 + round(1000 * (share(s->result.step_s, s->calm_step_s) - 1)) / 10;
+    double slower_percent =
+        0 + round(1000 * (share(s->played.result.step_s, s->played.calm_step_s) - 1)) / 10;
     bool calm = s->scenario.n_ranks == 0 && s->scenario.n_links == 0 && s->scenario.jitter <= 0;
 
     fprintf(out, "simulated  %d steps of %lld micro-batches on %zu ranks\n", s->n_steps,
             (long long)plan->n_micro_batches, plan->n_ranks);
-    fprintf(out, "step       %.4g s, %.0f tokens/s", s->result.step_s, tokens_per_s(s));
+    fprintf(out, "step       %.4g s, %.0f tokens/s", s->played.result.step_s, tokens_per_s(s));
     if (!calm) {
-        fprintf(out, "; %.4g s without the scenario (%+.1f %%)", s->calm_step_s, slower_percent);
+        fprintf(out, "; %.4g s without the scenario (%+.1f %%)", s->played.calm_step_s,
+                slower_percent);
     }
-    fprintf(out, "\nall steps  %.4g s", s->result.makespan_s);
+    fprintf(out, "\nall steps  %.4g s", s->played.result.makespan_s);
     if (!calm) {
-        fprintf(out, "; %.4g s without the scenario (%+.4g s)", s->calm_makespan_s,
-                s->result.makespan_s - s->calm_makespan_s);
+        fprintf(out, "; %.4g s without the scenario (%+.4g s)", s->played.calm_makespan_s,
+                s->played.result.makespan_s - s->played.calm_makespan_s);
     }
     fprintf(out, "\n");
     ranks_print(s, out);
@@ -108,10 +111,10 @@ void hdt_simulated_print(const struct hdt_simulated *s, FILE *out)
 static json_t *ranks_json(const struct hdt_simulated *s)
 {
     const struct hdt_plan *plan = &s->planned.result.plan;
-    json_t **memory = hdt_memory_json(&s->result), *ranks = json_array();
+    json_t **memory = hdt_memory_json(&s->played.result), *ranks = json_array();
 
     for (size_t i = 0; i < plan->n_ranks; i++) {
-        const struct hdt_sim_rank_result *r = &s->result.ranks[i];
+        const struct hdt_sim_rank_result *r = &s->played.result.ranks[i];
         json_t *rank =
             json_pack("{s:i, s:s, s:s, s:f, s:I, s:o}", "rank", (int)i, "site", plan->ranks[i].site,
                       "worker", plan->ranks[i].worker, "window_s", r->window_s, "memory_bytes",
@@ -138,7 +141,7 @@ static json_t *links_json(const struct hdt_simulated *s)
 
     links = hdt_plan_sim_links(s->sim, &n);
     for (size_t i = 0; i < n; i++) {
-        const struct hdt_sim_link_result *l = &s->result.links[i];
+        const struct hdt_sim_link_result *l = &s->played.result.links[i];
 
         json_array_append_new(all,
                               json_pack("{s:s, s:s, s:f, s:f, s:f}", "from", links[i].from, "to",
@@ -157,10 +160,10 @@ static json_t *path_json(const struct hdt_simulated *s)
         char key[16];
 
         snprintf(key, sizeof(key), "%s_s", hdt_sim_path_use_name((enum hdt_sim_path_use)u));
-        json_object_set_new(path, key, json_real(s->path.use_s[u]));
+        json_object_set_new(path, key, json_real(s->played.path.use_s[u]));
     }
-    for (size_t i = 0; i < s->path.n_spans; i++) {
-        const struct hdt_sim_span *span = &s->result.spans[s->path.spans[i]];
+    for (size_t i = 0; i < s->played.path.n_spans; i++) {
+        const struct hdt_sim_span *span = &s->played.result.spans[s->played.path.spans[i]];
 
         json_array_append_new(ops,
                               json_pack("{s:i, s:s, s:i, s:I, s:i, s:f, s:f}", "rank", span->rank,
@@ -175,8 +178,8 @@ static json_t *path_json(const struct hdt_simulated *s)
 json_t *hdt_simulated_to_json(const struct hdt_simulated *s)
 {
     return json_pack("{s:i, s:f, s:f, s:f, s:f, s:f, s:o, s:o, s:o}", "steps", s->n_steps, "step_s",
-                     s->result.step_s, "makespan_s", s->result.makespan_s, "calm_step_s",
-                     s->calm_step_s, "calm_makespan_s", s->calm_makespan_s, "tokens_per_s",
-                     tokens_per_s(s), "ranks", ranks_json(s), "links", links_json(s),
-                     "critical_path", path_json(s));
+                     s->played.result.step_s, "makespan_s", s->played.result.makespan_s,
+                     "calm_step_s", s->played.calm_step_s, "calm_makespan_s",
+                     s->played.calm_makespan_s, "tokens_per_s", tokens_per_s(s), "ranks",
+                     ranks_json(s), "links", links_json(s), "critical_path", path_json(s));
 }

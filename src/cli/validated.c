@@ -2,7 +2,7 @@
 /* A run's folder, read. */
 #include "config.h"
 
-#include "src/cli/validated.h"
+#include "src/cli/validated_impl.h"
 #include "src/base/buf.h"
 #include "src/base/file.h"
 #include "src/base/median.h"
@@ -11,8 +11,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The first steps of a run warm caches and connections. */
-#define N_WARM         2
 #define METRICS_MAX    ((size_t)1 << 30)
 #define STEP_COUNT_MAX 10000000
 
@@ -122,7 +120,7 @@ static enum hdt_status metrics_take(struct hdt_validated *v, const struct metric
     for (size_t r = 0; r <= m->n_ranks; r++) {
         size_t n = 0;
 
-        for (size_t step = (size_t)m->first + N_WARM; step < m->n; step++) {
+        for (size_t step = (size_t)m->first + VALIDATED_N_WARM; step < m->n; step++) {
             if (m->step_s[step] > 0) {
                 values[n++] = r == m->n_ranks ? m->step_s[step] : m->busy_s[step * m->n_ranks + r];
             }
@@ -139,7 +137,7 @@ static enum hdt_status metrics_take(struct hdt_validated *v, const struct metric
         hdt_error_set(err, HDT_EINVAL,
                       "the run has too few steps to compare: %d and more are "
                       "needed",
-                      N_WARM + 1);
+                      VALIDATED_N_WARM + 1);
         return HDT_EINVAL;
     }
     return HDT_OK;

@@ -16,8 +16,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Steps at the head of a trace that are left out: the first of a run, or one that is cut off. */
-#define N_WARM     2
 #define CELLS_MAX  (1 << 22) /* steps times micro-batches that are looked at: the last ones */
 #define SAME_SHARE 0.02
 
@@ -129,7 +127,7 @@ bool hdt_validated_steps(const struct hdt_validated *v, const struct hdt_validat
             high = op->step > high ? op->step : high;
         }
     }
-    *first = high >= 0 && high - low >= most ? high - most + 1 : low + N_WARM;
+    *first = high >= 0 && high - low >= most ? high - most + 1 : low + VALIDATED_N_WARM;
     *last = high;
     return high >= 0 && *first <= *last;
 }

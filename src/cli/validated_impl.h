@@ -5,6 +5,10 @@
 /* What the parts of a comparison share. */
 #include "src/cli/validated.h"
 
+/* Steps at the head of metrics and of traces that are left out: the first ones of a run warm caches
+ * and connections, one that a trace begins with may be cut off. */
+#define VALIDATED_N_WARM 2
+
 /* Steps [first, last] of a trace that are whole and warm; false: there is none. */
 bool hdt_validated_steps(const struct hdt_validated *v, const struct hdt_validated_rank *rank,
                          int64_t *first, int64_t *last);

@@ -9,16 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static int64_t min64(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
-
-static int64_t max64(int64_t a, int64_t b)
-{
-    return a > b ? a : b;
-}
-
 /* Within 0..n_micro_batches and not growing along the pipeline: raised, never lowered, but for the
  * cap. A stage keeps what is under way at least. */
 static void warmups_fit(struct hdt_plan *plan)

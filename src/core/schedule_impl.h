@@ -11,6 +11,16 @@
 extern "C" {
 #endif
 
+static inline int64_t min64(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+static inline int64_t max64(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
 enum schedule_item_kind {
     ITEM_LOAD,
     ITEM_FORWARD,

@@ -28,16 +28,6 @@ static void row_push(struct schedule_row *row, enum schedule_item_kind kind, int
     row->items[row->n_items++] = (struct schedule_item){kind, stage, mb};
 }
 
-static int64_t min64(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
-
-static int64_t max64(int64_t a, int64_t b)
-{
-    return a > b ? a : b;
-}
-
 /* ---- a stage ---- */
 
 /* How far a data rank that does not hold stage 0 loads ahead of its own forwards: stage 0 runs

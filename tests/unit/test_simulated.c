@@ -79,11 +79,11 @@ Test(simulated, takes_the_planned_time_and_memory)
     struct hdt_simulated s;
 
     run(&s, NULL);
-    cr_expect_float_eq(s.result.step_s, planned.result.cost.step_s,
-                       1e-6 * planned.result.cost.step_s, "%.9g s, planned %.9g s", s.result.step_s,
-                       planned.result.cost.step_s);
-    cr_expect_float_eq(s.calm_step_s, s.result.step_s, EPS);
-    for (size_t i = 0; i < s.result.n_ranks; i++) {
+    cr_expect_float_eq(s.played.result.step_s, planned.result.cost.step_s,
+                       1e-6 * planned.result.cost.step_s, "%.9g s, planned %.9g s",
+                       s.played.result.step_s, planned.result.cost.step_s);
+    cr_expect_float_eq(s.played.calm_step_s, s.played.result.step_s, EPS);
+    for (size_t i = 0; i < s.played.result.n_ranks; i++) {
         const struct hdt_plan_stage *stage = &planned.result.plan.stages[i];
 
         /* 1F1B holds a micro-batch more than its warm-up. The plan adds frames to that. */
@@ -91,7 +91,7 @@ Test(simulated, takes_the_planned_time_and_memory)
         double want =
             (double)hdt_cost_stage_memory(&s.in, stage->unit_begin, stage->unit_end, in_flight);
 
-        cr_expect_float_eq((double)s.result.ranks[stage->rank].mem_peak, want, 64);
+        cr_expect_float_eq((double)s.played.result.ranks[stage->rank].mem_peak, want, 64);
         cr_expect_leq(want, (double)stage->memory_bytes);
     }
     hdt_simulated_release(&s);
@@ -105,17 +105,18 @@ Test(simulated, a_straggler_and_an_outage_cost_their_time)
     double busy_s;
 
     run(&calm, NULL);
-    busy_s = calm.result.ranks[1].use_s[HDT_SIM_BUSY] / 2;
+    busy_s = calm.played.result.ranks[1].use_s[HDT_SIM_BUSY] / 2;
     run(&s, "straggler:rank=1,factor=2");
-    cr_expect_float_eq(s.calm_step_s, calm.result.step_s, EPS);
-    cr_expect_geq(s.result.step_s, 2 * busy_s);
-    cr_expect_leq(s.result.step_s, 2 * calm.result.step_s + EPS);
+    cr_expect_float_eq(s.played.calm_step_s, calm.played.result.step_s, EPS);
+    cr_expect_geq(s.played.result.step_s, 2 * busy_s);
+    cr_expect_leq(s.played.result.step_s, 2 * calm.played.result.step_s + EPS);
     hdt_simulated_release(&s);
     /* Nothing can be done for longer than the pipeline has work: a second without the link costs
      * most of that second, and no more than it. */
     run(&s, "outage:link=a/b,from=0.2,to=5.2");
-    cr_expect_geq(s.result.makespan_s, calm.result.makespan_s + 5 - calm.result.step_s);
-    cr_expect_leq(s.result.makespan_s, calm.result.makespan_s + 5 + EPS);
+    cr_expect_geq(s.played.result.makespan_s,
+                  calm.played.result.makespan_s + 5 - calm.played.result.step_s);
+    cr_expect_leq(s.played.result.makespan_s, calm.played.result.makespan_s + 5 + EPS);
     hdt_simulated_release(&s);
     hdt_simulated_release(&calm);
 }
@@ -132,10 +133,10 @@ Test(simulated, its_trace_is_read_back)
     cr_assert_eq(hdt_simulated_trace(&s, path, &err), HDT_OK, "%s", err.msg);
     cr_assert_eq(hdt_timeline_read(path, &planned.result.plan, &ops, &n_ops, &err), HDT_OK, "%s",
                  err.msg);
-    cr_expect_eq(n_ops, s.result.n_spans);
+    cr_expect_eq(n_ops, s.played.result.n_spans);
     for (size_t i = 0; i < n_ops; i++) {
-        cr_expect_float_eq(ops[i].start_us, 1e6 * s.result.spans[i].start_s, 1e-3);
-        cr_expect_eq(ops[i].step, s.result.spans[i].step);
+        cr_expect_float_eq(ops[i].start_us, 1e6 * s.played.result.spans[i].start_s, 1e-3);
+        cr_expect_eq(ops[i].step, s.played.result.spans[i].step);
     }
     free(ops);
     hdt_simulated_release(&s);
