@@ -197,6 +197,10 @@ void hdt_conf_write_mdoc(const struct hdt_conf_schema *schema, FILE *out);
 /* Full names of the settings that begin with `begin`, one a line: for completion. */
 void hdt_conf_write_names(const struct hdt_conf_schema *schema, const char *begin, FILE *out);
 
+/* The settings that are not as their defaults, as YAML that loads back to the same values. Paths
+ * stand as they are in the struct. Errors stay in the stream (ferror). */
+void hdt_conf_write(const struct hdt_conf_schema *schema, const void *obj, FILE *out);
+
 /* JSON form: the same names; bytes, rates and durations as numbers in the field's unit, enums by
  * name. to_json returns a new reference, never NULL. from_json checks like the parser does;
  * missing keys take their defaults; `where` names the source in messages ("job 7"). */
