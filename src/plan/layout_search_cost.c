@@ -80,7 +80,7 @@ const struct search_unit *search_unit_get(struct search *s, int kind, int tp, in
     return u->is_known ? u : NULL;
 }
 
-static const struct search_unit *unit_of(struct search *s, const struct search_cand *c,
+const struct search_unit *search_unit_of(struct search *s, const struct search_cand *c,
                                          int class_idx, int stage)
 {
     struct search_cell cell = c->cells[class_idx][stage];
@@ -93,7 +93,7 @@ static const struct search_unit *unit_of(struct search *s, const struct search_c
 void search_stage_time(struct search *s, const struct search_cand *c, int class_idx, int stage,
                        double *fwd_s, double *bwd_s)
 {
-    const struct search_unit *u = unit_of(s, c, class_idx, stage);
+    const struct search_unit *u = search_unit_of(s, c, class_idx, stage);
     int first = stage == 0, last = stage + 1 == c->n_stages;
     double n = c->layers[stage];
 
@@ -101,15 +101,15 @@ void search_stage_time(struct search *s, const struct search_cand *c, int class_
     *bwd_s = u->base_bwd_s[first][last] + n * (u->bwd_s + u->again_s[c->recompute[stage]]);
 }
 
-static void stage_cost_fill(struct search *s, const struct search_cand *c, int class_idx, int stage,
-                            struct hdt_stage_cost *cost)
+void search_stage_cost(struct search *s, const struct search_cand *c, int class_idx, int stage,
+                       struct hdt_stage_cost *cost)
 {
     int n_replicas = 0;
 
     for (int i = 0; i < c->n_classes; i++) {
         n_replicas += c->classes[i].n;
     }
-    *cost = unit_of(s, c, class_idx, stage)->part.cost;
+    *cost = search_unit_of(s, c, class_idx, stage)->part.cost;
     cost->n_layers = c->layers[stage];
     cost->is_first = stage == 0;
     cost->is_last = stage + 1 == c->n_stages;
@@ -179,7 +179,7 @@ bool search_stage_fits(struct search *s, const struct search_cand *c, int class_
     struct hdt_stage_cost cost;
     struct hdt_stage_cost_memory m;
 
-    stage_cost_fill(s, c, class_idx, stage, &cost);
+    search_stage_cost(s, c, class_idx, stage, &cost);
     hdt_stage_cost_memory(&cost, search_in_flight(c, stage, most_mb(&c->classes[class_idx])), &m);
     if (m.total > k->memory_bytes) {
         shortage_note(s, c, class_idx, stage, m.total, k->memory_bytes, false);
@@ -595,8 +595,8 @@ static void pipe_fill(struct search *s, const struct search_cand *c, int class_i
         slowest_s = fmax(slowest_s, p->fwd_s[t] + p->bwd_s[t]);
         p->up_s[t] = p->down_s[t] = p->up_lat[t] = p->down_lat[t] = 0;
         if (t + 1 < c->n_stages) {
-            double up = unit_of(s, c, class_idx, t)->message_bytes;
-            double down = unit_of(s, c, class_idx, t + 1)->message_bytes;
+            double up = search_unit_of(s, c, class_idx, t)->message_bytes;
+            double down = search_unit_of(s, c, class_idx, t + 1)->message_bytes;
             struct way way;
 
             way_find(s, c, class_idx, t, t + 1, up, &way);
@@ -627,7 +627,7 @@ static void pipe_offload(struct search *s, const struct search_cand *c, int clas
         if (!(c->offload[t] & HDT_LAYOUT_OFFLOAD_ACTIVATIONS) || n <= HDT_STAGE_COST_HOST_SLOTS) {
             continue;
         }
-        stage_cost_fill(s, c, class_idx, t, &cost);
+        search_stage_cost(s, c, class_idx, t, &cost);
         hdt_stage_cost_memory(&cost, n, &m);
         move_s = m.host_activations / (double)n / (k->nodes->host.gb_per_s * 1e9);
         if (move_s > p->fwd_s[t] + p->bwd_s[t]) {
@@ -648,11 +648,10 @@ static double pipe_bound(const struct search_cand *c, const struct search_class 
 
     for (int t = 0; t < p->n_stages; t++) {
         double ends = (t > 0 ? 2 : 0) + (t + 1 < p->n_stages ? 2 : 0);
-        double own = (double)(c->classes == cl ? most_mb(cl) : most_mb(cl)) *
-                     (p->fwd_s[t] + p->bwd_s[t] + ends * p->end_s);
+        double own = (double)most_mb(cl) * (p->fwd_s[t] + p->bwd_s[t] + ends * p->end_s);
 
         most = fmax(most, before + own + after);
-        before += (p->fwd_s[t] + p->end_s + p->up_lat[t] + p->up_s[t] * 0) / (double)c->chunks;
+        before += (p->fwd_s[t] + p->end_s + p->up_lat[t]) / (double)c->chunks;
         after +=
             ((is_split ? 0.3 : 1) * p->bwd_s[t] + p->end_s + p->down_lat[t]) / (double)c->chunks;
     }
@@ -667,7 +666,7 @@ static double step_s_of(struct search *s, const struct search_cand *c, int class
     int64_t per = k->nodes->devices / k->tps[c->cells[class_idx][stage].tp];
     double n, own_s;
 
-    stage_cost_fill(s, c, class_idx, stage, &cost);
+    search_stage_cost(s, c, class_idx, stage, &cost);
     own_s = hdt_stage_cost_step_s(&cost);
     if (!cost.optimizer.on_host) {
         return own_s;
@@ -684,7 +683,7 @@ static double sync_s_of(struct search *s, const struct search_cand *c, int stage
     struct hdt_stage_cost cost;
     double sync_s, buckets;
 
-    stage_cost_fill(s, c, 0, stage, &cost);
+    search_stage_cost(s, c, 0, stage, &cost);
     sync_s =
         all_reduce_s(s, c, stage, hdt_stage_cost_grad_bytes(&cost), false) * (c->sharded ? 0.5 : 1);
     if (c->sync == HDT_LAYOUT_SYNC_OVERLAPPED) {
@@ -699,7 +698,7 @@ static double gather_s_of(struct search *s, const struct search_cand *c, int sta
 {
     struct hdt_stage_cost cost;
 
-    stage_cost_fill(s, c, 0, stage, &cost);
+    search_stage_cost(s, c, 0, stage, &cost);
     return c->sharded ? 0.5 * all_reduce_s(s, c, stage, hdt_stage_cost_gather_bytes(&cost), true)
                       : 0;
 }
@@ -731,7 +730,7 @@ static double wan_busy_s(struct search *s, const struct search_cand *c)
             int from = e / 2 + e % 2, to = e / 2 + 1 - e % 2;
             size_t a = s->kinds[c->cells[i][from].kind].site_idx;
             size_t b = s->kinds[c->cells[i][to].kind].site_idx;
-            double bytes = unit_of(s, c, i, from)->message_bytes;
+            double bytes = search_unit_of(s, c, i, from)->message_bytes;
             struct hdt_cluster_file_path path;
 
             if (a == b) {
@@ -784,97 +783,4 @@ void search_estimate(struct search *s, struct search_cand *c)
     c->bound_s = fmax(bound_s, wan_s) + furthest_rtt(s, c) + (c->sharded ? 0 : least_step_s * 0.5);
     c->estimate_s = fmax(fmax(done_s, wan_s) + furthest_rtt(s, c) + step_s + gather_s, c->bound_s);
     c->score = search_score(s, c, c->estimate_s);
-}
-
-/* ---- objectives ---- */
-
-int64_t search_devices(const struct search *s, const struct search_cand *c)
-{
-    int64_t n = 0;
-
-    for (int i = 0; i < c->n_classes; i++) {
-        for (int t = 0; t < c->n_stages; t++) {
-            n += c->classes[i].n * (int64_t)s->kinds[c->cells[i][t].kind].tps[c->cells[i][t].tp];
-        }
-    }
-    return n;
-}
-
-double search_watts(const struct search *s, const struct search_cand *c)
-{
-    double watts = 0;
-
-    for (int i = 0; i < c->n_classes; i++) {
-        for (int t = 0; t < c->n_stages; t++) {
-            const struct search_kind *k = &s->kinds[c->cells[i][t].kind];
-
-            watts += (double)(c->classes[i].n * k->tps[c->cells[i][t].tp]) *
-                     k->nodes->device->power.tdp_w;
-        }
-    }
-    return watts;
-}
-
-double search_wan_bytes(struct search *s, const struct search_cand *c, double *price)
-{
-    const struct hdt_layout_wan *wan = &s->codecs[c->codec];
-    double sum = 0;
-
-    *price = 0;
-    for (int i = 0; i < c->n_classes; i++) {
-        const struct search_class *cl = &c->classes[i];
-        double n = (double)cl->n * (double)cl->n_mb + (double)cl->n_more;
-
-        for (int e = 0; e < 2 * (c->n_stages - 1); e++) {
-            int from = e / 2 + e % 2, to = e / 2 + 1 - e % 2;
-            size_t a = s->kinds[c->cells[i][from].kind].site_idx;
-            size_t b = s->kinds[c->cells[i][to].kind].site_idx;
-            struct hdt_cluster_file_path path;
-            double bytes;
-
-            if (a != b) {
-                hdt_cluster_file_path(&s->base->cluster, a, b, &path);
-                bytes =
-                    n * unit_of(s, c, i, from)->message_bytes * wan->codec_ratio / (1 - path.loss);
-                sum += bytes * (double)path.n_legs;
-                *price += bytes / 1e9 * path.price_per_gb;
-            }
-        }
-    }
-    for (int t = 0; t < c->n_stages; t++) {
-        struct hdt_stage_cost cost;
-        struct hdt_cluster_file_path path;
-        size_t first = s->kinds[c->cells[0][t].kind].site_idx, last = first;
-
-        stage_cost_fill(s, c, 0, t, &cost);
-        for (int i = 1; i <= c->n_classes; i++) {
-            size_t next = i < c->n_classes ? s->kinds[c->cells[i][t].kind].site_idx : first;
-            double bytes = 2 * hdt_stage_cost_grad_bytes(&cost) * cost.tp * wan->sync_ratio;
-
-            if (next != last) {
-                hdt_cluster_file_path(&s->base->cluster, last, next, &path);
-                sum += bytes * (double)path.n_legs;
-                *price += bytes / 1e9 * path.price_per_gb;
-            }
-            last = next;
-        }
-    }
-    return sum;
-}
-
-double search_score(const struct search *s, const struct search_cand *c, double step_s)
-{
-    double price;
-
-    switch (s->options->objective) {
-    case HDT_LAYOUT_COST:
-        search_wan_bytes((struct search *)s, c, &price);
-        return price +
-               (double)search_devices(s, c) * step_s / 3600 * s->options->device_hour_price +
-               1e-12 * step_s;
-    case HDT_LAYOUT_ENERGY:
-        return step_s * search_watts(s, c);
-    default:
-        return step_s;
-    }
 }

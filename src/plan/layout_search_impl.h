@@ -106,6 +106,12 @@ struct search {
 /* NULL: a figure of the device is not known. */
 const struct search_unit *search_unit_get(struct search *s, int kind, int tp, int batch);
 
+/* Of a stage of a class; that of a figure that is not known must not be asked for. */
+const struct search_unit *search_unit_of(struct search *s, const struct search_cand *c,
+                                         int class_idx, int stage);
+void search_stage_cost(struct search *s, const struct search_cand *c, int class_idx, int stage,
+                       struct hdt_stage_cost *cost);
+
 /* A micro-batch through a stage of a class. */
 void search_stage_time(struct search *s, const struct search_cand *c, int class_idx, int stage,
                        double *fwd_s, double *bwd_s);
@@ -116,15 +122,19 @@ bool search_stage_fits(struct search *s, const struct search_cand *c, int class_
 bool search_places(const struct search *s, const struct search_cand *c);
 bool search_pins_hold(const struct search *s, const struct search_cand *c);
 
+/* Micro-batches that a stage keeps. */
+int search_in_flight(const struct search_cand *c, int stage, int64_t n_mb);
+
 /* c->estimate_s, bound_s and score. */
 void search_estimate(struct search *s, struct search_cand *c);
+
+/* ---- layout_search_score.c ---- */
 
 /* The objective of a step of so many seconds. */
 double search_score(const struct search *s, const struct search_cand *c, double step_s);
 double search_wan_bytes(struct search *s, const struct search_cand *c, double *price);
 double search_watts(const struct search *s, const struct search_cand *c);
 int64_t search_devices(const struct search *s, const struct search_cand *c);
-int search_in_flight(const struct search_cand *c, int stage, int64_t n_mb);
 
 /* ---- layout_search_fit.c ---- */
 
