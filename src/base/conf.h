@@ -176,6 +176,9 @@ void hdt_conf_defaults(const struct hdt_conf_schema *schema, void *out);
 void hdt_conf_release(const struct hdt_conf_schema *schema, void *obj);
 void hdt_conf_doc_free(struct hdt_conf_doc *doc);
 
+/* Does a setting ("a", "a.b") stand in the document, as its writer gave it? */
+bool hdt_conf_has(const struct hdt_conf_doc *doc, const char *key);
+
 /* Set err with where = file:line of the value at `key` ("wan.listen", "peers[1].address"; the
  * nearest parent if the key was not given). doc may be NULL: then without a place. */
 enum hdt_status hdt_conf_error(const struct hdt_conf_doc *doc, const char *key,
