@@ -154,6 +154,12 @@ static void shortage_note(struct search *s, const struct search_cand *c, int cla
     }
 }
 
+static bool host_is_known(const struct hdt_cluster_file_host *h, unsigned offload)
+{
+    return !isnan(h->gb) && !isnan(h->gb_per_s) &&
+           !(offload & HDT_LAYOUT_OFFLOAD_OPTIMIZER && isnan(h->memory_gb_per_s));
+}
+
 static bool host_fits(struct search *s, const struct search_cand *c, int class_idx, int stage,
                       double bytes)
 {
@@ -162,8 +168,7 @@ static bool host_fits(struct search *s, const struct search_cand *c, int class_i
     int64_t tp = k->tps[c->cells[class_idx][stage].tp], per = k->nodes->devices / tp;
     int64_t n = c->classes[class_idx].n < per ? c->classes[class_idx].n : per;
 
-    if (isnan(h->gb) || isnan(h->gb_per_s) ||
-        (c->offload[stage] & HDT_LAYOUT_OFFLOAD_OPTIMIZER && isnan(h->memory_gb_per_s))) {
+    if (!host_is_known(h, c->offload[stage])) {
         return false;
     }
     if ((double)(n * tp) * bytes > h->gb * GIB) {
@@ -187,6 +192,44 @@ bool search_stage_fits(struct search *s, const struct search_cand *c, int class_
     }
     return c->offload[stage] == 0 ||
            host_fits(s, c, class_idx, stage, m.host_optimizer + m.host_activations);
+}
+
+/* The most that the device has room for; then the host. */
+int search_stage_most(struct search *s, const struct search_cand *c, int class_idx, int stage)
+{
+    struct search_cell cell = c->cells[class_idx][stage];
+    const struct search_kind *k = &s->kinds[cell.kind];
+    int n_in_flight = search_in_flight(c, stage, most_mb(&c->classes[class_idx]));
+    int64_t tp = k->tps[cell.tp], per = k->nodes->devices / tp;
+    double groups = (double)(c->classes[class_idx].n < per ? c->classes[class_idx].n : per);
+    struct hdt_stage_cost cost;
+    struct hdt_stage_cost_memory one, two;
+    double most;
+
+    search_stage_cost(s, c, class_idx, stage, &cost);
+    cost.n_layers = 1;
+    hdt_stage_cost_memory(&cost, n_in_flight, &one);
+    cost.n_layers = 2;
+    hdt_stage_cost_memory(&cost, n_in_flight, &two);
+    most = floor((k->memory_bytes - one.total) / (two.total - one.total) + 1e-9) + 1;
+    if (one.total > k->memory_bytes) {
+        struct search_cand single = *c;
+
+        single.layers[stage] = 1;
+        search_stage_fits(s, &single, class_idx, stage); /* notes what is short */
+        return 0;
+    }
+    if (c->offload[stage] != HDT_LAYOUT_OFFLOAD_NONE) {
+        double first = one.host_optimizer + one.host_activations;
+        double more = two.host_optimizer + two.host_activations - first;
+        double has = k->nodes->host.gb * GIB / (groups * (double)tp);
+
+        if (!host_is_known(&k->nodes->host, c->offload[stage]) || first > has) {
+            return 0;
+        }
+        most = more > 0 ? fmin(most, floor((has - first) / more + 1e-9) + 1) : most;
+    }
+    return most < 1e6 ? (int)most : 1000000;
 }
 
 bool search_fits(struct search *s, const struct search_cand *c)
@@ -343,23 +386,12 @@ static void way_find(const struct search *s, const struct search_cand *c, int cl
 /* Micro-batches after which a pipeline is taken to have come to its pace. */
 static int64_t played_mb(int n_stages, int64_t n_mb)
 {
-    int64_t n = 4 * (int64_t)n_stages + 8;
+    int64_t n = 2 * (int64_t)n_stages + 6;
 
     return n < n_mb ? n : n_mb;
 }
 
-struct pipe {
-    int n_stages;
-    int64_t n_mb;
-    double fwd_s[SEARCH_MAX_STAGES], bwd_s[SEARCH_MAX_STAGES];
-    double up_s[SEARCH_MAX_STAGES], down_s[SEARCH_MAX_STAGES]; /* wire to the next; back from it */
-    double up_lat[SEARCH_MAX_STAGES], down_lat[SEARCH_MAX_STAGES];
-    double end_s; /* of a message, at each end */
-    int64_t warmup[SEARCH_MAX_STAGES];
-    double done_s[SEARCH_MAX_STAGES]; /* out: when a stage has nothing left to do */
-};
-
-static int64_t warmup_of(const struct search_cand *c, const struct pipe *p, int stage,
+static int64_t warmup_of(const struct search_cand *c, const struct search_pipe *p, int stage,
                          double slowest_s)
 {
     int64_t n = p->n_stages - 1 - stage;
@@ -382,7 +414,7 @@ struct walker {
     double free_s, up_free_s, down_free_s;
 };
 
-static bool stage_advance(struct pipe *p, int t, int64_t n, struct walker *w, double *fwd_at,
+static bool stage_advance(struct search_pipe *p, int t, int64_t n, struct walker *w, double *fwd_at,
                           double *bwd_at)
 {
     struct walker *own = &w[t];
@@ -418,7 +450,7 @@ static bool stage_advance(struct pipe *p, int t, int64_t n, struct walker *w, do
 }
 
 /* Fills done_s: of the micro-batches that are played and as many more at the pace of the last. */
-static void pipe_play(struct search *s, struct pipe *p)
+static void pipe_play(struct search *s, struct search_pipe *p)
 {
     int64_t n = played_mb(p->n_stages, p->n_mb), half = n - n / 3 - 1;
     size_t need = 2 * (size_t)n * (size_t)p->n_stages;
@@ -432,9 +464,13 @@ static void pipe_play(struct search *s, struct pipe *p)
     }
     memset(w, 0, sizeof(w[0]) * (size_t)p->n_stages);
     bwd_at = s->scratch + need / 2;
+    /* Forwards run down in one round, backwards up in the next. */
     while (moved) {
         moved = false;
         for (int t = 0; t < p->n_stages; t++) {
+            moved = stage_advance(p, t, n, w, s->scratch, bwd_at) || moved;
+        }
+        for (int t = p->n_stages - 1; t-- > 0;) {
             moved = stage_advance(p, t, n, w, s->scratch, bwd_at) || moved;
         }
     }
@@ -583,7 +619,8 @@ static double furthest_rtt(const struct search *s, const struct search_cand *c)
     return most;
 }
 
-static void pipe_fill(struct search *s, const struct search_cand *c, int class_idx, struct pipe *p)
+static void pipe_fill(struct search *s, const struct search_cand *c, int class_idx,
+                      struct search_pipe *p)
 {
     double slowest_s = 0;
 
@@ -615,7 +652,7 @@ static void pipe_fill(struct search *s, const struct search_cand *c, int class_i
 /* What leaves the device and comes back for each micro-batch, where activations do; a computation
  * goes on beside it. */
 static void pipe_offload(struct search *s, const struct search_cand *c, int class_idx,
-                         struct pipe *p)
+                         struct search_pipe *p)
 {
     for (int t = 0; t < c->n_stages; t++) {
         const struct search_kind *k = &s->kinds[c->cells[class_idx][t].kind];
@@ -641,7 +678,7 @@ static void pipe_offload(struct search *s, const struct search_cand *c, int clas
 
 /* The least that the class takes: each rank its work, what must come before it and after it. */
 static double pipe_bound(const struct search_cand *c, const struct search_class *cl,
-                         const struct pipe *p)
+                         const struct search_pipe *p)
 {
     double most = 0, before = 0, after = 0;
     bool is_split = hdt_schedule_is_split((enum hdt_schedule_kind)c->schedule);
@@ -704,7 +741,7 @@ static double gather_s_of(struct search *s, const struct search_cand *c, int sta
 }
 
 /* Zero bubble: weights' halves fill what a pipeline waits for at its end. */
-static double split_gain(const struct search_cand *c, const struct pipe *p)
+static double split_gain(const struct search_cand *c, const struct search_pipe *p)
 {
     double gain = 0;
 
@@ -755,32 +792,72 @@ static double wan_busy_s(struct search *s, const struct search_cand *c)
     return most;
 }
 
-void search_estimate(struct search *s, struct search_cand *c)
+/* Of gradients, through legs that all stages share. */
+static double wan_sync_s(const struct search *s, const struct search_cand *c, int stage,
+                         double bytes)
 {
-    double ends_s[SEARCH_MAX_STAGES] = {0}, step_s = 0, gather_s = 0, done_s = 0, bound_s = 0;
-    double wan_s = wan_busy_s(s, c), least_step_s = 0;
+    struct ring_shape r;
+    double ratio = c->all_reduce == HDT_LAYOUT_AUTO || c->all_reduce == HDT_LAYOUT_HIERARCHICAL
+                       ? s->codecs[c->codec].sync_ratio
+                       : 1;
 
+    shape_fill(s, c, stage, bytes, &r);
+    return r.n_sites > 1 ? ring_s(r.n_sites, bytes * (double)r.tp * ratio / (1 - r.loss),
+                                  r.wan_bytes_per_s, r.wan_lat)
+                         : 0;
+}
+
+void search_estimate_pipes(struct search *s, const struct search_cand *c)
+{
     for (int i = 0; i < c->n_classes; i++) {
-        struct pipe p;
+        struct search_pipe *p = &s->pipes[i];
 
-        pipe_fill(s, c, i, &p);
-        bound_s = fmax(bound_s, pipe_bound(c, &c->classes[i], &p));
-        pipe_offload(s, c, i, &p);
-        pipe_play(s, &p);
-        for (int t = 0; t < c->n_stages; t++) {
-            double end = p.done_s[t] + sync_s_of(s, c, t, p.bwd_s[t]);
+        pipe_fill(s, c, i, p);
+        s->pipe_bounds[i] = pipe_bound(c, &c->classes[i], p);
+        pipe_offload(s, c, i, p);
+        pipe_play(s, p);
+    }
+    s->wan_s = wan_busy_s(s, c);
+    s->rtt_s = furthest_rtt(s, c);
+}
 
-            ends_s[t] = fmax(ends_s[t], end - split_gain(c, &p));
+void search_estimate_step(struct search *s, struct search_cand *c)
+{
+    double step_s = 0, gather_s = 0, done_s = 0, bound_s = 0, bwd_s = 0, played_s = 0, legs_s = 0;
+    double gain = split_gain(c, &s->pipes[0]);
+
+    for (int t = 0; t < c->n_stages; t++) {
+        struct hdt_stage_cost cost;
+        double end_s = 0, slowest = 0, leg_s;
+
+        for (int i = 0; i < c->n_classes; i++) {
+            end_s = fmax(end_s, s->pipes[i].done_s[t] - gain);
+            slowest = fmax(slowest, s->pipes[i].bwd_s[t]);
             step_s = fmax(step_s, step_s_of(s, c, i, t));
-            least_step_s = step_s;
+        }
+        search_stage_cost(s, c, 0, t, &cost);
+        leg_s = wan_sync_s(s, c, t, hdt_stage_cost_grad_bytes(&cost)) * (c->sharded ? 0.5 : 1);
+        legs_s += leg_s;
+        done_s = fmax(done_s, end_s + sync_s_of(s, c, t, slowest));
+        gather_s = fmax(gather_s, gather_s_of(s, c, t));
+        played_s = fmax(played_s, end_s);
+        bwd_s = fmax(bwd_s, c->sync == HDT_LAYOUT_SYNC_OVERLAPPED ? slowest : 0);
+        if (c->sharded) {
+            legs_s += 0.5 * wan_sync_s(s, c, t, hdt_stage_cost_gather_bytes(&cost));
         }
     }
-    for (int t = 0; t < c->n_stages; t++) {
-        done_s = fmax(done_s, ends_s[t]);
-        gather_s = fmax(gather_s, gather_s_of(s, c, t));
+    for (int i = 0; i < c->n_classes; i++) {
+        bound_s = fmax(bound_s, s->pipe_bounds[i]);
     }
+    done_s = fmax(done_s, played_s - bwd_s + legs_s);
     s->n_estimated++;
-    c->bound_s = fmax(bound_s, wan_s) + furthest_rtt(s, c) + (c->sharded ? 0 : least_step_s * 0.5);
-    c->estimate_s = fmax(fmax(done_s, wan_s) + furthest_rtt(s, c) + step_s + gather_s, c->bound_s);
+    c->bound_s = fmax(bound_s, s->wan_s) + s->rtt_s + (c->sharded ? 0 : step_s * 0.5);
+    c->estimate_s = fmax(fmax(done_s, s->wan_s) + s->rtt_s + step_s + gather_s, c->bound_s);
     c->score = search_score(s, c, c->estimate_s);
+}
+
+void search_estimate(struct search *s, struct search_cand *c)
+{
+    search_estimate_pipes(s, c);
+    search_estimate_step(s, c);
 }

@@ -343,48 +343,70 @@ static double scaled_time(struct search *s, const struct search_cand *c, const d
     return most;
 }
 
-/* Most layers that a stage holds at a pace under the relief that it has in `c`. */
-static int stage_layers(struct search *s, struct search_cand *c, const double *scale, int stage,
-                        double pace_s, int most)
+/* Most layers of a stage that fit under each relief; -1: not asked yet. Memory is a line in layers
+ * from the first one on. */
+struct caps {
+    int by_memory[SEARCH_MAX_STAGES][N_RELIEFS];
+};
+
+static int memory_layers(struct search *s, struct search_cand *c, int stage, int relief, int most)
 {
-    int low = 0, high = most;
+    int16_t layers = c->layers[stage];
+    int cap = most;
 
-    while (low < high) {
-        int mid = (low + high + 1) / 2;
+    c->recompute[stage] = reliefs[relief].recompute;
+    c->offload[stage] = reliefs[relief].offload;
+    for (int i = 0; i < c->n_classes && cap > 0; i++) {
+        int own = search_stage_most(s, c, i, stage);
 
-        c->layers[stage] = (int16_t)mid;
-        if (scaled_time(s, c, scale, stage) <= pace_s && all_fit(s, c, stage)) {
-            low = mid;
-        } else {
-            high = mid - 1;
-        }
+        cap = own < cap ? own : cap;
     }
-    return low;
+    c->layers[stage] = layers;
+    return cap;
 }
 
-/* The same with the relief that lets it hold most. */
-static int stage_holds(struct search *s, struct search_cand *c, const double *scale, int stage,
-                       double pace_s, int most)
+/* Most layers of a stage at a pace, by time alone. */
+static int time_layers(struct search *s, const struct search_cand *c, const double *scale,
+                       int stage, uint8_t recompute, double pace_s, int most)
+{
+    double end_s =
+        s->constants->message_s * ((stage > 0 ? 2 : 0) + (stage + 1 < c->n_stages ? 2 : 0));
+    int first = stage == 0, last = stage + 1 == c->n_stages;
+    double least = most;
+
+    for (int i = 0; i < c->n_classes; i++) {
+        const struct search_unit *u = search_unit_of(s, c, i, stage);
+        double room =
+            pace_s * scale[i] - end_s - u->base_fwd_s[first][last] - u->base_bwd_s[first][last];
+
+        least = fmin(least, floor(room / (u->fwd_s + u->bwd_s + u->again_s[recompute]) + 1e-9));
+    }
+    return least > 0 ? (int)least : 0;
+}
+
+/* Most layers that a stage holds at a pace, with the relief that lets it. */
+static int stage_holds(struct search *s, struct search_cand *c, struct caps *caps,
+                       const double *scale, int stage, double pace_s, int most)
 {
     int best = 0, at = -1;
 
     for (int r = 0; r < N_RELIEFS && best < most; r++) {
-        int n;
+        int n, *cap = &caps->by_memory[stage][r];
 
         if (!is_allowed(s, c, &reliefs[r])) {
             continue;
         }
-        c->recompute[stage] = reliefs[r].recompute;
-        c->offload[stage] = reliefs[r].offload;
-        n = stage_layers(s, c, scale, stage, pace_s, most);
+        n = time_layers(s, c, scale, stage, reliefs[r].recompute, pace_s, most);
+        if (n <= best && at >= 0) {
+            continue;
+        }
+        if (*cap < 0) {
+            *cap = memory_layers(s, c, stage, r, most);
+        }
+        n = n < *cap ? n : *cap;
         if (n > best || at < 0) {
             best = n;
             at = r;
-        }
-        /* Memory is not what keeps it from more: relief only makes it slower. */
-        c->layers[stage] = (int16_t)(best + 1);
-        if (n == best && best < most && all_fit(s, c, stage)) {
-            break;
         }
     }
     if (at >= 0) {
@@ -419,7 +441,9 @@ static bool layers_balance(struct search *s, struct search_cand *c)
     double scale[SEARCH_MAX_CLASSES], low = 0, high = 0;
     int n_layers = (int)s->base->model.L, most = n_layers - c->n_stages + 1, sum = 0;
     struct search_cand held;
+    struct caps caps;
 
+    memset(&caps, -1, sizeof(caps));
     scales_fill(s, c, scale);
     for (int t = 0; t < c->n_stages; t++) {
         c->layers[t] = (int16_t)most;
@@ -427,7 +451,7 @@ static bool layers_balance(struct search *s, struct search_cand *c)
         high = fmax(high, scaled_time(s, c, scale, t));
     }
     for (int t = 0; t < c->n_stages; t++) {
-        int n = stage_holds(s, c, scale, t, high, most);
+        int n = stage_holds(s, c, &caps, scale, t, high, most);
 
         sum += n;
         if (n < 1) {
@@ -444,7 +468,7 @@ static bool layers_balance(struct search *s, struct search_cand *c)
 
         sum = 0;
         for (int t = 0; t < c->n_stages && has; t++) {
-            int n = stage_holds(s, c, scale, t, mid, most);
+            int n = stage_holds(s, c, &caps, scale, t, mid, most);
 
             sum += n;
             has = n >= 1;

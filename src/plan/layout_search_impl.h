@@ -66,6 +66,18 @@ struct search_unit {
     double message_bytes;                      /* of a group, to the next stage */
 };
 
+/* A class's pipeline while it is estimated. */
+struct search_pipe {
+    int n_stages;
+    int64_t n_mb;
+    double fwd_s[SEARCH_MAX_STAGES], bwd_s[SEARCH_MAX_STAGES];
+    double up_s[SEARCH_MAX_STAGES], down_s[SEARCH_MAX_STAGES]; /* wire to the next; back from it */
+    double up_lat[SEARCH_MAX_STAGES], down_lat[SEARCH_MAX_STAGES];
+    double end_s; /* of a message, at each end */
+    int64_t warmup[SEARCH_MAX_STAGES];
+    double done_s[SEARCH_MAX_STAGES]; /* out: when a stage has nothing left to do */
+};
+
 struct search {
     const struct hdt_layout_files *base;
     const struct hdt_layout_search_options *options;
@@ -97,6 +109,10 @@ struct search {
         bool on_host;
         bool is_first, is_last;
     } shortage;
+    /* Of the candidate that is estimated. */
+    struct search_pipe pipes[SEARCH_MAX_CLASSES];
+    double pipe_bounds[SEARCH_MAX_CLASSES];
+    double wan_s, rtt_s;
     double *scratch; /* of the pipeline that is played */
     size_t scratch_n;
 };
@@ -119,6 +135,8 @@ void search_stage_time(struct search *s, const struct search_cand *c, int class_
 /* Do all stages fit, and all groups find room? Fills s->shortage. */
 bool search_fits(struct search *s, const struct search_cand *c);
 bool search_stage_fits(struct search *s, const struct search_cand *c, int class_idx, int stage);
+/* Most layers of a stage that fit with its relief; 0: none. */
+int search_stage_most(struct search *s, const struct search_cand *c, int class_idx, int stage);
 bool search_places(const struct search *s, const struct search_cand *c);
 bool search_pins_hold(const struct search *s, const struct search_cand *c);
 
@@ -127,6 +145,9 @@ int search_in_flight(const struct search_cand *c, int stage, int64_t n_mb);
 
 /* c->estimate_s, bound_s and score. */
 void search_estimate(struct search *s, struct search_cand *c);
+/* Its two halves: the second alone where only `sharded` is another. */
+void search_estimate_pipes(struct search *s, const struct search_cand *c);
+void search_estimate_step(struct search *s, struct search_cand *c);
 
 /* ---- layout_search_score.c ---- */
 

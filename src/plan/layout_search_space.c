@@ -130,24 +130,37 @@ bool search_is_in_space(const struct search *s, const struct search_cand *c)
     return !(space & HDT_LAYOUT_SPACE_POWERS) || (n & (n - 1)) == 0;
 }
 
+static bool crosses_wan(const struct search *s, const struct search_cand *c)
+{
+    size_t site = s->kinds[c->cells[0][0].kind].site_idx;
+
+    for (int i = 0; i < c->n_classes; i++) {
+        for (int t = 0; t < c->n_stages; t++) {
+            if (s->kinds[c->cells[i][t].kind].site_idx != site) {
+                return true;
+            }
+        }
+    }
+    return false;
+}
+
 /* Codecs and sharding that are free: the best of them by estimate; of small clusters all. */
 static void ways_try(struct search *s, struct search_cand *c)
 {
     bool free_shards = !(s->options->keep & HDT_LAYOUT_KEEP_SHARDED);
+    int kept = c->sharded, n_codecs = crosses_wan(s, c) ? s->n_codecs : 1;
     struct search_cand best = *c;
 
     best.score = INFINITY;
-    for (int k = 0; k < s->n_codecs; k++) {
+    for (int k = 0; k < n_codecs; k++) {
+        c->codec = (uint8_t)k;
+        search_estimate_pipes(s, c);
         for (int shards = 0; shards < 2; shards++) {
-            if (!free_shards && shards != c->sharded) {
-                continue;
-            }
-            c->codec = (uint8_t)k;
             c->sharded = (uint8_t)shards;
-            if (!search_fits(s, c)) {
+            if ((!free_shards && shards != kept) || !search_fits(s, c)) {
                 continue;
             }
-            search_estimate(s, c);
+            search_estimate_step(s, c);
             if (s->is_small) {
                 pool_put(s, c);
             }
