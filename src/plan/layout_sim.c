@@ -571,8 +571,8 @@ enum hdt_status hdt_layout_sim_open(const struct hdt_layout_files *files,
     sim->n_ranks = sim->n_stages * sim->n_replicas;
     hdt_layout_net_init(&sim->net, files,
                         (double)files->layout.micro_batch * sim->model.T * sim->model.C *
-                            sim->model.value_bytes / (double)files->groups[0].tp,
-                        constants->ring_share);
+                            sim->model.value_bytes / (double)files->groups[0].tp);
+    sim->ring_share = constants->ring_share;
     sim->ranks = hdt_calloc(sim->n_ranks, sizeof(sim->ranks[0]));
     sim->buckets = hdt_calloc(sim->n_parts, sizeof(sim->buckets[0]));
     sim->mem_base = hdt_calloc(sim->n_ranks, sizeof(sim->mem_base[0]));
