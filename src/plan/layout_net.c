@@ -455,32 +455,57 @@ static int64_t place_owner(int64_t place, int64_t n, int tree)
 
 struct tree_walk {
     struct layout_net *net;
-    const size_t *groups;
-    int64_t n;
     struct layout_ring *tree; /* each use of a link is for half of the bytes */
+    /* By node that has groups, as they come: */
+    size_t *heads;   /* the first group there, which is in the trees */
+    size_t *tails;   /* the last one of its chain */
+    double *chain_s; /* from there to the head, and back */
+    int64_t n;
+    enum layout_ring_use use;
     double loss;
 };
 
-static void tree_route(struct tree_walk *w, int64_t from, int64_t to, double *latency_s)
+static void tree_route(struct tree_walk *w, size_t from, size_t to, double *latency_s)
 {
     struct layout_route route;
 
-    route_find(w->net, w->groups[from], w->groups[to], LAYOUT_RING_ALL, &route);
+    route_find(w->net, from, to, w->use, &route);
     hop_add(w->net, w->tree, &route);
     *latency_s += route.latency_s;
     w->loss = fmax(w->loss, route.loss);
 }
 
-/* An edge of a tree, up and down. */
-static double tree_edge(struct tree_walk *w, int64_t place, int tree)
+/* An edge, up and down. */
+static void tree_edge(struct tree_walk *w, size_t child, size_t parent, double *latency_s)
 {
-    int64_t child = place_owner(place, w->n, tree);
-    int64_t parent = place_owner(place_above(place, w->n), w->n, tree);
-    double latency_s = 0;
+    tree_route(w, child, parent, latency_s);
+    tree_route(w, parent, child, latency_s);
+}
 
-    tree_route(w, child, parent, &latency_s);
-    tree_route(w, parent, child, &latency_s);
-    return latency_s;
+/* Nodes, and a chain of the groups on each, which carries what both trees do. */
+static void chains_walk(struct tree_walk *w, const struct layout_sum *sum)
+{
+    int64_t *met = hdt_calloc(w->net->n_nodes + 1, sizeof(met[0])); /* 1 more than its place */
+
+    for (size_t i = 0; i < sum->n; i++) {
+        size_t group = sum->groups[i];
+        int64_t *at = &met[w->net->node_of[group]], k;
+
+        if (*at == 0) {
+            w->heads[w->n] = w->tails[w->n] = group;
+            *at = ++w->n;
+            continue;
+        }
+        k = *at - 1;
+        for (int tree = 0; tree < 2; tree++) {
+            double latency_s = 0;
+
+            tree_edge(w, group, w->tails[k], &latency_s);
+            w->chain_s[k] += tree == 0 ? latency_s : 0;
+        }
+        w->tails[k] = group;
+    }
+    free(met);
 }
 
 /* All edges of one tree, and the longest way to its root and back. */
@@ -489,10 +514,11 @@ static void tree_walk(struct tree_walk *w, int tree)
     double *edge_s = hdt_calloc((size_t)w->n, sizeof(edge_s[0]));
 
     for (int64_t place = 1; place < w->n; place++) {
-        edge_s[place] = tree_edge(w, place, tree);
+        tree_edge(w, w->heads[place_owner(place, w->n, tree)],
+                  w->heads[place_owner(place_above(place, w->n), w->n, tree)], &edge_s[place]);
     }
-    for (int64_t place = 1; place < w->n; place++) {
-        double way_s = 0;
+    for (int64_t place = 0; place < w->n; place++) {
+        double way_s = w->chain_s[place_owner(place, w->n, tree)];
 
         for (int64_t p = place; p > 0; p = place_above(p, w->n)) {
             way_s += edge_s[p];
@@ -505,10 +531,19 @@ static void tree_walk(struct tree_walk *w, int tree)
 void hdt_layout_net_tree(struct layout_net *net, const struct layout_sum *sum,
                          struct layout_ring *tree)
 {
-    struct tree_walk walk = {.net = net, .groups = sum->groups, .n = (int64_t)sum->n, .tree = tree};
+    struct tree_walk walk = {.net = net,
+                             .tree = tree,
+                             .heads = hdt_calloc(sum->n, sizeof(walk.heads[0])),
+                             .tails = hdt_calloc(sum->n, sizeof(walk.tails[0])),
+                             .chain_s = hdt_calloc(sum->n, sizeof(walk.chain_s[0]))};
 
     memset(tree, 0, sizeof(*tree));
+    chains_walk(&walk, sum);
+    walk.use = (size_t)walk.n == sum->n ? LAYOUT_RING_ALL : LAYOUT_RING_NODES;
     tree_walk(&walk, 0);
     tree_walk(&walk, 1);
     ring_end(net, sum, sum->bytes / 2 / (1 - walk.loss), 2, tree);
+    free(walk.heads);
+    free(walk.tails);
+    free(walk.chain_s);
 }

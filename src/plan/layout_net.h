@@ -92,11 +92,12 @@ enum layout_ring_use { LAYOUT_RING_ALL, LAYOUT_RING_NODES, LAYOUT_RING_SITES };
 void hdt_layout_net_ring(struct layout_net *net, const struct layout_sum *sum,
                          enum layout_ring_use use, struct layout_ring *ring);
 
-/* The same by two binary trees, each for half of the bytes, up to its root and down again, in
- * pieces so small that filling it takes latency alone. Who is a leaf in one tree is none in the
- * other, so that all send and receive twice the bytes at most [Sanders, Speck, Traeff, Two-tree
- * algorithms for full bandwidth broadcast, reduction and scan, Parallel Computing 35, 2009; NCCL's
- * trees]. */
+/* The same by two binary trees over the nodes, each for half of the bytes, up to its root and down
+ * again, in pieces so small that filling it takes latency alone. What is a leaf in one tree is none
+ * in the other, so that every node sends and receives twice the bytes at most [Sanders, Speck,
+ * Traeff, Two-tree algorithms for full bandwidth broadcast, reduction and scan, Parallel Computing
+ * 35, 2009]. Groups of a node are a chain, whose first one is in the trees, and all their devices
+ * send for it, through no port [as NCCL has it]: `devices` are those of a node. */
 void hdt_layout_net_tree(struct layout_net *net, const struct layout_sum *sum,
                          struct layout_ring *tree);
 

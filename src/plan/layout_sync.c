@@ -225,6 +225,7 @@ static void flat_add(struct hdt_layout_sim *sim, const struct collective *c)
     struct layout_ring ring;
 
     if (sim->files->layout.all_reduce == HDT_LAYOUT_TREE) {
+        sum.devices = devices_beside(sim, c, c->ranks[0]);
         hdt_layout_net_tree(&sim->net, &sum, &ring);
     } else {
         hdt_layout_net_ring(&sim->net, &sum, LAYOUT_RING_ALL, &ring);

@@ -211,6 +211,30 @@ Test(layout_sim, trees_of_nodes)
                 2 * 1.2 + 2 * 7.0 / 8 * bytes_s + 14 * 0.1);
 }
 
+/* Two replicas on a node are a chain, and trees go over the four nodes. Alone on a node two
+ * replicas send all bytes to each other, of four those between carry them twice each way. Up and
+ * down again are three hops in such a node, and an edge of two nodes, two of three. */
+#define CLOSE                                                                                      \
+ DEVICE "links:\n  - {name: near, gb_per_s: 0.1, latency_us: 100000}\n"                            \
+        "  - {name: far, gb_per_s: 0.01, latency_us: 1000000}\n"                                   \
+        "sites:\n  - {name: a, nodes: [{name: n, count: 8, device: X, devices: 4, "                \
+        "inside: near, between: far}]}\n"
+#define BY_TREES_OF(tp, n)                                                                         \
+ "all_reduce: tree\nglobal_batch: " n "\nstages:\n  - {layers: 2, on: [{nodes: n, count: " n       \
+ ", tp: " tp "}]}\n"
+Test(layout_sim, trees_with_chains_in_nodes)
+{
+    double near_s = GRADS_2_LAYERS / 0.1e9, far_s = GRADS_2_LAYERS / 0.01e9;
+
+    expect_step(step_of(MODEL("2"), ONE_SITE("slow"), BY_TREES_OF("2", "8")),
+                2 * (0.6 + 1.2) + 2 * far_s);
+    expect_step(step_of(MODEL("2"), CLOSE, BY_TREES_OF("1", "2")), 6 + near_s + 2 * 0.1);
+    expect_step(step_of(MODEL("2"), CLOSE, BY_TREES_OF("1", "4")), 6 + 2 * near_s + 2 * 3 * 0.1);
+    expect_step(step_of(MODEL("2"), CLOSE, BY_TREES_OF("1", "8")), 6 + far_s + 2 * (3 * 0.1 + 1));
+    expect_step(step_of(MODEL("2"), CLOSE, BY_TREES_OF("1", "12")),
+                6 + 1.5 * far_s + 2 * (3 * 0.1 + 2 * 1));
+}
+
 /* What goes both ways goes one after the other: of two nodes each link has all bytes out and in, by
  * trees as by a ring. Of a ring of three it is 4 / 3 each way, and by trees three halves. */
 Test(layout_sim, half_duplex_carries_both_ways)
