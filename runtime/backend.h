@@ -41,7 +41,7 @@ extern "C" {
 #endif
 
 /* Raised whenever a table below changes; a module of another number is refused. */
-#define HDT_BACKEND_ABI 1
+#define HDT_BACKEND_ABI 2
 
 /* Name of the one symbol that a module exports: `const struct hdt_backend *const`. */
 #define HDT_BACKEND_SYMBOL "hdt_backend_module"
@@ -74,6 +74,8 @@ struct hdt_device_info {
 struct hdt_device; /* one opened device; the backend's own */
 struct hdt_stream; /* a queue of work of a device; the backend's own */
 struct hdt_event;  /* a point in a stream; the backend's own */
+
+struct hdt_device_codecs;
 
 /* C = alpha op(A) op(B) + beta C, with op(A) (m, k), op(B) (k, n), C (m, n). With beta 0 C is set
  * and need not hold numbers. op(X) is X, or its transpose when the flag is set; ld* is the distance
@@ -263,6 +265,7 @@ struct hdt_backend {
                  enum hdt_copy_kind kind);
 
     const struct hdt_ops *ops;
+    const struct hdt_device_codecs *codecs; /* compress/device.h; NULL: the host codes tensors */
 };
 
 #ifdef __cplusplus
