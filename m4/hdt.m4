@@ -39,6 +39,8 @@ AC_DEFUN([HDT_WITH_CUDA], [
       AS_IF([test -z "$hdt_cuda_lib" && test -f "$hdt_cuda_dir/$hdt_dir/libcudart.so"],
         [hdt_cuda_lib=$hdt_cuda_dir/$hdt_dir])
     done
+    AS_IF([test -f "$hdt_cuda_dir/include/cublasLt.h"], [],
+      [AC_MSG_ERROR([--with-cuda: $hdt_cuda_dir/include/cublasLt.h is missing (libcublas-dev)])])
     AS_IF([test -n "$hdt_cuda_lib"], [],
       [AC_MSG_ERROR([--with-cuda: libcudart.so is not in $hdt_cuda_dir/lib64 or lib])])
     : ${NVCCFLAGS=-O3}
@@ -50,7 +52,7 @@ AC_DEFUN([HDT_WITH_CUDA], [
       [HDT_NVCCFLAGS="$HDT_NVCCFLAGS --Werror=all-warnings --compiler-options=-Werror"])
     HDT_NVCC_WORKS
     CUDA_CPPFLAGS="-isystem $hdt_cuda_dir/include"
-    CUDA_LIBS="-L$hdt_cuda_lib -Wl,-rpath,$hdt_cuda_lib -lcudart"
+    CUDA_LIBS="-L$hdt_cuda_lib -Wl,-rpath,$hdt_cuda_lib -lcublasLt -lcudart"
     AC_DEFINE([HAVE_CUDA], [1], [Define when the CUDA module is built.])
     hdt_have_cuda="yes ($NVCC, $CUDA_ARCH)"
   ])

@@ -10,6 +10,7 @@
  */
 #include "runtime/cuda/cuda_kernels.h"
 
+#include <cuda_bf16.h>
 #include <stdint.h>
 
 namespace
@@ -125,7 +126,8 @@ struct adamw_op {
         return {g[i], w[i], m[i], v[i]};
     }
 
-    __device__ void store(size_t i, item it) const
+    /* Gives the new weight. */
+    __device__ float store(size_t i, item it) const
     {
         const float gi = it.g * p.grad_scale;
         const float mi = p.beta1 * it.m + p.m_new * gi;
@@ -133,7 +135,46 @@ struct adamw_op {
 
         m[i] = mi;
         v[i] = vi;
-        w[i] = it.w * p.keep - p.m_rate * mi / (sqrtf(vi) * p.v_unbias + p.eps);
+        return w[i] = it.w * p.keep - p.m_rate * mi / (sqrtf(vi) * p.v_unbias + p.eps);
+    }
+};
+
+/* And a copy of the weights in bfloat16. */
+struct adamw16_op {
+    adamw_op op;
+    __nv_bfloat16 *w16;
+
+    using item = adamw_op::item;
+
+    __device__ item load(size_t i) const
+    {
+        return op.load(i);
+    }
+
+    __device__ void store(size_t i, item it) const
+    {
+        w16[i] = __float2bfloat16_rn(op.store(i, it));
+    }
+};
+
+struct compare_op {
+    const uint16_t *a, *b;
+    int *differs;
+
+    struct item {
+        uint16_t a, b;
+    };
+
+    __device__ item load(size_t i) const
+    {
+        return {a[i], b[i]};
+    }
+
+    __device__ void store(size_t, item it) const
+    {
+        if (it.a != it.b) {
+            *differs = 1;
+        }
     }
 };
 
@@ -346,6 +387,19 @@ cudaError_t hdt_cuda_adamw(cudaStream_t stream, const struct hdt_cuda_adamw_args
                            size_t len, float *w, float *m, float *v)
 {
     return flat_launch(stream, len, adamw_op{*p, g, w, m, v});
+}
+
+cudaError_t hdt_cuda_adamw16(cudaStream_t stream, const struct hdt_cuda_adamw_args *p,
+                             const float *g, size_t len, float *w, float *m, float *v, void *w16)
+{
+    return flat_launch(stream, len,
+                       adamw16_op{{*p, g, w, m, v}, static_cast<__nv_bfloat16 *>(w16)});
+}
+
+cudaError_t hdt_cuda_compare(cudaStream_t stream, const uint16_t *a, const uint16_t *b, size_t len,
+                             int *differs)
+{
+    return flat_launch(stream, len, compare_op{a, b, differs});
 }
 
 cudaError_t hdt_cuda_sumsq(cudaStream_t stream, const float *x, size_t len, double *partials,

@@ -3,7 +3,10 @@
 #include "config.h"
 
 #include "runtime/cuda/cuda_device.h"
+#include "runtime/cuda/cuda_gemm.h"
 #include "runtime/cuda/cuda_kernels.h"
+#include "runtime/cuda/cuda_ops.h"
+#include "runtime/cuda/cuda_rows.h"
 
 #include <math.h>
 
@@ -51,10 +54,9 @@ static void cuda_sumsq(struct hdt_stream *s, const float *x, size_t len, double 
     }
 }
 
-static void cuda_adamw(struct hdt_stream *s, const struct hdt_adamw *p, const float *g, size_t len,
-                       float *w, float *m, float *v)
+struct hdt_cuda_adamw_args hdt_cuda_adamw_numbers(const struct hdt_adamw *p)
 {
-    const struct hdt_cuda_adamw_args numbers = {
+    return (struct hdt_cuda_adamw_args){
         .beta1 = p->beta1,
         .beta2 = p->beta2,
         .m_new = 1.0f - p->beta1,
@@ -65,6 +67,12 @@ static void cuda_adamw(struct hdt_stream *s, const struct hdt_adamw *p, const fl
         .m_rate = (float)((double)p->lr / (1.0 - pow((double)p->beta1, (double)p->step))),
         .v_unbias = (float)(1.0 / sqrt(1.0 - pow((double)p->beta2, (double)p->step))),
     };
+}
+
+static void cuda_adamw(struct hdt_stream *s, const struct hdt_adamw *p, const float *g, size_t len,
+                       float *w, float *m, float *v)
+{
+    const struct hdt_cuda_adamw_args numbers = hdt_cuda_adamw_numbers(p);
 
     if (hdt_cuda_stream_enter(s)) {
         hdt_cuda_stream_result(s, hdt_cuda_adamw(s->handle, &numbers, g, len, w, m, v),
@@ -72,7 +80,192 @@ static void cuda_adamw(struct hdt_stream *s, const struct hdt_adamw *p, const fl
     }
 }
 
+/* ---- products, norms, rotations, SwiGLU ------------------------------------------------------ */
+
+static void cuda_gemm(struct hdt_stream *s, const struct hdt_gemm *g)
+{
+    const struct hdt_cuda_gemm product = {.m = g->m,
+                                          .n = g->n,
+                                          .k = g->k,
+                                          .trans_a = g->trans_a,
+                                          .trans_b = g->trans_b,
+                                          .alpha = g->alpha,
+                                          .beta = g->beta,
+                                          .ab_dtype = HDT_DTYPE_F32,
+                                          .d_dtype = HDT_DTYPE_F32,
+                                          .a = g->a,
+                                          .lda = g->lda,
+                                          .b = g->b,
+                                          .ldb = g->ldb,
+                                          .c = g->c,
+                                          .d = g->c,
+                                          .ldd = g->ldc};
+
+    hdt_cuda_gemm(s, &product);
+}
+
+static void cuda_rmsnorm_fwd(struct hdt_stream *s, const float *x, const float *w, int n, int c,
+                             float eps, float *y, float *rstd)
+{
+    if (hdt_cuda_stream_enter(s)) {
+        hdt_cuda_stream_result(
+            s, hdt_cuda_rmsnorm_fwd(s->handle, x, w, n, c, eps, HDT_DTYPE_F32, y, rstd),
+            "queue rmsnorm_fwd");
+    }
+}
+
+void hdt_cuda_norm_bwd(struct hdt_stream *s, const struct hdt_cuda_norm_bwd *p)
+{
+    void *scratch;
+
+    if (!hdt_cuda_stream_enter(s)) {
+        return;
+    }
+    scratch = hdt_cuda_scratch(s, hdt_cuda_rmsnorm_bwd_scratch(p->c));
+    if (scratch) {
+        hdt_cuda_stream_result(s, hdt_cuda_rmsnorm_bwd(s->handle, p, scratch), "queue rmsnorm_bwd");
+    }
+}
+
+static void cuda_rmsnorm_bwd(struct hdt_stream *s, const float *dy, const float *x, const float *w,
+                             const float *rstd, int n, int c, float *dx, float *dw)
+{
+    const struct hdt_cuda_norm_bwd p = {.dy = dy,
+                                        .dtype = HDT_DTYPE_F32,
+                                        .x = x,
+                                        .w = w,
+                                        .rstd = rstd,
+                                        .n = n,
+                                        .c = c,
+                                        .dx = dx,
+                                        .dw = dw};
+
+    hdt_cuda_norm_bwd(s, &p);
+}
+
+void hdt_cuda_rotate(struct hdt_stream *s, const struct hdt_cuda_rope_args *p, enum hdt_dtype dtype,
+                     void *x)
+{
+    HDT_ASSERT(p->head_size % 2 == 0);
+    if (hdt_cuda_stream_enter(s)) {
+        hdt_cuda_stream_result(s, hdt_cuda_rope(s->handle, p, dtype, x), "queue rope");
+    }
+}
+
+static void cuda_rope_fwd(struct hdt_stream *s, const float *cos_sin, int n, int t, int pos,
+                          int n_heads, int head_size, int stride, float *x)
+{
+    const struct hdt_cuda_rope_args p = {cos_sin, n, t, pos, n_heads, head_size, stride, 1};
+
+    hdt_cuda_rotate(s, &p, HDT_DTYPE_F32, x);
+}
+
+static void cuda_rope_bwd(struct hdt_stream *s, const float *cos_sin, int n, int t, int pos,
+                          int n_heads, int head_size, int stride, float *dx)
+{
+    const struct hdt_cuda_rope_args p = {cos_sin, n, t, pos, n_heads, head_size, stride, -1};
+
+    hdt_cuda_rotate(s, &p, HDT_DTYPE_F32, dx);
+}
+
+static void cuda_swiglu_fwd(struct hdt_stream *s, const float *gate_up, int n, int f, float *h)
+{
+    if (hdt_cuda_stream_enter(s)) {
+        hdt_cuda_stream_result(s, hdt_cuda_swiglu_fwd(s->handle, gate_up, n, f, HDT_DTYPE_F32, h),
+                               "queue swiglu_fwd");
+    }
+}
+
+static void cuda_swiglu_bwd(struct hdt_stream *s, const float *dh, const float *gate_up, int n,
+                            int f, float *dgate_up)
+{
+    if (hdt_cuda_stream_enter(s)) {
+        hdt_cuda_stream_result(
+            s, hdt_cuda_swiglu_bwd(s->handle, dh, gate_up, n, f, HDT_DTYPE_F32, dgate_up),
+            "queue swiglu_bwd");
+    }
+}
+
+/* ---- attention ------------------------------------------------------------------------------- */
+
+static void cuda_attention_fwd(struct hdt_stream *s, const struct hdt_attention *a)
+{
+    if (hdt_cuda_stream_enter(s)) {
+        hdt_cuda_stream_result(s, hdt_cuda_plain_fwd(s->handle, a), "queue attention_fwd");
+    }
+}
+
+static void cuda_attention_bwd(struct hdt_stream *s, const struct hdt_attention *a,
+                               const float *dout, float *dq, float *dk, float *dv)
+{
+    float *delta;
+
+    if (!hdt_cuda_stream_enter(s)) {
+        return;
+    }
+    delta = hdt_cuda_scratch(s, (size_t)a->n_seqs * a->n_heads * a->q_len * sizeof(*delta));
+    if (delta) {
+        hdt_cuda_stream_result(s, hdt_cuda_plain_bwd(s->handle, a, dout, delta, dq, dk, dv),
+                               "queue attention_bwd");
+    }
+}
+
+/* ---- embedding, cross-entropy ---------------------------------------------------------------- */
+
+static void cuda_embedding_fwd(struct hdt_stream *s, const int32_t *tokens, const float *w, int n,
+                               int c, float *out)
+{
+    if (hdt_cuda_stream_enter(s)) {
+        hdt_cuda_stream_result(s, hdt_cuda_embedding_fwd(s->handle, tokens, w, n, c, out),
+                               "queue embedding_fwd");
+    }
+}
+
+static void cuda_embedding_bwd(struct hdt_stream *s, const int32_t *tokens, const float *dout,
+                               int n, int c, float *dw)
+{
+    if (hdt_cuda_stream_enter(s)) {
+        hdt_cuda_stream_result(s, hdt_cuda_embedding_bwd(s->handle, tokens, dout, n, c, dw),
+                               "queue embedding_bwd");
+    }
+}
+
+void hdt_cuda_losses(struct hdt_stream *s, const int32_t *labels, int n, int v, float scale,
+                     enum hdt_dtype dtype, void *logits, double *loss_sum)
+{
+    double *row_loss;
+
+    if (!hdt_cuda_stream_enter(s)) {
+        return;
+    }
+    row_loss = hdt_cuda_scratch(s, (size_t)n * sizeof(*row_loss));
+    if (row_loss) {
+        hdt_cuda_stream_result(s,
+                               hdt_cuda_cross_entropy(s->handle, labels, n, v, scale, dtype, logits,
+                                                      row_loss, loss_sum),
+                               "queue cross_entropy");
+    }
+}
+
+static void cuda_cross_entropy(struct hdt_stream *s, const int32_t *labels, int n, int v,
+                               float scale, float *logits, double *loss_sum)
+{
+    hdt_cuda_losses(s, labels, n, v, scale, HDT_DTYPE_F32, logits, loss_sum);
+}
+
 const struct hdt_ops hdt_cuda_ops = {
+    .gemm = cuda_gemm,
+    .rmsnorm_fwd = cuda_rmsnorm_fwd,
+    .rmsnorm_bwd = cuda_rmsnorm_bwd,
+    .rope_fwd = cuda_rope_fwd,
+    .rope_bwd = cuda_rope_bwd,
+    .attention_fwd = cuda_attention_fwd,
+    .attention_bwd = cuda_attention_bwd,
+    .swiglu_fwd = cuda_swiglu_fwd,
+    .swiglu_bwd = cuda_swiglu_bwd,
+    .embedding_fwd = cuda_embedding_fwd,
+    .embedding_bwd = cuda_embedding_bwd,
+    .cross_entropy = cuda_cross_entropy,
     .add = cuda_add,
     .scale = cuda_scale,
     .zero = cuda_zero,

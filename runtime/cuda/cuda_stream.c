@@ -28,6 +28,36 @@ void hdt_cuda_stream_result(struct hdt_stream *s, cudaError_t code, const char *
     }
 }
 
+static bool memory_grow(struct hdt_stream *s, size_t bytes, void **mem, size_t *mem_bytes)
+{
+    struct hdt_error err = {0};
+    void *more;
+
+    if (bytes <= *mem_bytes) {
+        return true;
+    }
+    if (hdt_cuda_alloc(s->device, bytes, &more, &err) != HDT_OK) {
+        if (s->error.status == HDT_OK) {
+            s->error = err;
+        }
+        return false;
+    }
+    hdt_cuda_free(s->device, *mem); /* work that is queued still finds it */
+    *mem = more;
+    *mem_bytes = bytes;
+    return true;
+}
+
+bool hdt_cuda_workspace(struct hdt_stream *s, size_t bytes)
+{
+    return memory_grow(s, bytes, &s->workspace, &s->workspace_bytes);
+}
+
+void *hdt_cuda_scratch(struct hdt_stream *s, size_t bytes)
+{
+    return memory_grow(s, bytes, &s->scratch, &s->scratch_bytes) ? s->scratch : NULL;
+}
+
 enum hdt_status hdt_cuda_stream_new(struct hdt_device *device, struct hdt_stream **stream,
                                     struct hdt_error *err)
 {
@@ -64,6 +94,8 @@ void hdt_cuda_stream_free(struct hdt_stream *stream)
         cudaStreamDestroy(stream->handle);
     }
     hdt_cuda_free(stream->device, stream->partials);
+    hdt_cuda_free(stream->device, stream->workspace);
+    hdt_cuda_free(stream->device, stream->scratch);
     free(stream);
 }
 
