@@ -5,9 +5,10 @@
  *     backend_ops [--large] [--threads N] [NAME]       the module's name; default cpu
  *
  * Every op that the module has runs on each shape of backend_cases.c and is compared with float64
- * and with the cpu module. Arrays stand at odd places between guard bytes, outputs start as NaN,
- * and each op runs twice: what is written beside an array, read before it was set, or comes out
- * differently the second time is a miss. Streams, events, copies and memory are tried as well.
+ * and with the cpu module; those of mixed precision, where it has them, with float64. Arrays stand
+ * at odd places between guard bytes, outputs start as NaN, and each op runs twice: what is written
+ * beside an array, read before it was set, or comes out differently the second time is a miss.
+ * Streams, events, copies and memory are tried as well.
  * --large adds shapes that fill a device, for the rates.
  *
  * Exit status: 0 all right, 1 a miss, 2 wrong usage, 77 the backend or its device is not here.
@@ -196,7 +197,7 @@ static size_t array_bytes(const struct backend_array *a)
 /* Small trials stand one element off what an allocation gives: ops may ask for no more. */
 static size_t array_offset(const struct trial *t, int i)
 {
-    return GUARD_BYTES + (t->is_large ? 0 : hdt_dtype_size(t->arrays[i].dtype));
+    return GUARD_BYTES + (t->is_large || t->c->is_mixed ? 0 : hdt_dtype_size(t->arrays[i].dtype));
 }
 
 static size_t array_room(const struct trial *t, int i)
@@ -213,6 +214,12 @@ static void trial_fill(struct trial *t)
         t->want[i] = hdt_calloc(a->len, sizeof(double));
         for (size_t j = 0; j < a->len; j++) {
             t->want[i][j] = value_random(a, &t->shape, j);
+            if (t->c->is_mixed) { /* what prepare makes of it is of the value that the op gets */
+                char bytes[8];
+
+                value_store(a->dtype, t->want[i][j], bytes);
+                t->want[i][j] = value_load(a->dtype, bytes);
+            }
         }
     }
     if (t->c->prepare) {
@@ -274,7 +281,7 @@ static double trial_time(const struct trial *t, const struct side *side, void *c
 
     for (int batch = 1; passed < TIME_MIN_S; batch *= 2) {
         for (int i = 0; i < batch; i++) {
-            t->c->launch(side->backend->ops, side->stream, &t->shape, at);
+            t->c->launch(side->backend, side->stream, &t->shape, at);
         }
         side->backend->stream_wait(side->stream, NULL);
         n += batch;
@@ -295,7 +302,7 @@ static void trial_run(struct trial *t, const struct side *side, char *const *out
         at[i] = (char *)mem[i] + array_offset(t, i);
         b->copy(side->stream, mem[i], t->input[i], array_room(t, i), HDT_COPY_TO_DEVICE);
     }
-    t->c->launch(b->ops, side->stream, &t->shape, at);
+    t->c->launch(b, side->stream, &t->shape, at);
     for (int i = 0; i < t->n_arrays; i++) {
         b->copy(side->stream, out[i], mem[i], array_room(t, i), HDT_COPY_FROM_DEVICE);
     }
@@ -368,7 +375,7 @@ static const char *array_verdict(const struct trial *t, int i, double *error64, 
         return memcmp(t->got[i], t->input[i], array_room(t, i)) ? "an input was written" : NULL;
     }
     *error64 = largest_error(t, i, NULL);
-    *error_cpu = largest_error(t, i, t->cpu[i]);
+    *error_cpu = t->c->is_mixed ? 0 : largest_error(t, i, t->cpu[i]);
     if (!(*error64 <= a->tolerance)) {
         return "too far from float64";
     }
@@ -457,7 +464,9 @@ static void case_run(const struct backend_case *c, const struct backend_shape *s
     if (sides[0].backend->caps & HDT_BACKEND_DETERMINISTIC) {
         trial_repeat(&t, &sides[0]);
     }
-    trial_run(&t, &sides[1], t.cpu, NULL);
+    if (!c->is_mixed) {
+        trial_run(&t, &sides[1], t.cpu, NULL);
+    }
     trial_judge(&t);
     trial_release(&t);
 }
@@ -630,6 +639,18 @@ static bool shape_is_set(const struct backend_shape *s)
     return s->len > 0 || s->n > 0;
 }
 
+static void shapes_run(const struct backend_case *c, const struct side *sides, bool with_large)
+{
+    for (size_t j = 0; j < sizeof(c->shapes) / sizeof(c->shapes[0]); j++) {
+        if (shape_is_set(&c->shapes[j])) {
+            case_run(c, &c->shapes[j], false, sides);
+        }
+    }
+    if (with_large) {
+        case_run(c, &c->large, true, sides);
+    }
+}
+
 /* All cases of op number `idx`. */
 static void op_run(size_t idx, const struct side *sides, bool with_large)
 {
@@ -637,19 +658,9 @@ static void op_run(size_t idx, const struct side *sides, bool with_large)
     int n_cases = 0;
 
     for (size_t i = 0; i < hdt_n_backend_cases; i++) {
-        const struct backend_case *c = &hdt_backend_cases[i];
-
-        if (strcmp(c->op, name) != 0) {
-            continue;
-        }
-        n_cases++;
-        for (size_t j = 0; j < sizeof(c->shapes) / sizeof(c->shapes[0]); j++) {
-            if (shape_is_set(&c->shapes[j])) {
-                case_run(c, &c->shapes[j], false, sides);
-            }
-        }
-        if (with_large) {
-            case_run(c, &c->large, true, sides);
+        if (strcmp(hdt_backend_cases[i].op, name) == 0) {
+            n_cases++;
+            shapes_run(&hdt_backend_cases[i], sides, with_large);
         }
     }
     if (n_cases == 0) {
@@ -674,6 +685,12 @@ static int backend_check(const char *name, int n_threads, bool with_large)
         if (hdt_backend_has_op(sides[0].backend, i)) {
             op_run(i, sides, with_large);
         }
+    }
+    if (sides[0].backend->mixed) {
+        printf("\nmixed precision\n");
+    }
+    for (size_t i = 0; sides[0].backend->mixed && i < hdt_n_mixed_cases; i++) {
+        shapes_run(&hdt_mixed_cases[i], sides, with_large);
     }
     if (hdt_backend_missing(sides[0].backend, &missing) > 0) {
         printf("\nnot in this module: %s\n", hdt_buf_str(&missing));
