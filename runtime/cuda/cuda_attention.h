@@ -49,12 +49,15 @@ struct hdt_cuda_attention {
 /* Gradients of the backward pass. dout as out; dq, dk, dv stand as q, k, v do (same strides). */
 struct hdt_cuda_attention_grads {
     const void *dout;
-    void *dq; /* sets */
-    void *dk; /* sets */
-    void *dv; /* sets */
-    /* (B, NH, q_len), scratch of the call: sums of out * dout over a head. */
-    float *delta;
+    void *dq;      /* sets */
+    void *dk;      /* sets */
+    void *dv;      /* sets */
+    void *scratch; /* hdt_cuda_attention_scratch() bytes of the call's own, aligned to 256 bytes */
 };
+
+/* Bytes of scratch that a backward pass needs: lse and sums of out * dout, 8 bytes for each query
+ * of each head, lengths rounded up to 128. */
+size_t hdt_cuda_attention_scratch(int n_seqs, int q_len, int n_heads);
 
 cudaError_t hdt_cuda_attention_fwd_bf16(cudaStream_t stream, const struct hdt_cuda_attention *a);
 cudaError_t hdt_cuda_attention_bwd_bf16(cudaStream_t stream, const struct hdt_cuda_attention *a,
