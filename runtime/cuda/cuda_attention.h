@@ -23,6 +23,7 @@
  * Anything else, and lengths of 0 or kv_len < q_len, is cudaErrorInvalidValue.
  */
 #include <cuda_runtime_api.h>
+#include <stdbool.h>
 #include <stddef.h>
 
 #ifdef __cplusplus
@@ -44,6 +45,7 @@ struct hdt_cuda_attention {
     int kv_stride;
     void *out;  /* (B, q_len, NH, HS), tight; forward sets, backward reads */
     float *lse; /* (B, NH, q_len); forward sets, backward reads */
+    bool plain; /* compute as devices without wgmma do, for tests; bf16 */
 };
 
 /* Gradients of the backward pass. dout as out; dq, dk, dv stand as q, k, v do (same strides). */
