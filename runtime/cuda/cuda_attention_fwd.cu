@@ -286,7 +286,7 @@ cudaError_t hdt_cuda_attention_fwd_bf16(cudaStream_t stream, const struct hdt_cu
     }
     if (!a->plain && bulk_device()) {
         return a->head_size <= 64
-                   ? fwd_launch<fwd_shape<64, 2, 64, 5, 2, tile_group>>(stream, &args)
+                   ? fwd_launch<fwd_shape<64, 2, 128, 4, 1, tile_group>>(stream, &args)
                    : fwd_launch<fwd_shape<128, 2, 128, 3, 1, tile_group>>(stream, &args);
     }
     return a->head_size <= 64 ? fwd_launch<fwd_shape<64, 2, 64, 2, 1, tile_warp>>(stream, &args)
