@@ -3,6 +3,7 @@
 #include "config.h"
 
 #include "runtime/cuda/cuda_device.h"
+#include "runtime/cuda/cuda_attention.h"
 #include "runtime/cuda/cuda_gemm.h"
 #include "runtime/cuda/cuda_kernels.h"
 #include "runtime/cuda/cuda_ops.h"
@@ -188,25 +189,68 @@ static void cuda_swiglu_bwd(struct hdt_stream *s, const float *dh, const float *
 
 /* ---- attention ------------------------------------------------------------------------------- */
 
+static bool is_word(const void *mem)
+{
+    return (uintptr_t)mem % 16 == 0;
+}
+
+/* Whether the fast kernels of cuda_attention.h take it; those of cuda_plain.cu take the rest. */
+static bool attention_is_fast(const struct hdt_attention *a)
+{
+    return a->head_size % 8 == 0 && a->head_size <= HDT_MIXED_HEAD_MAX && a->q_stride % 4 == 0 &&
+           a->kv_stride % 4 == 0 && is_word(a->q) && is_word(a->k) && is_word(a->v) &&
+           is_word(a->out);
+}
+
+static struct hdt_cuda_attention attention_of(const struct hdt_attention *a)
+{
+    return (struct hdt_cuda_attention){.n_seqs = a->n_seqs,
+                                       .q_len = a->q_len,
+                                       .kv_len = a->kv_len,
+                                       .n_heads = a->n_heads,
+                                       .n_kv_heads = a->n_kv_heads,
+                                       .head_size = a->head_size,
+                                       .q = a->q,
+                                       .q_stride = a->q_stride,
+                                       .k = a->k,
+                                       .v = a->v,
+                                       .kv_stride = a->kv_stride,
+                                       .out = a->out,
+                                       .lse = a->lse};
+}
+
 static void cuda_attention_fwd(struct hdt_stream *s, const struct hdt_attention *a)
 {
+    const struct hdt_cuda_attention attention = attention_of(a);
+
     if (hdt_cuda_stream_enter(s)) {
-        hdt_cuda_stream_result(s, hdt_cuda_plain_fwd(s->handle, a), "queue attention_fwd");
+        hdt_cuda_stream_result(s,
+                               attention_is_fast(a)
+                                   ? hdt_cuda_attention_fwd_f32(s->handle, &attention)
+                                   : hdt_cuda_plain_fwd(s->handle, a),
+                               "queue attention_fwd");
     }
 }
 
 static void cuda_attention_bwd(struct hdt_stream *s, const struct hdt_attention *a,
                                const float *dout, float *dq, float *dk, float *dv)
 {
-    float *delta;
+    const struct hdt_cuda_attention attention = attention_of(a);
+    struct hdt_cuda_attention_grads grads = {.dout = dout, .dq = dq, .dk = dk, .dv = dv};
+    const bool is_fast =
+        attention_is_fast(a) && is_word(dout) && is_word(dq) && is_word(dk) && is_word(dv);
 
     if (!hdt_cuda_stream_enter(s)) {
         return;
     }
-    delta = hdt_cuda_scratch(s, (size_t)a->n_seqs * a->n_heads * a->q_len * sizeof(*delta));
-    if (delta) {
-        hdt_cuda_stream_result(s, hdt_cuda_plain_bwd(s->handle, a, dout, delta, dq, dk, dv),
-                               "queue attention_bwd");
+    grads.scratch =
+        hdt_cuda_scratch(s, hdt_cuda_attention_scratch(a->n_seqs, a->q_len, a->n_heads));
+    if (grads.scratch) {
+        hdt_cuda_stream_result(
+            s,
+            is_fast ? hdt_cuda_attention_bwd_f32(s->handle, &attention, &grads)
+                    : hdt_cuda_plain_bwd(s->handle, a, dout, grads.scratch, dq, dk, dv),
+            "queue attention_bwd");
     }
 }
 
