@@ -13,7 +13,7 @@
 
 #include "runtime/cuda/cuda_attention.h"
 #include "src/base/buf.h"
-#include "tests/support/ref_grads.h"
+#include "runtime/selftest/ref_grads.h"
 #include "tests/support/values.h"
 
 #include <math.h>

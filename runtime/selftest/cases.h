@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef HDT_TESTS_SUPPORT_BACKEND_CASES_H
-#define HDT_TESTS_SUPPORT_BACKEND_CASES_H
+#ifndef HDT_RUNTIME_SELFTEST_CASES_H
+#define HDT_RUNTIME_SELFTEST_CASES_H
 
 /*
  * What each op of a backend is tested with: its arrays, how to call it, and the same in float64.
- * The program that runs the cases (backend_ops.c) knows no op.
+ * The program that runs the cases (selftest.c) knows no op.
  */
 #include "runtime/backend.h"
 
@@ -30,7 +30,7 @@ struct backend_array {
     enum hdt_dtype dtype;
     enum backend_fill fill;
     size_t len;
-    double tolerance; /* of outputs: largest error by error_of in backend_ops.c, against float64 */
+    double tolerance; /* of outputs: largest error by error_of in selftest.c, against float64 */
 };
 
 /* Shape of a case; each op reads its own. */
@@ -72,4 +72,4 @@ extern const struct hdt_adamw hdt_backend_adamw;
 #ifdef __cplusplus
 }
 #endif
-#endif /* HDT_TESTS_SUPPORT_BACKEND_CASES_H */
+#endif /* HDT_RUNTIME_SELFTEST_CASES_H */

@@ -8,7 +8,7 @@
 #include "config.h"
 
 #include "src/base/buf.h"
-#include "tests/support/backend_cases.h"
+#include "runtime/selftest/cases.h"
 
 #include <string.h>
 

@@ -6,8 +6,8 @@
  */
 #include "config.h"
 
-#include "tests/support/backend_cases.h"
-#include "tests/support/ref_grads.h"
+#include "runtime/selftest/cases.h"
+#include "runtime/selftest/ref_grads.h"
 #include "src/base/buf.h"
 
 #include <math.h>
