@@ -272,8 +272,9 @@ struct hdt_mixed_ops {
     void (*attention_bwd)(struct hdt_stream *s, const struct hdt_mixed_attention *a,
                           const void *dout, void *dq, void *dk, void *dv);
     void (*swiglu_fwd)(struct hdt_stream *s, const void *gate_up, int n, int f, void *h);
+    /* Sets dgate_up and, unless h is NULL, h to what swiglu_fwd gives. */
     void (*swiglu_bwd)(struct hdt_stream *s, const void *dh, const void *gate_up, int n, int f,
-                       void *dgate_up);
+                       void *dgate_up, void *h);
     void (*cross_entropy)(struct hdt_stream *s, const int32_t *labels, int n, int v, float scale,
                           void *logits, double *loss_sum);
     /* Sets w16 to what w then is. */

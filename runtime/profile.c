@@ -220,6 +220,7 @@ static struct hdt_stage_conf probe_conf(const struct probe *p, int64_t unit)
                                    .T = (int)p->shape->seq_len,
                                    .n_slots = p->n_slots,
                                    .recompute = p->recompute,
+                                   .halves = p->n_parts == PROBE_PARTS,
                                    .mixed = p->shape->mixed && p->backend->mixed,
                                    .seed = 1};
 }

@@ -238,7 +238,9 @@ static void act_take(const struct hdt_stage *s, struct arena *arena, struct stag
     act->xn2 = arena_values(s, arena, n, (size_t)s->C);
     act->rstd2 = arena_floats(arena, n, 1);
     act->gu = arena_values(s, arena, n, 2 * (size_t)s->F);
-    act->h = arena_values(s, arena, n, (size_t)s->F);
+    if (hdt_stage_keeps_h(s)) {
+        act->h = arena_values(s, arena, n, (size_t)s->F);
+    }
 }
 
 /* Activations of all blocks. Inference keeps keys and values of each block, and lets blocks share
@@ -291,6 +293,7 @@ static void work_take(const struct hdt_stage *s, struct arena *arena, struct sta
         work->dnarrow = arena_values(s, arena, n, max_size((size_t)s->F, (size_t)s->NH * s->HS));
         work->dxn = arena_values(s, arena, n, C);
         work->grad16 = s->conf.mixed ? arena_values(s, arena, n, C) : NULL;
+        work->h = hdt_stage_keeps_h(s) ? NULL : arena_values(s, arena, n, (size_t)s->F);
         work->sumsq = arena_take(arena, (size_t)s->n_tensors, sizeof(double));
         if (s->conf.model.tie_word_embeddings && s->has_embedding != s->has_head) {
             work->tied = arena_floats(arena, (size_t)s->V, C);
@@ -333,7 +336,11 @@ static void activations_place(struct hdt_stage *s, struct arena *arena, size_t *
 static void outputs_link(struct hdt_stage *s)
 {
     bool share = s->conf.recompute || s->conf.inference;
+    size_t n_acts = ((size_t)s->conf.n_slots + 1) * (size_t)s->n_blocks;
 
+    for (size_t i = 0; i < n_acts && !hdt_stage_keeps_h(s); i++) {
+        s->act_table[i].h = s->work.h;
+    }
     for (int i = 0; i < s->conf.n_slots && s->n_blocks > 0; i++) {
         if (share) {
             s->slots[i].acts = s->work.acts;

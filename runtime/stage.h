@@ -52,6 +52,8 @@ struct hdt_stage_conf {
     /* Products of bfloat16 instead of float32 (struct hdt_mixed_ops), for a backend that has them;
      * what travels and what is saved is float32 all the same. Not for inference. */
     bool mixed;
+    /* Backward passes will come in two halves; in mixed precision that takes memory. */
+    bool halves;
     bool inference; /* no gradients, no optimizer state: forward only, one set of activations */
     uint64_t seed;  /* of the initial weights */
     struct hdt_alive *alive; /* told while weights are made; NULL: nobody */
@@ -165,7 +167,7 @@ void hdt_stage_backward(struct hdt_stage *stage, int slot);
 /* The same bits in two halves. The first one sets the slot's input gradient; the second one adds to
  * the gradients of matrices and embedding, from what the first one left in the slot: until then the
  * slot takes no other micro-batch. Each half in the same micro-batch order on every stage. Not with
- * recompute. */
+ * recompute; in mixed precision only with conf.halves. */
 void hdt_stage_backward_input(struct hdt_stage *stage, int slot);
 void hdt_stage_backward_weight(struct hdt_stage *stage, int slot);
 

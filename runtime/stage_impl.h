@@ -17,6 +17,9 @@ struct stage_tensor {
     size_t len;
     float *w, *grad, *m, *v;
     bool shared;
+    /* Mixed precision: the gradient is zero, and its memory does not say so yet. Of q and gate, it
+     * counts for those that follow without a gap. */
+    bool is_unset;
 };
 
 /* Activations of one block that backward needs, of one micro-batch. Letters as in backend.h. Those
@@ -31,7 +34,7 @@ struct stage_act {
     void *xn2;    /* (n, C) */
     float *rstd2; /* (n) */
     void *gu;     /* (n, 2F) */
-    void *h;      /* (n, F) */
+    void *h;      /* (n, F); mixed: all blocks' own work.h, unless backwards come in halves */
     float *y;     /* (n, C) output of the block */
 };
 
@@ -52,6 +55,7 @@ struct stage_work {
     void *dwide;            /* (n, max(2F, Q)) */
     void *dnarrow;          /* (n, max(F, NH HS)) */
     void *dxn;              /* (n, C) */
+    void *h;                /* (n, F), mixed */
     void *grad16;           /* (n, C) of the residual stream's gradient, in mixed precision */
     void *head_xn;          /* (n, C) */
     float *head_rstd;       /* (n) */
@@ -107,6 +111,7 @@ enum hdt_status hdt_stage_init_rope(struct hdt_stage *stage, struct hdt_error *e
  *  - head: loss, and with `train` the head's gradients
  *  - bwd: all blocks; `keep`: as in stage_run.c, only what the first half of a backward does
  *  - weights_bwd: the second half, of one block
+ *  - zero_grads, finish_grads: at the begin of a step, and after its last backward
  *  - adamw: one tensor
  */
 void hdt_stage_mixed_refresh(struct hdt_stage *s);
@@ -115,6 +120,8 @@ void hdt_stage_mixed_head(const struct hdt_stage *s, const struct stage_slot *sl
 void hdt_stage_mixed_bwd(const struct hdt_stage *s, const struct stage_slot *slot, bool keep);
 void hdt_stage_mixed_weights_bwd(const struct hdt_stage *s, const struct stage_slot *slot,
                                  int block);
+void hdt_stage_mixed_zero_grads(struct hdt_stage *s);
+void hdt_stage_mixed_finish_grads(struct hdt_stage *s);
 void hdt_stage_mixed_adamw(const struct hdt_stage *s, const struct hdt_adamw *p,
                            const struct stage_tensor *t);
 
@@ -136,6 +143,14 @@ static inline const struct stage_tensor *hdt_stage_head_tensor(const struct hdt_
 static inline const struct stage_tensor *hdt_stage_final_norm(const struct hdt_stage *s)
 {
     return &s->tensors[s->n_tensors - 2];
+}
+
+/* Does each block keep h from forward to backward? In mixed precision the backward of gate and up
+ * makes it again on its way, which takes no arithmetic and a fifth of a block's memory less; but
+ * the second half of a backward that comes in halves is too late for that. */
+static inline bool hdt_stage_keeps_h(const struct hdt_stage *s)
+{
+    return !s->conf.mixed || s->conf.halves;
 }
 
 /* Tensor `which` (0 .. 8 in model order) of a block. */

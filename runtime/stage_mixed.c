@@ -2,8 +2,9 @@
 /*
  * A stage's arithmetic in mixed precision (struct hdt_mixed_ops). The order of things is that of
  * stage_run.c; what differs: products take the weights' copies in bfloat16, a product that ends a
- * half of a block adds the residual itself, and of the residual stream's gradient there is a copy
- * in bfloat16 for the products, which the norms' backward makes on its way.
+ * half of a block adds the residual itself, of the residual stream's gradient there is a copy in
+ * bfloat16 for the products, which the norms' backward makes on its way, and the first product of a
+ * step that adds to a matrix's gradient sets it, so that nothing need be cleared and read.
  */
 #include "config.h"
 
@@ -71,25 +72,26 @@ static void linear_dx(const struct hdt_stage *s, const void *dy, const uint16_t 
     s->mixed->gemm(s->stream, &g);
 }
 
-/* dW (out, in) += dy^T x. */
+/* dW (out, in) += dy^T x, with W the tensor and those that follow it without a gap. */
 static void linear_dw(const struct hdt_stage *s, const void *dy, const void *x, int n, int in,
-                      int out, float *dw)
+                      int out, struct stage_tensor *t)
 {
     struct hdt_mixed_gemm g = {.m = out,
                                .n = in,
                                .k = n,
                                .trans_a = true,
                                .alpha = 1,
-                               .beta = 1,
+                               .beta = t->is_unset ? 0 : 1,
                                .a = dy,
                                .lda = out,
                                .b = x,
                                .ldb = in,
                                .d_dtype = HDT_DTYPE_F32,
-                               .c = dw,
-                               .d = dw,
+                               .c = t->grad,
+                               .d = t->grad,
                                .ldd = in};
 
+    t->is_unset = false;
     s->mixed->gemm(s->stream, &g);
 }
 
@@ -169,19 +171,15 @@ static void mlp_half_bwd(const struct hdt_stage *s, int block, const struct stag
     const struct stage_tensor *norm = hdt_stage_block_tensor(s, block, NORM2);
     void *grad16 = s->work.grad16, *dh = s->work.dnarrow, *dgu = s->work.dwide;
 
+    linear_dx(s, grad16, block_w16(s, block, DOWN), s->n, s->F, s->C, dh);
+    s->mixed->swiglu_bwd(s->stream, dh, act->gu, s->n, s->F, dgu,
+                         hdt_stage_keeps_h(s) ? NULL : act->h);
     if (kept) {
         values_copy(s, kept, grad16, (size_t)s->n * s->C);
-    } else {
-        linear_dw(s, grad16, act->h, s->n, s->F, s->C,
-                  hdt_stage_block_tensor(s, block, DOWN)->grad);
-    }
-    linear_dx(s, grad16, block_w16(s, block, DOWN), s->n, s->F, s->C, dh);
-    s->mixed->swiglu_bwd(s->stream, dh, act->gu, s->n, s->F, dgu);
-    if (kept) {
         values_copy(s, act->gu, dgu, (size_t)s->n * 2 * s->F);
     } else {
-        linear_dw(s, dgu, act->xn2, s->n, s->C, 2 * s->F,
-                  hdt_stage_block_tensor(s, block, GATE)->grad);
+        linear_dw(s, grad16, act->h, s->n, s->F, s->C, hdt_stage_block_tensor(s, block, DOWN));
+        linear_dw(s, dgu, act->xn2, s->n, s->C, 2 * s->F, hdt_stage_block_tensor(s, block, GATE));
     }
     linear_dx(s, dgu, block_w16(s, block, GATE), s->n, s->C, 2 * s->F, s->work.dxn);
     s->mixed->rmsnorm_bwd(s->stream, s->work.dxn, act->mid, norm->w, act->rstd2, s->n, s->C, grad,
@@ -200,7 +198,7 @@ static void attention_half_bwd(const struct hdt_stage *s, int block, const struc
         values_copy(s, act->mid, grad16, (size_t)s->n * s->C);
     } else {
         linear_dw(s, grad16, act->att, s->n, s->NH * s->HS, s->C,
-                  hdt_stage_block_tensor(s, block, WO)->grad);
+                  hdt_stage_block_tensor(s, block, WO));
     }
     linear_dx(s, grad16, block_w16(s, block, WO), s->n, s->NH * s->HS, s->C, datt);
     s->mixed->attention_bwd(s->stream, &a, datt, dqkv, dk, dk + s->NKV * s->HS);
@@ -208,7 +206,7 @@ static void attention_half_bwd(const struct hdt_stage *s, int block, const struc
     if (keep) {
         values_copy(s, act->qkv, dqkv, (size_t)s->n * s->Q);
     } else {
-        linear_dw(s, dqkv, act->xn1, s->n, s->C, s->Q, hdt_stage_block_tensor(s, block, WQ)->grad);
+        linear_dw(s, dqkv, act->xn1, s->n, s->C, s->Q, hdt_stage_block_tensor(s, block, WQ));
     }
     linear_dx(s, dqkv, block_w16(s, block, WQ), s->n, s->C, s->Q, s->work.dxn);
     s->mixed->rmsnorm_bwd(s->stream, s->work.dxn, x, norm->w, act->rstd1, s->n, s->C, grad, grad16,
@@ -234,12 +232,11 @@ void hdt_stage_mixed_weights_bwd(const struct hdt_stage *s, const struct stage_s
     const struct stage_act *act = &slot->acts[block];
 
     linear_dw(s, hdt_stage_block_output(s, slot, block), act->h, s->n, s->F, s->C,
-              hdt_stage_block_tensor(s, block, DOWN)->grad);
-    linear_dw(s, act->gu, act->xn2, s->n, s->C, 2 * s->F,
-              hdt_stage_block_tensor(s, block, GATE)->grad);
+              hdt_stage_block_tensor(s, block, DOWN));
+    linear_dw(s, act->gu, act->xn2, s->n, s->C, 2 * s->F, hdt_stage_block_tensor(s, block, GATE));
     linear_dw(s, act->mid, act->att, s->n, s->NH * s->HS, s->C,
-              hdt_stage_block_tensor(s, block, WO)->grad);
-    linear_dw(s, act->qkv, act->xn1, s->n, s->C, s->Q, hdt_stage_block_tensor(s, block, WQ)->grad);
+              hdt_stage_block_tensor(s, block, WO));
+    linear_dw(s, act->qkv, act->xn1, s->n, s->C, s->Q, hdt_stage_block_tensor(s, block, WQ));
 }
 
 /* ---- Head ------------------------------------------------------------------------------------ */
@@ -256,7 +253,7 @@ static void head_rows_run(const struct hdt_stage *s, const struct stage_slot *sl
     s->mixed->cross_entropy(s->stream, slot->labels + row, n, s->V, train ? s->loss_scale : 0,
                             w->logits, slot->loss);
     if (train) {
-        linear_dw(s, w->logits, xn, n, s->C, s->V, head->grad);
+        linear_dw(s, w->logits, xn, n, s->C, s->V, &s->tensors[s->n_tensors - 1]);
         linear_dx(s, w->logits, w16_of(s, head), n, s->C, s->V,
                   (uint16_t *)w->dxn + (size_t)row * s->C);
     }
@@ -276,6 +273,64 @@ void hdt_stage_mixed_head(const struct hdt_stage *s, const struct stage_slot *sl
         s->ops->zero(s->stream, slot->grad, hdt_stage_activation_bytes(s));
         s->mixed->rmsnorm_bwd(s->stream, w->dxn, slot->y, norm->w, w->head_rstd, s->n, s->C,
                               slot->grad, w->grad16, norm->grad);
+    }
+}
+
+/* ---- The gradients of a step ----------------------------------------------------------------- */
+
+/* Is a tensor's gradient made by products alone? `which` in its block. */
+static bool is_product(int which)
+{
+    return which == WQ || which == WO || which == GATE || which == DOWN;
+}
+
+/* Floats from a tensor on that the products of its gradient set. */
+static size_t product_len(const struct hdt_stage *s, const struct stage_tensor *t, int which)
+{
+    return which == WQ ? (size_t)s->Q * s->C : which == GATE ? 2 * (size_t)s->F * s->C : t->len;
+}
+
+void hdt_stage_mixed_zero_grads(struct hdt_stage *s)
+{
+    for (int i = 0; i < s->n_blocks; i++) {
+        for (int which = 0; which < HDT_MODEL_TENSORS_PER_BLOCK; which++) {
+            struct stage_tensor *t = hdt_stage_block_tensor(s, i, which);
+
+            t->is_unset = is_product(which);
+            if (which == NORM1 || which == NORM2) {
+                s->ops->zero(s->stream, t->grad, t->len * sizeof(float));
+            }
+        }
+    }
+    if (s->has_embedding) {
+        s->ops->zero(s->stream, s->tensors[0].grad, s->tensors[0].len * sizeof(float));
+    }
+    if (s->has_head) {
+        const struct stage_tensor *norm = hdt_stage_final_norm(s);
+
+        s->ops->zero(s->stream, norm->grad, norm->len * sizeof(float));
+        s->tensors[s->n_tensors - 1].is_unset = true;
+    }
+}
+
+/* Of a step without a micro-batch, say. */
+void hdt_stage_mixed_finish_grads(struct hdt_stage *s)
+{
+    struct stage_tensor *head = &s->tensors[s->n_tensors - 1];
+
+    for (int i = 0; i < s->n_blocks; i++) {
+        for (int which = 0; which < HDT_MODEL_TENSORS_PER_BLOCK; which++) {
+            struct stage_tensor *t = hdt_stage_block_tensor(s, i, which);
+
+            if (t->is_unset) {
+                s->ops->zero(s->stream, t->grad, product_len(s, t, which) * sizeof(float));
+                t->is_unset = false;
+            }
+        }
+    }
+    if (s->has_head && head->is_unset) {
+        s->ops->zero(s->stream, head->grad, head->len * sizeof(float));
+        head->is_unset = false;
     }
 }
 

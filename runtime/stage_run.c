@@ -304,7 +304,11 @@ void hdt_stage_set_loss_scale(struct hdt_stage *s, float inv_global_tokens)
 
 void hdt_stage_zero_grads(struct hdt_stage *s)
 {
-    s->ops->zero(s->stream, s->grads, s->grads_len * sizeof(float));
+    if (s->mixed) {
+        hdt_stage_mixed_zero_grads(s);
+    } else {
+        s->ops->zero(s->stream, s->grads, s->grads_len * sizeof(float));
+    }
 }
 
 static struct stage_slot *slot_at(struct hdt_stage *s, int slot)
@@ -373,7 +377,7 @@ void hdt_stage_backward(struct hdt_stage *s, int slot_idx)
 
 void hdt_stage_backward_input(struct hdt_stage *s, int slot_idx)
 {
-    HDT_ASSERT(!s->conf.inference && !s->conf.recompute);
+    HDT_ASSERT(!s->conf.inference && !s->conf.recompute && hdt_stage_keeps_h(s));
     blocks_bwd(s, slot_at(s, slot_idx), true);
 }
 
@@ -412,6 +416,9 @@ void hdt_stage_finish_grads(struct hdt_stage *s, const float *other_tied_grad)
     float *half = hdt_stage_tied_grad(s, &len);
 
     HDT_ASSERT((half != NULL) == (other_tied_grad != NULL));
+    if (s->mixed) {
+        hdt_stage_mixed_finish_grads(s);
+    }
     if (half) {
         /* a + b and b + a are the same float, so both stages get the same sum. */
         s->ops->add(s->stream, other_tied_grad, len, half);

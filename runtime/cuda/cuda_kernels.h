@@ -53,7 +53,8 @@ cudaError_t hdt_cuda_adamw16(cudaStream_t stream, const struct hdt_cuda_adamw_ar
 cudaError_t hdt_cuda_compare(cudaStream_t stream, const uint16_t *a, const uint16_t *b, size_t len,
                              int *differs);
 
-/* partials: HDT_CUDA_PARTIALS values of scratch that no other stream uses. */
+/* partials: HDT_CUDA_PARTIALS values of scratch that no other stream uses, and one more that is
+ * zero bytes before and after. */
 cudaError_t hdt_cuda_sumsq(cudaStream_t stream, const float *x, size_t len, double *partials,
                            double *sum);
 

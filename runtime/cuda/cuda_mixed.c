@@ -128,11 +128,11 @@ static void mixed_swiglu_fwd(struct hdt_stream *s, const void *gate_up, int n, i
 }
 
 static void mixed_swiglu_bwd(struct hdt_stream *s, const void *dh, const void *gate_up, int n,
-                             int f, void *dgate_up)
+                             int f, void *dgate_up, void *h)
 {
     if (hdt_cuda_stream_enter(s)) {
         hdt_cuda_stream_result(
-            s, hdt_cuda_swiglu_bwd(s->handle, dh, gate_up, n, f, HDT_DTYPE_BF16, dgate_up),
+            s, hdt_cuda_swiglu_bwd(s->handle, dh, gate_up, n, f, HDT_DTYPE_BF16, dgate_up, h),
             "queue swiglu_bwd");
     }
 }

@@ -19,19 +19,31 @@ namespace
 
 constexpr int VEC = 4;
 constexpr int THREADS_MAX = 512;
-constexpr int THREADS_FEW = 256;
 constexpr int COLS = 32; /* of a block that adds columns up */
 constexpr int ROW_GROUPS = 32;
 
-/* Threads so that each has one vector, or up to four when a row has more than 256; then more. */
+/* Threads so that each has one vector, or more when a row has more than THREADS_MAX. */
 int row_threads(int c)
 {
     const int n_vecs = (c + VEC - 1) / VEC;
 
-    if (n_vecs > 4 * THREADS_FEW) {
-        return THREADS_MAX;
-    }
-    return n_vecs >= THREADS_FEW ? THREADS_FEW : (n_vecs + WARP - 1) / WARP * WARP;
+    return n_vecs >= THREADS_MAX ? THREADS_MAX : (n_vecs + WARP - 1) / WARP * WARP;
+}
+
+/* Vectors of a thread. */
+int row_vecs(int c)
+{
+    return (c / VEC + row_threads(c) - 1) / row_threads(c);
+}
+
+/* Blocks that share out the rows in the backward pass: as many as the multiprocessors of an H100
+ * hold at a time (1024 threads by their registers, with one vector each). Of the width alone, so
+ * that sums have one order on all devices. */
+int n_shares(int c)
+{
+    constexpr int n_multiprocessors = 132;
+
+    return n_multiprocessors * (row_vecs(c) <= 1 ? 1024 / row_threads(c) : 1);
 }
 
 template <class T, int NV>
@@ -103,7 +115,7 @@ template <class T>
 cudaError_t norm_fwd(cudaStream_t stream, const float *x, const float *w, int n, int c, float eps,
                      T *y, float *rstd)
 {
-    const int n_vecs = (c / VEC + row_threads(c) - 1) / row_threads(c);
+    const int n_vecs = row_vecs(c);
     const cudaLaunchConfig_t config =
         launch_of(stream, dim3(static_cast<unsigned>(n)), row_threads(c));
     const bool is_vec = is_aligned(x, c) && is_aligned(w, c) && is_aligned(y, c);
@@ -338,7 +350,7 @@ template <class T, int NV>
 cudaError_t norm_bwd_run(cudaStream_t stream, const norm_bwd_args<T> &p, float *dw)
 {
     const int n_pairs = (p.n + 1) / 2;
-    const int n_blocks = n_pairs < HDT_CUDA_NORM_SHARES ? n_pairs : HDT_CUDA_NORM_SHARES;
+    const int n_blocks = n_pairs < n_shares(p.c) ? n_pairs : n_shares(p.c);
     const cudaLaunchConfig_t config =
         launch_of(stream, dim3(static_cast<unsigned>(n_blocks)), row_threads(p.c));
     const cudaError_t code = cudaLaunchKernelEx(&config, norm_bwd_vec<T, NV>, p);
@@ -350,7 +362,7 @@ cudaError_t norm_bwd_run(cudaStream_t stream, const norm_bwd_args<T> &p, float *
 
 template <class T> cudaError_t norm_bwd(cudaStream_t stream, const norm_bwd_args<T> &p, float *dw)
 {
-    const int n_vecs = (p.c / VEC + row_threads(p.c) - 1) / row_threads(p.c);
+    const int n_vecs = row_vecs(p.c);
 
     if (is_aligned(p.dy, p.c) && is_aligned(p.x, p.c) && is_aligned(p.w, p.c) &&
         is_aligned(p.dx, p.c) && (!p.dx_act || is_aligned(p.dx_act, p.c))) {
@@ -388,7 +400,7 @@ cudaError_t hdt_cuda_rmsnorm_fwd(cudaStream_t stream, const float *x, const floa
 
 size_t hdt_cuda_rmsnorm_bwd_scratch(int c)
 {
-    return static_cast<size_t>(HDT_CUDA_NORM_SHARES) * static_cast<size_t>(c) * sizeof(float);
+    return static_cast<size_t>(n_shares(c)) * static_cast<size_t>(c) * sizeof(float);
 }
 
 cudaError_t hdt_cuda_rmsnorm_bwd(cudaStream_t stream, const struct hdt_cuda_norm_bwd *p,

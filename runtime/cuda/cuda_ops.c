@@ -182,7 +182,7 @@ static void cuda_swiglu_bwd(struct hdt_stream *s, const float *dh, const float *
 {
     if (hdt_cuda_stream_enter(s)) {
         hdt_cuda_stream_result(
-            s, hdt_cuda_swiglu_bwd(s->handle, dh, gate_up, n, f, HDT_DTYPE_F32, dgate_up),
+            s, hdt_cuda_swiglu_bwd(s->handle, dh, gate_up, n, f, HDT_DTYPE_F32, dgate_up, NULL),
             "queue swiglu_bwd");
     }
 }

@@ -143,12 +143,12 @@ __global__ void __launch_bounds__(ROW_THREADS_MAX)
 
 template <class T, int N>
 __global__ void __launch_bounds__(ROW_THREADS_MAX)
-    swiglu_bwd_kernel(const T *dh, const T *gate_up, int n_across, int f, T *dgate_up)
+    swiglu_bwd_kernel(const T *dh, const T *gate_up, int n_across, int f, T *dgate_up, T *h)
 {
     const row_place place = row_place_of(n_across);
     const size_t row = static_cast<size_t>(place.row);
     const int col = place.item * N;
-    float gate[N], up[N], d[N];
+    float gate[N], up[N], d[N], out[N];
 
     if (col >= f) {
         return;
@@ -161,11 +161,15 @@ __global__ void __launch_bounds__(ROW_THREADS_MAX)
     for (int i = 0; i < N; i++) {
         const float sigmoid = sigmoid_of(gate[i], gate_up), silu = gate[i] * sigmoid;
 
+        out[i] = silu * up[i];
         gate[i] = d[i] * up[i] * sigmoid * (1.0f + gate[i] - silu);
         up[i] = d[i] * silu;
     }
     store(dgate_up + 2 * row * f + col, gate);
     store(dgate_up + 2 * row * f + f + col, up);
+    if (h) {
+        store(h + row * f + col, out);
+    }
 }
 
 template <class T, int N>
@@ -181,14 +185,14 @@ cudaError_t swiglu_fwd_launch(cudaStream_t stream, const T *gate_up, int n, int 
 
 template <class T, int N>
 cudaError_t swiglu_bwd_launch(cudaStream_t stream, const T *dh, const T *gate_up, int n, int f,
-                              T *dgate_up)
+                              T *dgate_up, T *h)
 {
     const row_grid grid(f / N);
     const cudaLaunchConfig_t config = grid.config(stream, n);
 
     return n == 0 ? cudaSuccess
                   : cudaLaunchKernelEx(&config, swiglu_bwd_kernel<T, N>, dh, gate_up, grid.n_across,
-                                       f, dgate_up);
+                                       f, dgate_up, h);
 }
 
 template <class T> cudaError_t swiglu_fwd(cudaStream_t stream, const T *gate_up, int n, int f, T *h)
@@ -200,11 +204,12 @@ template <class T> cudaError_t swiglu_fwd(cudaStream_t stream, const T *gate_up,
 
 template <class T>
 cudaError_t swiglu_bwd(cudaStream_t stream, const T *dh, const T *gate_up, int n, int f,
-                       T *dgate_up)
+                       T *dgate_up, T *h)
 {
-    return is_aligned(dh, f) && is_aligned(gate_up, f) && is_aligned(dgate_up, f)
-               ? swiglu_bwd_launch<T, 8>(stream, dh, gate_up, n, f, dgate_up)
-               : swiglu_bwd_launch<T, 1>(stream, dh, gate_up, n, f, dgate_up);
+    return is_aligned(dh, f) && is_aligned(gate_up, f) && is_aligned(dgate_up, f) &&
+                   (!h || is_aligned(h, f))
+               ? swiglu_bwd_launch<T, 8>(stream, dh, gate_up, n, f, dgate_up, h)
+               : swiglu_bwd_launch<T, 1>(stream, dh, gate_up, n, f, dgate_up, h);
 }
 
 /* ---- Embedding ------------------------------------------------------------------------------- */
@@ -454,14 +459,15 @@ cudaError_t hdt_cuda_swiglu_fwd(cudaStream_t stream, const void *gate_up, int n,
 }
 
 cudaError_t hdt_cuda_swiglu_bwd(cudaStream_t stream, const void *dh, const void *gate_up, int n,
-                                int f, enum hdt_dtype dtype, void *dgate_up)
+                                int f, enum hdt_dtype dtype, void *dgate_up, void *h)
 {
-    return dtype == HDT_DTYPE_BF16 ? swiglu_bwd(stream, static_cast<const __nv_bfloat16 *>(dh),
-                                                static_cast<const __nv_bfloat16 *>(gate_up), n, f,
-                                                static_cast<__nv_bfloat16 *>(dgate_up))
-                                   : swiglu_bwd(stream, static_cast<const float *>(dh),
-                                                static_cast<const float *>(gate_up), n, f,
-                                                static_cast<float *>(dgate_up));
+    return dtype == HDT_DTYPE_BF16
+               ? swiglu_bwd(stream, static_cast<const __nv_bfloat16 *>(dh),
+                            static_cast<const __nv_bfloat16 *>(gate_up), n, f,
+                            static_cast<__nv_bfloat16 *>(dgate_up), static_cast<__nv_bfloat16 *>(h))
+               : swiglu_bwd(stream, static_cast<const float *>(dh),
+                            static_cast<const float *>(gate_up), n, f,
+                            static_cast<float *>(dgate_up), static_cast<float *>(h));
 }
 
 cudaError_t hdt_cuda_embedding_fwd(cudaStream_t stream, const int32_t *tokens, const float *w,

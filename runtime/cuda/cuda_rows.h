@@ -18,10 +18,6 @@
 extern "C" {
 #endif
 
-/* Most blocks that share out the rows of a norm's backward: enough to fill the largest devices, and
- * a constant, so that the order of sums depends on shapes alone. */
-#define HDT_CUDA_NORM_SHARES 396
-
 cudaError_t hdt_cuda_rmsnorm_fwd(cudaStream_t stream, const float *x, const float *w, int n, int c,
                                  float eps, enum hdt_dtype dtype, void *y, float *rstd);
 
@@ -60,8 +56,9 @@ cudaError_t hdt_cuda_rope(cudaStream_t stream, const struct hdt_cuda_rope_args *
 
 cudaError_t hdt_cuda_swiglu_fwd(cudaStream_t stream, const void *gate_up, int n, int f,
                                 enum hdt_dtype dtype, void *h);
+/* h: see struct hdt_mixed_ops; may be NULL. */
 cudaError_t hdt_cuda_swiglu_bwd(cudaStream_t stream, const void *dh, const void *gate_up, int n,
-                                int f, enum hdt_dtype dtype, void *dgate_up);
+                                int f, enum hdt_dtype dtype, void *dgate_up, void *h);
 
 cudaError_t hdt_cuda_embedding_fwd(cudaStream_t stream, const int32_t *tokens, const float *w,
                                    int n, int c, float *out);

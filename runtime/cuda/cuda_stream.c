@@ -66,7 +66,8 @@ enum hdt_status hdt_cuda_stream_new(struct hdt_device *device, struct hdt_stream
     cudaError_t code;
 
     s->device = device;
-    status = hdt_cuda_alloc(device, HDT_CUDA_PARTIALS * sizeof(double), (void **)&s->partials, err);
+    status = hdt_cuda_alloc(device, (HDT_CUDA_PARTIALS + 1) * sizeof(double), (void **)&s->partials,
+                            err);
     if (status != HDT_OK) {
         goto err_free;
     }
@@ -76,6 +77,9 @@ enum hdt_status hdt_cuda_stream_new(struct hdt_device *device, struct hdt_stream
         status = hdt_cuda_error(code, "make a cuda stream", err);
         goto err_partials;
     }
+    hdt_cuda_stream_result(
+        s, cudaMemsetAsync(s->partials + HDT_CUDA_PARTIALS, 0, sizeof(double), s->handle),
+        "clear a cuda stream's counter");
     *stream = s;
     return HDT_OK;
 err_partials:

@@ -288,7 +288,7 @@ static void attention_bwd_describe(const struct backend_shape *s, struct backend
     a[1].role = BACKEND_IN;
     a[2].role = BACKEND_IN;
     a[3] = array_of("dout", BACKEND_IN, a[1].len, 0);
-    a[4] = array_of("dqkv", BACKEND_OUT, a[0].len, SUMS);
+    a[4] = array_of("dqkv", BACKEND_OUT, a[0].len, 2 * SUMS); /* sums of products of sums */
 }
 
 static void attention_bwd_launch(const struct hdt_backend *b, struct hdt_stream *st,

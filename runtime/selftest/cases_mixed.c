@@ -214,7 +214,7 @@ static void attention_bwd_describe(const struct backend_shape *s, struct backend
     array16(&a[0], 0);
     array16(&a[1], 0);
     array16(&a[3], 0);
-    array16(&a[4], 2 * ATTENTION);
+    array16(&a[4], 4 * ATTENTION);
 }
 
 static void attention_bwd_prepare(const struct backend_shape *s, double *const *x)
@@ -263,17 +263,22 @@ static void swiglu_bwd_describe(const struct backend_shape *s, struct backend_ar
     array16(&a[0], 0);
     array16(&a[1], 0);
     array16(&a[2], ROUNDING16);
+    a[3] = a[0];
+    a[3].name = "h";
+    a[3].role = BACKEND_OUT;
+    array16(&a[3], ROUNDING16);
 }
 
 static void swiglu_bwd_launch(const struct hdt_backend *b, struct hdt_stream *st,
                               const struct backend_shape *s, void *const *mem)
 {
-    b->mixed->swiglu_bwd(st, mem[0], mem[1], s->n, s->c, mem[2]);
+    b->mixed->swiglu_bwd(st, mem[0], mem[1], s->n, s->c, mem[2], mem[3]);
 }
 
 static void swiglu_bwd_reference(const struct backend_shape *s, double *const *x)
 {
     case_of("swiglu_bwd")->reference(s, x);
+    case_of("swiglu_fwd")->reference(s, (double *const[]){x[1], x[3]});
 }
 
 static void cross_entropy_describe(const struct backend_shape *s, struct backend_array *a)

@@ -147,8 +147,8 @@ TIMED(mixed, attention_bwd, ATTENTION,
 TIMED(mixed, swiglu_fwd, SWIGLU,
       (struct hdt_stream * s, const void *gate_up, int n, int f, void *h), (s, gate_up, n, f, h))
 TIMED(mixed, swiglu_bwd, SWIGLU,
-      (struct hdt_stream * s, const void *dh, const void *gate_up, int n, int f, void *d),
-      (s, dh, gate_up, n, f, d))
+      (struct hdt_stream * s, const void *dh, const void *gate_up, int n, int f, void *d, void *h),
+      (s, dh, gate_up, n, f, d, h))
 TIMED(mixed, cross_entropy, LOSS,
       (struct hdt_stream * s, const int32_t *labels, int n, int v, float scale, void *logits,
        double *loss),

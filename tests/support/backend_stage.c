@@ -84,6 +84,7 @@ static struct hdt_stage_conf conf_of(const struct kind *kind, bool mixed)
                                   .n_slots = N_MICRO,
                                   .recompute = kind->recompute,
                                   .mixed = mixed,
+                                  .halves = kind->split,
                                   .seed = 3};
 
     conf.n_units = (int)hdt_model_n_units(&conf.model);
