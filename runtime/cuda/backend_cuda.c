@@ -30,6 +30,7 @@ static const struct hdt_backend cuda_backend = {
     .event_done = hdt_cuda_event_done,
     .copy = hdt_cuda_copy,
     .ops = &hdt_cuda_ops,
+    .mixed = &hdt_cuda_mixed_ops,
     .codecs = &hdt_cuda_codecs,
 };
 

@@ -10,7 +10,12 @@
  * x[4 j + c], so that each of the eight steps is one 16-byte access a thread, next to its
  * neighbour's. A block of a quantizer, 32 values at least, never divides a thread's four.
  */
+
+/* A function of C may have the name of a struct. */
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wshadow"
 #include "compress/device.h"
+#pragma GCC diagnostic pop
 
 #include <cuda_runtime.h>
 #include <stdint.h>
