@@ -26,7 +26,8 @@ AC_DEFUN([HDT_WITH_CUDA], [
   AC_ARG_VAR([NVCC], [CUDA compiler])
   AC_ARG_VAR([NVCCFLAGS], [CUDA compiler flags @<:@-O3@:>@])
   AC_ARG_VAR([CUDA_ARCH], [devices that the CUDA module is compiled for, oldest first, separated by
-    ';': their machine code, and portable code of the last for newer ones @<:@sm_80;sm_90@:>@])
+    ';': their machine code, and portable code of the last for newer ones. sm_90a:
+    sm_90 with the instructions that only it has @<:@sm_80;sm_90a@:>@])
   hdt_have_cuda="off (--with-cuda turns it on)"
   AS_IF([test "x$with_cuda" != xno], [
     AS_IF([test "x$with_cuda" = xyes], [hdt_cuda_dir=/usr/local/cuda], [hdt_cuda_dir=$with_cuda])
@@ -39,10 +40,12 @@ AC_DEFUN([HDT_WITH_CUDA], [
       AS_IF([test -z "$hdt_cuda_lib" && test -f "$hdt_cuda_dir/$hdt_dir/libcudart.so"],
         [hdt_cuda_lib=$hdt_cuda_dir/$hdt_dir])
     done
+    AS_IF([test -f "$hdt_cuda_dir/include/cublasLt.h"], [],
+      [AC_MSG_ERROR([--with-cuda: $hdt_cuda_dir/include/cublasLt.h is missing (libcublas-dev)])])
     AS_IF([test -n "$hdt_cuda_lib"], [],
       [AC_MSG_ERROR([--with-cuda: libcudart.so is not in $hdt_cuda_dir/lib64 or lib])])
     : ${NVCCFLAGS=-O3}
-    : ${CUDA_ARCH="sm_80;sm_90"}
+    : ${CUDA_ARCH="sm_80;sm_90a"}
     HDT_NVCC_ARCH
     HDT_NVCCFLAGS="-std=c++17 -forward-unknown-to-host-compiler $hdt_nvcc_arch"
     HDT_NVCCFLAGS="$HDT_NVCCFLAGS -Wall -Wextra -Wshadow -fvisibility=hidden -fno-exceptions"
@@ -50,7 +53,7 @@ AC_DEFUN([HDT_WITH_CUDA], [
       [HDT_NVCCFLAGS="$HDT_NVCCFLAGS --Werror=all-warnings --compiler-options=-Werror"])
     HDT_NVCC_WORKS
     CUDA_CPPFLAGS="-isystem $hdt_cuda_dir/include"
-    CUDA_LIBS="-L$hdt_cuda_lib -Wl,-rpath,$hdt_cuda_lib -lcudart"
+    CUDA_LIBS="-L$hdt_cuda_lib -Wl,-rpath,$hdt_cuda_lib -lcublasLt -lcudart"
     AC_DEFINE([HAVE_CUDA], [1], [Define when the CUDA module is built.])
     hdt_have_cuda="yes ($NVCC, $CUDA_ARCH)"
   ])
@@ -69,7 +72,10 @@ AC_DEFUN([HDT_NVCC_ARCH], [
     AS_CASE([$hdt_arch], [sm_@<:@0-9@:>@@<:@0-9@:>@*], [],
       [AC_MSG_ERROR([CUDA_ARCH: '$hdt_arch' is not of the form sm_90])])
     hdt_nvcc_arch="$hdt_nvcc_arch -gencode=arch=compute_$hdt_number,code=sm_$hdt_number"
+    AS_IF([test $hdt_arch = sm_90a], [hdt_nvcc_arch="$hdt_nvcc_arch -DHDT_CUDA_SM_90A"])
   done
+  dnl Code of an architecture's own instructions (sm_90a) is not portable: that of sm_90 is.
+  hdt_number=${hdt_number%@<:@a-z@:>@}
   AS_IF([test -n "$hdt_number"], [], [AC_MSG_ERROR([CUDA_ARCH is empty])])
   hdt_nvcc_arch="$hdt_nvcc_arch -gencode=arch=compute_$hdt_number,code=compute_$hdt_number"
 ])

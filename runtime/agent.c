@@ -270,6 +270,7 @@ static enum hdt_status profile_shape(const json_t *msg, struct hdt_profile_shape
     status = hdt_job_check(&job, &shape->model, NULL, err);
     shape->micro_batch = job.batch.micro_batch;
     shape->seq_len = job.batch.seq_len;
+    shape->mixed = job.precision == HDT_JOB_BF16;
     hdt_conf_release(&hdt_job_schema, &job);
     return status;
 }

@@ -41,7 +41,7 @@ extern "C" {
 #endif
 
 /* Raised whenever a table below changes; a module of another number is refused. */
-#define HDT_BACKEND_ABI 1
+#define HDT_BACKEND_ABI 2
 
 /* Name of the one symbol that a module exports: `const struct hdt_backend *const`. */
 #define HDT_BACKEND_SYMBOL "hdt_backend_module"
@@ -74,6 +74,8 @@ struct hdt_device_info {
 struct hdt_device; /* one opened device; the backend's own */
 struct hdt_stream; /* a queue of work of a device; the backend's own */
 struct hdt_event;  /* a point in a stream; the backend's own */
+
+struct hdt_device_codecs;
 
 /* C = alpha op(A) op(B) + beta C, with op(A) (m, k), op(B) (k, n), C (m, n). With beta 0 C is set
  * and need not hold numbers. op(X) is X, or its transpose when the flag is set; ld* is the distance
@@ -182,7 +184,7 @@ struct hdt_ops {
                           int c, float *dw);
 
     /* Cross-entropy of logits (n, v) and its gradient, fused. Rows whose label is negative count
-     * nothing. *loss_sum (one float64) gets the rows' losses added, in the order of the rows, in
+     * nothing. *loss_sum (one float64) gets the rows' losses added, in an order fixed by n, in
      * float64. When scale is not 0 logits become dlogits = (softmax - onehot) * scale, where scale
      * is 1 / global tokens; when it is 0 (evaluation) logits are left as they were. */
     void (*cross_entropy)(struct hdt_stream *s, const int32_t *labels, int n, int v, float scale,
@@ -207,6 +209,79 @@ struct hdt_ops {
     /* One AdamW update. Sets w, m, v; reads g. (len) */
     void (*adamw)(struct hdt_stream *s, const struct hdt_adamw *p, const float *g, size_t len,
                   float *w, float *m, float *v);
+};
+
+/*
+ * Mixed precision: matrix products and attention take bfloat16 and add up in float32. Activations
+ * within a block and their gradients are bfloat16 (void pointers below), rounded to nearest even
+ * where they are stored; the residual stream, its gradient, gradients of weights, weights and
+ * moments are float32, and of the weights there is a copy in bfloat16 for the products. All
+ * arithmetic but the products of two bfloat16 values is in float32. Head sizes: multiples of 8 up
+ * to HDT_MIXED_HEAD_MAX. Arrays are aligned to 16 bytes, widths and strides are multiples of 8.
+ * Ops that mixed precision shares with float32 (embedding, add, zero, sumsq, ...) are in struct
+ * hdt_ops. Each op means what its namesake in struct hdt_ops does.
+ */
+#define HDT_MIXED_HEAD_MAX 128
+
+/* D = alpha op(A) op(B) + beta C, with A and B bfloat16; C may be D, or not be read (beta 0). */
+struct hdt_mixed_gemm {
+    int m;
+    int n;
+    int k;
+    bool trans_a; /* A stands as (k, m) */
+    bool trans_b; /* B stands as (n, k) */
+    float alpha;
+    float beta;
+    const void *a;
+    int lda;
+    const void *b;
+    int ldb;
+    enum hdt_dtype d_dtype; /* of C and D: HDT_DTYPE_F32 or HDT_DTYPE_BF16 */
+    const void *c;          /* rows ldd apart */
+    void *d;
+    int ldd;
+};
+
+/* As struct hdt_attention. */
+struct hdt_mixed_attention {
+    int n_seqs;
+    int q_len;
+    int kv_len;
+    int n_heads;
+    int n_kv_heads;
+    int head_size;
+    const void *q;
+    int q_stride;
+    const void *k;
+    const void *v;
+    int kv_stride;
+    void *out;
+    float *lse;
+};
+
+struct hdt_mixed_ops {
+    void (*gemm)(struct hdt_stream *s, const struct hdt_mixed_gemm *g);
+    void (*rmsnorm_fwd)(struct hdt_stream *s, const float *x, const float *w, int n, int c,
+                        float eps, void *y, float *rstd);
+    /* Adds to dx and dw, and sets dx16 to what dx then is. */
+    void (*rmsnorm_bwd)(struct hdt_stream *s, const void *dy, const float *x, const float *w,
+                        const float *rstd, int n, int c, float *dx, void *dx16, float *dw);
+    void (*rope_fwd)(struct hdt_stream *s, const float *cos_sin, int n, int t, int pos, int n_heads,
+                     int head_size, int stride, void *x);
+    void (*rope_bwd)(struct hdt_stream *s, const float *cos_sin, int n, int t, int pos, int n_heads,
+                     int head_size, int stride, void *dx);
+    void (*attention_fwd)(struct hdt_stream *s, const struct hdt_mixed_attention *a);
+    void (*attention_bwd)(struct hdt_stream *s, const struct hdt_mixed_attention *a,
+                          const void *dout, void *dq, void *dk, void *dv);
+    void (*swiglu_fwd)(struct hdt_stream *s, const void *gate_up, int n, int f, void *h);
+    /* Sets dgate_up and, unless h is NULL, h to what swiglu_fwd gives. */
+    void (*swiglu_bwd)(struct hdt_stream *s, const void *dh, const void *gate_up, int n, int f,
+                       void *dgate_up, void *h);
+    void (*cross_entropy)(struct hdt_stream *s, const int32_t *labels, int n, int v, float scale,
+                          void *logits, double *loss_sum);
+    /* Sets w16 to what w then is. */
+    void (*adamw)(struct hdt_stream *s, const struct hdt_adamw *p, const float *g, size_t len,
+                  float *w, float *m, float *v, void *w16);
 };
 
 /* The table. Functions without a note must be there. */
@@ -263,6 +338,8 @@ struct hdt_backend {
                  enum hdt_copy_kind kind);
 
     const struct hdt_ops *ops;
+    const struct hdt_mixed_ops *mixed; /* all of them; NULL: float32 is all there is */
+    const struct hdt_device_codecs *codecs; /* compress/device.h; NULL: the host codes tensors */
 };
 
 #ifdef __cplusplus

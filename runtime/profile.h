@@ -15,6 +15,7 @@ extern "C" {
 struct hdt_profile_shape {
     struct hdt_model_config model;
     int64_t micro_batch, seq_len;
+    bool mixed; /* products of bf16, where the backend has them */
 };
 
 /* Run the embedding, some blocks and the head a few times each, forward and backward; two or three

@@ -19,8 +19,10 @@
 
 #define ALIGN_BYTES ((size_t)256)
 
-/* Values of logits that are there at a time: 32 MiB. */
-#define HEAD_VALUES ((int64_t)1 << 23)
+/* Values of logits that are there at a time: 32 MiB; in mixed precision, which is for devices with
+ * room and a thousand times the arithmetic, 256 MiB. */
+#define HEAD_VALUES       ((int64_t)1 << 23)
+#define HEAD_VALUES_MIXED ((int64_t)1 << 27)
 
 /* Most rows of a micro-batch: with the model's own limits, row counts and widths then fit an int,
  * and byte counts a size_t. */
@@ -44,6 +46,12 @@ static float *arena_floats(struct arena *arena, size_t rows, size_t cols)
     return arena_take(arena, rows * cols, sizeof(float));
 }
 
+/* Values of activations: float, or bfloat16. */
+static void *arena_values(const struct hdt_stage *s, struct arena *arena, size_t rows, size_t cols)
+{
+    return arena_take(arena, rows * cols, s->conf.mixed ? sizeof(uint16_t) : sizeof(float));
+}
+
 static size_t max_size(size_t a, size_t b)
 {
     return a > b ? a : b;
@@ -62,6 +70,25 @@ static enum hdt_status model_check(const struct hdt_model_config *m, struct hdt_
                              "cannot make a stage: the model's sizes are out of "
                              "bounds");
     }
+    return HDT_OK;
+}
+
+static enum hdt_status mixed_check(const struct hdt_stage_conf *conf, struct hdt_error *err)
+{
+    const struct hdt_model_config *m = &conf->model;
+
+    if (m->HS % 8 != 0 || m->HS > HDT_MIXED_HEAD_MAX || m->C % 8 != 0 || m->F % 8 != 0 ||
+        m->V % 8 != 0) {
+        hdt_error_set(err, HDT_ENOTSUP,
+                      "cannot make a stage with products of bf16: head size %lld, width %lld, "
+                      "feed-forward width %lld, vocabulary %lld, which must be multiples of 8 and "
+                      "the head size at most %d",
+                      (long long)m->HS, (long long)m->C, (long long)m->F, (long long)m->V,
+                      HDT_MIXED_HEAD_MAX);
+        hdt_error_hint(err, "set precision: fp32 in the job");
+        return HDT_ENOTSUP;
+    }
+    HDT_ASSERT(!conf->inference);
     return HDT_OK;
 }
 
@@ -88,7 +115,7 @@ static enum hdt_status conf_check(const struct hdt_stage_conf *conf, struct hdt_
                              "cannot make a stage for %d sequences of %d tokens, %d in flight",
                              conf->B, conf->T, conf->n_slots);
     }
-    return HDT_OK;
+    return conf->mixed ? mixed_check(conf, err) : HDT_OK;
 }
 
 static void shapes_set(struct hdt_stage *s)
@@ -108,7 +135,7 @@ static void shapes_set(struct hdt_stage *s)
     s->has_embedding = s->conf.first_unit == 0;
     s->has_head = last == m->L + 1;
     s->n_blocks = s->conf.n_units - s->has_embedding - s->has_head;
-    rows = HEAD_VALUES / s->V;
+    rows = (s->conf.mixed ? HEAD_VALUES_MIXED : HEAD_VALUES) / s->V;
     s->head_rows = rows < 1 ? 1 : rows > s->n ? s->n : (int)rows;
 }
 
@@ -180,6 +207,10 @@ static enum hdt_status weights_alloc(struct hdt_stage *s, struct hdt_error *err)
     size_t bytes = s->params_len * sizeof(float);
 
     HDT_TRY(s->backend->alloc(s->device, bytes, (void **)&s->params, err));
+    if (s->mixed) {
+        HDT_TRY(s->backend->alloc(s->device, bytes / 2, (void **)&s->params16, err));
+        s->params16_old = true;
+    }
     HDT_TRY(s->backend->alloc(s->device, (size_t)s->T * s->HS * sizeof(float), (void **)&s->cos_sin,
                               err));
     if (!s->conf.inference) {
@@ -199,15 +230,17 @@ static void act_take(const struct hdt_stage *s, struct arena *arena, struct stag
 {
     size_t n = (size_t)s->n;
 
-    act->xn1 = arena_floats(arena, n, (size_t)s->C);
+    act->xn1 = arena_values(s, arena, n, (size_t)s->C);
     act->rstd1 = arena_floats(arena, n, 1);
-    act->att = arena_floats(arena, n, (size_t)s->NH * s->HS);
+    act->att = arena_values(s, arena, n, (size_t)s->NH * s->HS);
     act->lse = arena_floats(arena, n, (size_t)s->NH);
     act->mid = arena_floats(arena, n, (size_t)s->C);
-    act->xn2 = arena_floats(arena, n, (size_t)s->C);
+    act->xn2 = arena_values(s, arena, n, (size_t)s->C);
     act->rstd2 = arena_floats(arena, n, 1);
-    act->gu = arena_floats(arena, n, 2 * (size_t)s->F);
-    act->h = arena_floats(arena, n, (size_t)s->F);
+    act->gu = arena_values(s, arena, n, 2 * (size_t)s->F);
+    if (hdt_stage_keeps_h(s)) {
+        act->h = arena_values(s, arena, n, (size_t)s->F);
+    }
 }
 
 /* Activations of all blocks. Inference keeps keys and values of each block, and lets blocks share
@@ -224,7 +257,7 @@ static void acts_take(const struct hdt_stage *s, struct arena *arena, struct sta
         } else {
             act_take(s, arena, &acts[i]);
         }
-        acts[i].qkv = arena_floats(arena, n, (size_t)s->Q);
+        acts[i].qkv = arena_values(s, arena, n, (size_t)s->Q);
         if (s->conf.inference && i > 1) {
             acts[i].y = acts[i - 2].y;
         } else {
@@ -256,18 +289,20 @@ static void work_take(const struct hdt_stage *s, struct arena *arena, struct sta
         acts_take(s, arena, work->acts);
     }
     if (!s->conf.inference) {
-        work->dwide = arena_floats(arena, n, max_size(2 * (size_t)s->F, (size_t)s->Q));
-        work->dnarrow = arena_floats(arena, n, max_size((size_t)s->F, (size_t)s->NH * s->HS));
-        work->dxn = arena_floats(arena, n, C);
+        work->dwide = arena_values(s, arena, n, max_size(2 * (size_t)s->F, (size_t)s->Q));
+        work->dnarrow = arena_values(s, arena, n, max_size((size_t)s->F, (size_t)s->NH * s->HS));
+        work->dxn = arena_values(s, arena, n, C);
+        work->grad16 = s->conf.mixed ? arena_values(s, arena, n, C) : NULL;
+        work->h = hdt_stage_keeps_h(s) ? NULL : arena_values(s, arena, n, (size_t)s->F);
         work->sumsq = arena_take(arena, (size_t)s->n_tensors, sizeof(double));
         if (s->conf.model.tie_word_embeddings && s->has_embedding != s->has_head) {
             work->tied = arena_floats(arena, (size_t)s->V, C);
         }
     }
     if (s->has_head) {
-        work->head_xn = arena_floats(arena, n, C);
+        work->head_xn = arena_values(s, arena, n, C);
         work->head_rstd = arena_floats(arena, n, 1);
-        work->logits = arena_floats(arena, (size_t)s->head_rows, (size_t)s->V);
+        work->logits = arena_values(s, arena, (size_t)s->head_rows, (size_t)s->V);
     }
 }
 
@@ -301,7 +336,11 @@ static void activations_place(struct hdt_stage *s, struct arena *arena, size_t *
 static void outputs_link(struct hdt_stage *s)
 {
     bool share = s->conf.recompute || s->conf.inference;
+    size_t n_acts = ((size_t)s->conf.n_slots + 1) * (size_t)s->n_blocks;
 
+    for (size_t i = 0; i < n_acts && !hdt_stage_keeps_h(s); i++) {
+        s->act_table[i].h = s->work.h;
+    }
     for (int i = 0; i < s->conf.n_slots && s->n_blocks > 0; i++) {
         if (share) {
             s->slots[i].acts = s->work.acts;
@@ -361,7 +400,8 @@ static void bytes_fill(struct hdt_stage *s, struct hdt_stage_bytes *bytes)
 
     activations_place(s, &arena, &slot, &work);
     *bytes = (struct hdt_stage_bytes){
-        .weights = s->params_len * sizeof(float) + (size_t)s->T * s->HS * sizeof(float),
+        .weights = s->params_len * (sizeof(float) + (s->conf.mixed ? sizeof(uint16_t) : 0)) +
+                   (size_t)s->T * s->HS * sizeof(float),
         .grads = s->conf.inference ? 0 : s->grads_len * sizeof(float),
         .optimizer = s->conf.inference ? 0 : 2 * s->params_len * sizeof(float),
         .slot = slot,
@@ -420,7 +460,13 @@ enum hdt_status hdt_stage_new(const struct hdt_backend *backend, struct hdt_devi
     s->backend = backend;
     s->ops = backend->ops;
     s->device = device;
+    s->mixed = conf->mixed ? backend->mixed : NULL;
     status = hdt_backend_require(backend, err);
+    if (status == HDT_OK && conf->mixed && !s->mixed) {
+        status = hdt_error_set(err, HDT_ENOTSUP,
+                               "cannot make a stage with products of bf16: backend '%s' has none",
+                               backend->name);
+    }
     if (status == HDT_OK) {
         status = stage_prepare(s, conf, err);
     }
@@ -450,6 +496,7 @@ void hdt_stage_free(struct hdt_stage *s)
     s->backend->free(s->device, s->v);
     s->backend->free(s->device, s->m);
     s->backend->free(s->device, s->grads);
+    s->backend->free(s->device, s->params16);
     s->backend->free(s->device, s->params);
     stage_release(s);
     free(s);
@@ -585,6 +632,9 @@ enum hdt_status hdt_stage_read(struct hdt_stage *s, void *host, const void *devi
 enum hdt_status hdt_stage_write(struct hdt_stage *s, void *device_mem, const void *host,
                                 size_t bytes, struct hdt_error *err)
 {
+    const float *at = device_mem;
+
+    s->params16_old = s->params16_old || (at >= s->params && at < s->params + s->params_len);
     s->backend->copy(s->stream, device_mem, host, bytes, HDT_COPY_TO_DEVICE);
     return s->backend->stream_wait(s->stream, err);
 }

@@ -49,6 +49,11 @@ struct hdt_stage_conf {
     int T;          /* tokens in a sequence; at most model.T */
     int n_slots;    /* micro-batches in flight: forward done, backward (both halves) not yet */
     bool recompute; /* keep only each slot's input, compute the rest again in backward */
+    /* Products of bfloat16 instead of float32 (struct hdt_mixed_ops), for a backend that has them;
+     * what travels and what is saved is float32 all the same. Not for inference. */
+    bool mixed;
+    /* Backward passes will come in two halves; in mixed precision that takes memory. */
+    bool halves;
     bool inference; /* no gradients, no optimizer state: forward only, one set of activations */
     uint64_t seed;  /* of the initial weights */
     struct hdt_alive *alive; /* told while weights are made; NULL: nobody */
@@ -56,7 +61,7 @@ struct hdt_stage_conf {
 
 /* Device memory that a stage of this configuration takes, by what it is for. */
 struct hdt_stage_bytes {
-    uint64_t weights;
+    uint64_t weights;   /* mixed: and their copies in bfloat16 */
     uint64_t grads;     /* a tied model's embedding and head have one accumulator each */
     uint64_t optimizer; /* two moments */
     uint64_t slot;      /* activations of one slot; all slots: n_slots times this */
@@ -162,7 +167,7 @@ void hdt_stage_backward(struct hdt_stage *stage, int slot);
 /* The same bits in two halves. The first one sets the slot's input gradient; the second one adds to
  * the gradients of matrices and embedding, from what the first one left in the slot: until then the
  * slot takes no other micro-batch. Each half in the same micro-batch order on every stage. Not with
- * recompute. */
+ * recompute; in mixed precision only with conf.halves. */
 void hdt_stage_backward_input(struct hdt_stage *stage, int slot);
 void hdt_stage_backward_weight(struct hdt_stage *stage, int slot);
 

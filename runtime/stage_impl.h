@@ -17,20 +17,24 @@ struct stage_tensor {
     size_t len;
     float *w, *grad, *m, *v;
     bool shared;
+    /* Mixed precision: the gradient is zero, and its memory does not say so yet. Of q and gate, it
+     * counts for those that follow without a gap. */
+    bool is_unset;
 };
 
-/* Activations of one block that backward needs, of one micro-batch. Letters as in backend.h. */
+/* Activations of one block that backward needs, of one micro-batch. Letters as in backend.h. Those
+ * named void are float, or bfloat16 in mixed precision. */
 struct stage_act {
-    float *xn1;   /* (n, C) */
+    void *xn1;    /* (n, C) */
     float *rstd1; /* (n) */
-    float *qkv;   /* (n, Q), rotated */
-    float *att;   /* (n, NH HS) */
+    void *qkv;    /* (n, Q), rotated */
+    void *att;    /* (n, NH HS) */
     float *lse;   /* (B, NH, T) */
     float *mid;   /* (n, C) after attention's residual */
-    float *xn2;   /* (n, C) */
+    void *xn2;    /* (n, C) */
     float *rstd2; /* (n) */
-    float *gu;    /* (n, 2F) */
-    float *h;     /* (n, F) */
+    void *gu;     /* (n, 2F) */
+    void *h;      /* (n, F); mixed: all blocks' own work.h, unless backwards come in halves */
     float *y;     /* (n, C) output of the block */
 };
 
@@ -48,12 +52,14 @@ struct stage_slot {
 
 struct stage_work {
     struct stage_act *acts; /* recompute, inference: activations that all slots share */
-    float *dwide;           /* (n, max(2F, Q)) */
-    float *dnarrow;         /* (n, max(F, NH HS)) */
-    float *dxn;             /* (n, C) */
-    float *head_xn;         /* (n, C) */
+    void *dwide;            /* (n, max(2F, Q)) */
+    void *dnarrow;          /* (n, max(F, NH HS)) */
+    void *dxn;              /* (n, C) */
+    void *h;                /* (n, F), mixed */
+    void *grad16;           /* (n, C) of the residual stream's gradient, in mixed precision */
+    void *head_xn;          /* (n, C) */
     float *head_rstd;       /* (n) */
-    float *logits;          /* (head_rows, V) */
+    void *logits;           /* (head_rows, V) */
     float *tied;            /* (V, C) the other stage's half of a tied gradient */
     double *sumsq;          /* (tensors) */
 };
@@ -62,6 +68,7 @@ struct hdt_stage {
     struct hdt_stage_conf conf;
     const struct hdt_backend *backend;
     const struct hdt_ops *ops;
+    const struct hdt_mixed_ops *mixed; /* NULL: all in float32 */
     struct hdt_device *device;
     struct hdt_stream *stream;
 
@@ -78,6 +85,8 @@ struct hdt_stage {
     struct stage_tensor *tensors;
     float *params, *grads, *m, *v; /* the allocations that tensors point into */
     size_t params_len, grads_len;  /* floats; grads_len is larger by a shared head */
+    uint16_t *params16;            /* mixed: params in bfloat16, at the same offsets */
+    bool params16_old;             /* the weights were written since */
     float *cos_sin;                /* (T, HS) */
 
     void *act_mem; /* the allocation that slots and work point into */
@@ -92,6 +101,57 @@ struct hdt_stage {
 /* Fill all weights, zero moments and gradients, make the table of rotations. */
 enum hdt_status hdt_stage_init_weights(struct hdt_stage *stage, struct hdt_error *err);
 enum hdt_status hdt_stage_init_rope(struct hdt_stage *stage, struct hdt_error *err);
+
+/*
+ * Mixed precision (stage_mixed.c): the arithmetic that stage_run.c has in float32, with the same
+ * buffers.
+ *
+ *  - refresh: the weights' copies, if they are old; before any other
+ *  - fwd: all blocks of a micro-batch; `again`: to recompute, where the stage's output is known
+ *  - head: loss, and with `train` the head's gradients
+ *  - bwd: all blocks; `keep`: as in stage_run.c, only what the first half of a backward does
+ *  - weights_bwd: the second half, of one block
+ *  - zero_grads, finish_grads: at the begin of a step, and after its last backward
+ *  - adamw: one tensor
+ */
+void hdt_stage_mixed_refresh(struct hdt_stage *s);
+void hdt_stage_mixed_fwd(const struct hdt_stage *s, const struct stage_slot *slot, bool again);
+void hdt_stage_mixed_head(const struct hdt_stage *s, const struct stage_slot *slot, bool train);
+void hdt_stage_mixed_bwd(const struct hdt_stage *s, const struct stage_slot *slot, bool keep);
+void hdt_stage_mixed_weights_bwd(const struct hdt_stage *s, const struct stage_slot *slot,
+                                 int block);
+void hdt_stage_mixed_zero_grads(struct hdt_stage *s);
+void hdt_stage_mixed_finish_grads(struct hdt_stage *s);
+void hdt_stage_mixed_adamw(const struct hdt_stage *s, const struct hdt_adamw *p,
+                           const struct stage_tensor *t);
+
+/* A block's tensors in model order. */
+enum { NORM1, WQ, WK, WV, WO, NORM2, GATE, UP, DOWN };
+
+/* Output of block i of a slot: the last block's is the slot's own, whoever owns the rest. */
+static inline float *hdt_stage_block_output(const struct hdt_stage *s,
+                                            const struct stage_slot *slot, int block)
+{
+    return block == s->n_blocks - 1 ? slot->y : slot->acts[block].y;
+}
+
+static inline const struct stage_tensor *hdt_stage_head_tensor(const struct hdt_stage *s)
+{
+    return &s->tensors[s->n_tensors - 1];
+}
+
+static inline const struct stage_tensor *hdt_stage_final_norm(const struct hdt_stage *s)
+{
+    return &s->tensors[s->n_tensors - 2];
+}
+
+/* Does each block keep h from forward to backward? In mixed precision the backward of gate and up
+ * makes it again on its way, which takes no arithmetic and a fifth of a block's memory less; but
+ * the second half of a backward that comes in halves is too late for that. */
+static inline bool hdt_stage_keeps_h(const struct hdt_stage *s)
+{
+    return !s->conf.mixed || s->conf.halves;
+}
 
 /* Tensor `which` (0 .. 8 in model order) of a block. */
 static inline struct stage_tensor *hdt_stage_block_tensor(const struct hdt_stage *stage, int block,

@@ -20,9 +20,6 @@
 
 #include <string.h>
 
-/* A block's tensors in model order. */
-enum { NORM1, WQ, WK, WV, WO, NORM2, GATE, UP, DOWN };
-
 /* Rows that a forward pass works on: all of the micro-batch, or a few new ones of one sequence. */
 struct rows {
     int row0;   /* first row in the buffers */
@@ -107,7 +104,7 @@ static void buffer_copy(const struct hdt_stage *s, float *dst, const float *src,
 static struct hdt_attention attention_of(const struct hdt_stage *s, const struct stage_act *act,
                                          const struct rows *r)
 {
-    const float *k = act->qkv + s->NH * s->HS;
+    const float *qkv = act->qkv, *k = qkv + s->NH * s->HS;
 
     return (struct hdt_attention){
         .n_seqs = r->n_seqs,
@@ -116,12 +113,12 @@ static struct hdt_attention attention_of(const struct hdt_stage *s, const struct
         .n_heads = s->NH,
         .n_kv_heads = s->NKV,
         .head_size = s->HS,
-        .q = act->qkv + (size_t)r->row0 * s->Q,
+        .q = qkv + (size_t)r->row0 * s->Q,
         .q_stride = s->Q,
         .k = k,
         .v = k + s->NKV * s->HS,
         .kv_stride = s->Q,
-        .out = act->att + (size_t)r->row0 * s->NH * s->HS,
+        .out = (float *)act->att + (size_t)r->row0 * s->NH * s->HS,
         .lse = act->lse,
     };
 }
@@ -131,7 +128,8 @@ static void attention_half_fwd(const struct hdt_stage *s, int block, const struc
                                const float *x, const struct rows *r)
 {
     size_t row = (size_t)r->row0;
-    float *xn = act->xn1 + row * s->C, *qkv = act->qkv + row * s->Q, *mid = act->mid + row * s->C;
+    float *xn = (float *)act->xn1 + row * s->C, *qkv = (float *)act->qkv + row * s->Q;
+    float *mid = act->mid + row * s->C;
     struct hdt_attention a = attention_of(s, act, r);
 
     x += row * s->C;
@@ -150,8 +148,8 @@ static void mlp_half_fwd(const struct hdt_stage *s, int block, const struct stag
                          float *y, const struct rows *r)
 {
     size_t row = (size_t)r->row0;
-    float *mid = act->mid + row * s->C, *xn = act->xn2 + row * s->C;
-    float *gu = act->gu + row * 2 * s->F, *h = act->h + row * s->F;
+    float *mid = act->mid + row * s->C, *xn = (float *)act->xn2 + row * s->C;
+    float *gu = (float *)act->gu + row * 2 * s->F, *h = (float *)act->h + row * s->F;
 
     s->ops->rmsnorm_fwd(s->stream, mid, hdt_stage_block_tensor(s, block, NORM2)->w, r->n, s->C,
                         (float)s->conf.model.rms_norm_eps, xn, act->rstd2 + row);
@@ -219,18 +217,16 @@ static void attention_half_bwd(const struct hdt_stage *s, int block, const struc
     s->ops->rmsnorm_bwd(s->stream, dxn, x, norm->w, act->rstd1, s->n, s->C, grad, norm->grad);
 }
 
-/* Output of block i of a slot: the last block's is the slot's own, whoever owns the rest. */
-static float *block_output(const struct hdt_stage *s, const struct stage_slot *slot, int block)
-{
-    return block == s->n_blocks - 1 ? slot->y : slot->acts[block].y;
-}
-
 /* What mlp_half_bwd and attention_half_bwd left out. */
 static void block_weights_bwd(const struct hdt_stage *s, const struct stage_slot *slot, int block)
 {
     const struct stage_act *act = &slot->acts[block];
 
-    linear_dw(s, block_output(s, slot, block), act->h, s->n, s->F, s->C,
+    if (s->mixed) {
+        hdt_stage_mixed_weights_bwd(s, slot, block);
+        return;
+    }
+    linear_dw(s, hdt_stage_block_output(s, slot, block), act->h, s->n, s->F, s->C,
               hdt_stage_block_tensor(s, block, DOWN)->grad);
     linear_dw(s, act->gu, act->xn2, s->n, s->C, 2 * s->F,
               hdt_stage_block_tensor(s, block, GATE)->grad);
@@ -245,8 +241,12 @@ static void blocks_fwd(const struct hdt_stage *s, const struct stage_slot *slot,
 {
     const float *x = slot->x;
 
+    if (s->mixed) {
+        hdt_stage_mixed_fwd(s, slot, again);
+        return;
+    }
     for (int i = 0; i < s->n_blocks; i++) {
-        float *y = block_output(s, slot, i);
+        float *y = hdt_stage_block_output(s, slot, i);
 
         attention_half_fwd(s, i, &slot->acts[i], x, r);
         mlp_half_fwd(s, i, &slot->acts[i], again && i == s->n_blocks - 1 ? NULL : y, r);
@@ -256,39 +256,33 @@ static void blocks_fwd(const struct hdt_stage *s, const struct stage_slot *slot,
 
 /* ---- Head ------------------------------------------------------------------------------------ */
 
-static const struct stage_tensor *head_tensor(const struct hdt_stage *s)
-{
-    return &s->tensors[s->n_tensors - 1];
-}
-
-static const struct stage_tensor *final_norm(const struct hdt_stage *s)
-{
-    return &s->tensors[s->n_tensors - 2];
-}
-
 /* Loss of rows [row, row + n), and their gradients when training. */
 static void head_rows_run(const struct hdt_stage *s, const struct stage_slot *slot, int row, int n,
                           bool train)
 {
-    const struct stage_tensor *head = head_tensor(s);
+    const struct stage_tensor *head = hdt_stage_head_tensor(s);
     const struct stage_work *w = &s->work;
-    float *xn = w->head_xn + (size_t)row * s->C;
+    float *xn = (float *)w->head_xn + (size_t)row * s->C;
 
     linear_fwd(s, xn, head->w, n, s->C, s->V, 0, w->logits);
     s->ops->cross_entropy(s->stream, slot->labels + row, n, s->V, train ? s->loss_scale : 0,
                           w->logits, slot->loss);
     if (train) {
         linear_dw(s, w->logits, xn, n, s->C, s->V, head->grad);
-        linear_dx(s, w->logits, head->w, n, s->C, s->V, w->dxn + (size_t)row * s->C);
+        linear_dx(s, w->logits, head->w, n, s->C, s->V, (float *)w->dxn + (size_t)row * s->C);
     }
 }
 
 static void head_run(const struct hdt_stage *s, const struct stage_slot *slot, bool train)
 {
-    const struct stage_tensor *norm = final_norm(s);
+    const struct stage_tensor *norm = hdt_stage_final_norm(s);
     const struct stage_work *w = &s->work;
 
     s->ops->zero(s->stream, slot->loss, sizeof(*slot->loss));
+    if (s->mixed) {
+        hdt_stage_mixed_head(s, slot, train);
+        return;
+    }
     s->ops->rmsnorm_fwd(s->stream, slot->y, norm->w, s->n, s->C, (float)s->conf.model.rms_norm_eps,
                         w->head_xn, w->head_rstd);
     for (int row = 0; row < s->n; row += s->head_rows) {
@@ -310,7 +304,11 @@ void hdt_stage_set_loss_scale(struct hdt_stage *s, float inv_global_tokens)
 
 void hdt_stage_zero_grads(struct hdt_stage *s)
 {
-    s->ops->zero(s->stream, s->grads, s->grads_len * sizeof(float));
+    if (s->mixed) {
+        hdt_stage_mixed_zero_grads(s);
+    } else {
+        s->ops->zero(s->stream, s->grads, s->grads_len * sizeof(float));
+    }
 }
 
 static struct stage_slot *slot_at(struct hdt_stage *s, int slot)
@@ -325,6 +323,7 @@ void hdt_stage_forward(struct hdt_stage *s, int slot_idx, enum hdt_stage_mode mo
     struct rows r = rows_all(s);
 
     HDT_ASSERT(mode == HDT_STAGE_EVAL || !s->conf.inference);
+    hdt_stage_mixed_refresh(s);
     if (s->has_embedding) {
         s->ops->embedding_fwd(s->stream, slot->tokens, s->tensors[0].w, s->n, s->C, slot->x);
     }
@@ -343,10 +342,15 @@ enum hdt_status hdt_stage_loss(struct hdt_stage *s, int slot, double *loss_sum,
 
 static void blocks_bwd(const struct hdt_stage *s, const struct stage_slot *slot, bool keep)
 {
+    if (s->mixed) {
+        hdt_stage_mixed_bwd(s, slot, keep);
+        return;
+    }
     for (int i = s->n_blocks - 1; i >= 0; i--) {
         const float *x = i > 0 ? slot->acts[i - 1].y : slot->x;
 
-        mlp_half_bwd(s, i, &slot->acts[i], slot->grad, keep ? block_output(s, slot, i) : NULL);
+        mlp_half_bwd(s, i, &slot->acts[i], slot->grad,
+                     keep ? hdt_stage_block_output(s, slot, i) : NULL);
         attention_half_bwd(s, i, &slot->acts[i], x, slot->grad, keep);
     }
 }
@@ -373,7 +377,7 @@ void hdt_stage_backward(struct hdt_stage *s, int slot_idx)
 
 void hdt_stage_backward_input(struct hdt_stage *s, int slot_idx)
 {
-    HDT_ASSERT(!s->conf.inference && !s->conf.recompute);
+    HDT_ASSERT(!s->conf.inference && !s->conf.recompute && hdt_stage_keeps_h(s));
     blocks_bwd(s, slot_at(s, slot_idx), true);
 }
 
@@ -391,7 +395,7 @@ void hdt_stage_backward_weight(struct hdt_stage *s, int slot_idx)
 
 float *hdt_stage_tied_grad(struct hdt_stage *s, size_t *len)
 {
-    const struct stage_tensor *t = s->has_head ? head_tensor(s) : &s->tensors[0];
+    const struct stage_tensor *t = s->has_head ? hdt_stage_head_tensor(s) : &s->tensors[0];
 
     if (!s->work.tied) {
         *len = 0;
@@ -412,11 +416,15 @@ void hdt_stage_finish_grads(struct hdt_stage *s, const float *other_tied_grad)
     float *half = hdt_stage_tied_grad(s, &len);
 
     HDT_ASSERT((half != NULL) == (other_tied_grad != NULL));
+    if (s->mixed) {
+        hdt_stage_mixed_finish_grads(s);
+    }
     if (half) {
         /* a + b and b + a are the same float, so both stages get the same sum. */
         s->ops->add(s->stream, other_tied_grad, len, half);
-    } else if (head_tensor(s)->shared) {
-        s->ops->add(s->stream, head_tensor(s)->grad, head_tensor(s)->len, s->tensors[0].grad);
+    } else if (hdt_stage_head_tensor(s)->shared) {
+        s->ops->add(s->stream, hdt_stage_head_tensor(s)->grad, hdt_stage_head_tensor(s)->len,
+                    s->tensors[0].grad);
     }
 }
 
@@ -442,7 +450,9 @@ void hdt_stage_step(struct hdt_stage *s, const struct hdt_adamw *adamw)
         if (!t->info.decay) {
             p.weight_decay = 0;
         }
-        if (!t->shared) {
+        if (s->mixed && !t->shared) {
+            hdt_stage_mixed_adamw(s, &p, t);
+        } else if (!t->shared) {
             s->ops->adamw(s->stream, &p, t->grad, t->len, t->w, t->m, t->v);
         }
     }
@@ -455,9 +465,9 @@ static void head_row_logits(const struct hdt_stage *s, const struct stage_slot *
 {
     const struct stage_work *w = &s->work;
 
-    s->ops->rmsnorm_fwd(s->stream, slot->y + (size_t)row * s->C, final_norm(s)->w, 1, s->C,
-                        (float)s->conf.model.rms_norm_eps, w->head_xn, w->head_rstd);
-    linear_fwd(s, w->head_xn, head_tensor(s)->w, 1, s->C, s->V, 0, w->logits);
+    s->ops->rmsnorm_fwd(s->stream, slot->y + (size_t)row * s->C, hdt_stage_final_norm(s)->w, 1,
+                        s->C, (float)s->conf.model.rms_norm_eps, w->head_xn, w->head_rstd);
+    linear_fwd(s, w->head_xn, hdt_stage_head_tensor(s)->w, 1, s->C, s->V, 0, w->logits);
 }
 
 enum hdt_status hdt_stage_decode(struct hdt_stage *s, const int32_t *tokens, int pos, int n,

@@ -3,6 +3,7 @@
 
 /* hdt-worker: options, settings, device, signals. */
 #include "runtime/backend_find.h"
+#include "runtime/selftest/selftest.h"
 #include "runtime/agent.h"
 #include "runtime/profile_task.h"
 #include "runtime/task.h"
@@ -69,6 +70,8 @@ enum option_key {
     OPT_MODEL,
     OPT_MICRO_BATCH,
     OPT_PROFILE_SEQ_LEN,
+    OPT_SELFTEST,
+    OPT_LARGE,
 };
 
 static const struct argp_option options[] = {
@@ -76,6 +79,9 @@ static const struct argp_option options[] = {
     {"check-config", OPT_CHECK, NULL, 0, "Read the settings, say what is wrong with them, exit", 1},
     {"list-devices", OPT_LIST_DEVICES, NULL, 0,
      "Print each device module and what it finds here, exit", 1},
+    {"selftest", OPT_SELFTEST, NULL, 0,
+     "Try every op of --backend on its device here against float64, print a table, exit", 1},
+    {"large", OPT_LARGE, NULL, 0, "selftest: also large shapes, for the rates", 1},
     {"name", OPT_NAME, "NAME", 0, "Name within the site, in place of the settings' one", 1},
     {"gateway", OPT_GATEWAY, "ADDRESS", 0,
      "unix:PATH or tls:HOST:PORT, in place of the settings' one", 1},
@@ -105,7 +111,7 @@ static const struct argp_option options[] = {
 
 struct args {
     const char *config, *name, *gateway, *backend, *task;
-    bool check, list_devices;
+    bool check, list_devices, selftest, large;
     int threads; /* -1: not given */
     struct hdt_task_conf use;
     struct hdt_profile_task profile;
@@ -247,6 +253,12 @@ static error_t parse_option(int key, char *arg, struct argp_state *state)
         break;
     case OPT_LIST_DEVICES:
         args->list_devices = true;
+        break;
+    case OPT_SELFTEST:
+        args->selftest = true;
+        break;
+    case OPT_LARGE:
+        args->large = true;
         break;
     case OPT_CHECK:
         args->check = true;
@@ -602,6 +614,25 @@ static enum hdt_status run_profile(struct args *args, struct hdt_error *err)
     return status;
 }
 
+/* The exit status. "auto" is tried on the backend that it would take. */
+static int run_selftest(const struct args *args)
+{
+    struct hdt_device_conf conf = {.n_threads =
+                                       args->threads > 0 ? args->threads : cores_allowed()};
+    const struct hdt_backend *backend;
+    struct hdt_device *device;
+    struct hdt_error err = {0};
+
+    hdt_log_init(PROGRAM, HDT_LOG_WARN);
+    if (hdt_backend_open(args->backend ? args->backend : "auto", &conf, &backend, &device, &err) !=
+        HDT_OK) {
+        hdt_error_print(&err, PROGRAM);
+        return err.status == HDT_ENOENT || err.status == HDT_ENOTSUP ? HDT_SELFTEST_NOT_HERE : 1;
+    }
+    backend->device_close(device);
+    return hdt_selftest_run(backend->name, conf.n_threads, args->large);
+}
+
 static void print_device(const struct hdt_backend_found *found, void *arg)
 {
     (void)arg;
@@ -635,6 +666,9 @@ int main(int argc, char **argv)
     if (profile_check(&args, &err) != HDT_OK || (args.task && task_check(&args, &err) != HDT_OK)) {
         hdt_error_print(&err, PROGRAM);
         return EXIT_USAGE;
+    }
+    if (args.selftest) {
+        return run_selftest(&args);
     }
     if (args.list_devices) {
         hdt_backend_list(print_device, NULL);

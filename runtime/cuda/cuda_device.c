@@ -3,6 +3,7 @@
 #include "config.h"
 
 #include "runtime/cuda/cuda_device.h"
+#include "runtime/cuda/cuda_gemm.h"
 #include "runtime/cuda/cuda_kernels.h"
 #include "src/base/buf.h"
 
@@ -146,6 +147,9 @@ enum hdt_status hdt_cuda_device_open(const struct hdt_device_conf *conf,
     if (status == HDT_OK) {
         status = device_start(device, err);
     }
+    if (status == HDT_OK) {
+        status = hdt_cuda_gemms_new(&device->gemms, err);
+    }
     if (status != HDT_OK) {
         free(device);
         return status;
@@ -159,6 +163,7 @@ void hdt_cuda_device_close(struct hdt_device *device)
 {
     if (device) {
         hdt_cuda_enter(device, NULL);
+        hdt_cuda_gemms_free(device->gemms);
         hdt_cuda_pool_release(&device->pool);
         free(device);
     }

@@ -3,9 +3,9 @@
 #define HDT_RUNTIME_CUDA_CUDA_DEVICE_H
 
 /*
- * Inside of the cuda backend. Only kernels and their launchers are CUDA C++ (cuda_kernels.cu); all
- * else is C on the CUDA runtime. The module needs libcudart and nothing more to be loaded: the
- * driver is opened by the runtime when the first device is asked for.
+ * Inside of the cuda backend. Only kernels and their launchers are CUDA C++ (*.cu); all else is C
+ * on the CUDA runtime. The module needs libcudart and libcublasLt to be loaded, and no driver: that
+ * is opened by the runtime when the first device is asked for.
  *
  * The runtime keeps one current device per thread, so every function that a caller may enter makes
  * its device current first.
@@ -15,9 +15,12 @@
 
 #include <cuda_runtime_api.h>
 
+struct hdt_cuda_gemms;
+
 struct hdt_device {
     int idx;
     struct hdt_device_info info;
+    struct hdt_cuda_gemms *gemms;
     struct hdt_cuda_pool pool;
 };
 
@@ -25,10 +28,15 @@ struct hdt_stream {
     struct hdt_device *device;
     cudaStream_t handle;
     struct hdt_error error; /* the first failure, which sticks; status HDT_OK: none */
-    double *partials;       /* device memory of sums, HDT_CUDA_PARTIALS of them */
+    double *partials;       /* device memory of sums, HDT_CUDA_PARTIALS + 1 of them */
+    void *workspace;        /* of matrix products */
+    size_t workspace_bytes;
+    void *scratch; /* of one op at a time */
+    size_t scratch_bytes;
 };
 
 extern const struct hdt_ops hdt_cuda_ops;
+extern const struct hdt_mixed_ops hdt_cuda_mixed_ops;
 
 /* Fill *err for a failed call of the runtime: "cannot <what>: <cause>". The runtime's own note of
  * the failure is cleared, so that no later call reports it again. */
@@ -42,6 +50,12 @@ bool hdt_cuda_stream_enter(struct hdt_stream *s);
 
 /* Take the result of queueing `what`; a failure sticks to the stream. */
 void hdt_cuda_stream_result(struct hdt_stream *s, cudaError_t code, const char *what);
+
+/* Device memory of the stream, at least so many bytes, for matrix products; and for what one op
+ * keeps between its kernels. They grow when an op needs more than any before (a first run of each
+ * shape, then no more), and are freed with the stream. False, NULL: there was none; sticks. */
+bool hdt_cuda_workspace(struct hdt_stream *s, size_t bytes);
+void *hdt_cuda_scratch(struct hdt_stream *s, size_t bytes);
 
 /* The members of the table. See struct hdt_backend. */
 enum hdt_status hdt_cuda_device_count(int *n_devices, struct hdt_error *err);

@@ -10,6 +10,7 @@
  */
 #include "runtime/cuda/cuda_kernels.h"
 
+#include <cuda_bf16.h>
 #include <stdint.h>
 
 namespace
@@ -125,7 +126,8 @@ struct adamw_op {
         return {g[i], w[i], m[i], v[i]};
     }
 
-    __device__ void store(size_t i, item it) const
+    /* Gives the new weight. */
+    __device__ float store(size_t i, item it) const
     {
         const float gi = it.g * p.grad_scale;
         const float mi = p.beta1 * it.m + p.m_new * gi;
@@ -133,7 +135,46 @@ struct adamw_op {
 
         m[i] = mi;
         v[i] = vi;
-        w[i] = it.w * p.keep - p.m_rate * mi / (sqrtf(vi) * p.v_unbias + p.eps);
+        return w[i] = it.w * p.keep - p.m_rate * mi / (sqrtf(vi) * p.v_unbias + p.eps);
+    }
+};
+
+/* And a copy of the weights in bfloat16. */
+struct adamw16_op {
+    adamw_op op;
+    __nv_bfloat16 *w16;
+
+    using item = adamw_op::item;
+
+    __device__ item load(size_t i) const
+    {
+        return op.load(i);
+    }
+
+    __device__ void store(size_t i, item it) const
+    {
+        w16[i] = __float2bfloat16_rn(op.store(i, it));
+    }
+};
+
+struct compare_op {
+    const uint16_t *a, *b;
+    int *differs;
+
+    struct item {
+        uint16_t a, b;
+    };
+
+    __device__ item load(size_t i) const
+    {
+        return {a[i], b[i]};
+    }
+
+    __device__ void store(size_t, item it) const
+    {
+        if (it.a != it.b) {
+            *differs = 1;
+        }
     }
 };
 
@@ -268,11 +309,13 @@ static __device__ double block_sum(double sum)
     return sum;
 }
 
-/* First pass: a block adds the squares of every gridDim.x-th tile. The squares of float32 values
- * are exact in float64. */
+/* A block adds the squares of every gridDim.x-th tile. The squares of float32 values are exact in
+ * float64. The block that ends last adds the sums of all, in the order of the blocks: which one
+ * that is does not matter. `n_done` is 0 before and after. */
 static __global__ void __launch_bounds__(THREADS)
-    sumsq_kernel(const float *x, size_t len, double *partials)
+    sumsq_kernel(const float *x, size_t len, double *partials, unsigned *n_done, double *sum_out)
 {
+    __shared__ bool is_last;
     double sum = 0;
 
     for (size_t first = blockIdx.x * TILE; first < len; first += gridDim.x * TILE) {
@@ -292,21 +335,22 @@ static __global__ void __launch_bounds__(THREADS)
     sum = block_sum(sum);
     if (threadIdx.x == 0) {
         partials[blockIdx.x] = sum;
+        __threadfence();
+        is_last = atomicAdd(n_done, 1) == gridDim.x - 1;
     }
-}
-
-/* Second pass, one block. */
-static __global__ void __launch_bounds__(THREADS)
-    sum_kernel(const double *partials, int n, double *sum_out)
-{
-    double sum = 0;
-
-    for (int i = static_cast<int>(threadIdx.x); i < n; i += THREADS) {
-        sum += partials[i];
+    __syncthreads();
+    if (!is_last) {
+        return;
+    }
+    __threadfence();
+    sum = 0;
+    for (unsigned i = threadIdx.x; i < gridDim.x; i += THREADS) {
+        sum += __ldcg(partials + i);
     }
     sum = block_sum(sum);
     if (threadIdx.x == 0) {
         *sum_out = sum;
+        *n_done = 0;
     }
 }
 
@@ -314,7 +358,7 @@ cudaError_t hdt_cuda_kernels_probe(void)
 {
     cudaFuncAttributes attributes;
 
-    return cudaFuncGetAttributes(&attributes, sum_kernel);
+    return cudaFuncGetAttributes(&attributes, sumsq_kernel);
 }
 
 cudaError_t hdt_cuda_add(cudaStream_t stream, const float *x, size_t len, float *y)
@@ -348,23 +392,26 @@ cudaError_t hdt_cuda_adamw(cudaStream_t stream, const struct hdt_cuda_adamw_args
     return flat_launch(stream, len, adamw_op{*p, g, w, m, v});
 }
 
+cudaError_t hdt_cuda_adamw16(cudaStream_t stream, const struct hdt_cuda_adamw_args *p,
+                             const float *g, size_t len, float *w, float *m, float *v, void *w16)
+{
+    return flat_launch(stream, len,
+                       adamw16_op{{*p, g, w, m, v}, static_cast<__nv_bfloat16 *>(w16)});
+}
+
+cudaError_t hdt_cuda_compare(cudaStream_t stream, const uint16_t *a, const uint16_t *b, size_t len,
+                             int *differs)
+{
+    return flat_launch(stream, len, compare_op{a, b, differs});
+}
+
 cudaError_t hdt_cuda_sumsq(cudaStream_t stream, const float *x, size_t len, double *partials,
                            double *sum)
 {
-    const size_t n_tiles = (len + TILE - 1) / TILE;
-    const int n = static_cast<int>(n_tiles < HDT_CUDA_PARTIALS ? n_tiles : HDT_CUDA_PARTIALS);
-    const cudaLaunchConfig_t first = launch_config(stream, static_cast<size_t>(n));
-    const cudaLaunchConfig_t second = launch_config(stream, 1);
+    const size_t n_tiles = (len + TILE - 1) / TILE, most = HDT_CUDA_PARTIALS;
+    const size_t n_blocks = n_tiles == 0 ? 1 : n_tiles < most ? n_tiles : most;
+    const cudaLaunchConfig_t config = launch_config(stream, n_blocks);
 
-    if (n > 0) {
-        const cudaError_t code =
-            cudaLaunchKernelEx(&first, sumsq_kernel, static_cast<const float *>(x), len,
-                               static_cast<double *>(partials));
-
-        if (code != cudaSuccess) {
-            return code;
-        }
-    }
-    return cudaLaunchKernelEx(&second, sum_kernel, static_cast<const double *>(partials),
-                              static_cast<int>(n), static_cast<double *>(sum));
+    return cudaLaunchKernelEx(&config, sumsq_kernel, x, len, partials,
+                              reinterpret_cast<unsigned *>(partials + most), sum);
 }

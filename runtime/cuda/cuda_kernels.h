@@ -10,6 +10,7 @@
 
 #include <cuda_runtime_api.h>
 #include <stddef.h>
+#include <stdint.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -44,7 +45,16 @@ cudaError_t hdt_cuda_cast(cudaStream_t stream, const void *src, enum hdt_dtype s
 cudaError_t hdt_cuda_adamw(cudaStream_t stream, const struct hdt_cuda_adamw_args *p, const float *g,
                            size_t len, float *w, float *m, float *v);
 
-/* partials: HDT_CUDA_PARTIALS values of scratch that no other stream uses. */
+/* And w in bfloat16 to w16. */
+cudaError_t hdt_cuda_adamw16(cudaStream_t stream, const struct hdt_cuda_adamw_args *p,
+                             const float *g, size_t len, float *w, float *m, float *v, void *w16);
+
+/* Sets *differs (device memory) when two arrays of words do; else leaves it. */
+cudaError_t hdt_cuda_compare(cudaStream_t stream, const uint16_t *a, const uint16_t *b, size_t len,
+                             int *differs);
+
+/* partials: HDT_CUDA_PARTIALS values of scratch that no other stream uses, and one more that is
+ * zero bytes before and after. */
 cudaError_t hdt_cuda_sumsq(cudaStream_t stream, const float *x, size_t len, double *partials,
                            double *sum);
 

@@ -28,6 +28,36 @@ void hdt_cuda_stream_result(struct hdt_stream *s, cudaError_t code, const char *
     }
 }
 
+static bool memory_grow(struct hdt_stream *s, size_t bytes, void **mem, size_t *mem_bytes)
+{
+    struct hdt_error err = {0};
+    void *more;
+
+    if (bytes <= *mem_bytes) {
+        return true;
+    }
+    if (hdt_cuda_alloc(s->device, bytes, &more, &err) != HDT_OK) {
+        if (s->error.status == HDT_OK) {
+            s->error = err;
+        }
+        return false;
+    }
+    hdt_cuda_free(s->device, *mem); /* work that is queued still finds it */
+    *mem = more;
+    *mem_bytes = bytes;
+    return true;
+}
+
+bool hdt_cuda_workspace(struct hdt_stream *s, size_t bytes)
+{
+    return memory_grow(s, bytes, &s->workspace, &s->workspace_bytes);
+}
+
+void *hdt_cuda_scratch(struct hdt_stream *s, size_t bytes)
+{
+    return memory_grow(s, bytes, &s->scratch, &s->scratch_bytes) ? s->scratch : NULL;
+}
+
 enum hdt_status hdt_cuda_stream_new(struct hdt_device *device, struct hdt_stream **stream,
                                     struct hdt_error *err)
 {
@@ -36,7 +66,8 @@ enum hdt_status hdt_cuda_stream_new(struct hdt_device *device, struct hdt_stream
     cudaError_t code;
 
     s->device = device;
-    status = hdt_cuda_alloc(device, HDT_CUDA_PARTIALS * sizeof(double), (void **)&s->partials, err);
+    status = hdt_cuda_alloc(device, (HDT_CUDA_PARTIALS + 1) * sizeof(double), (void **)&s->partials,
+                            err);
     if (status != HDT_OK) {
         goto err_free;
     }
@@ -46,6 +77,9 @@ enum hdt_status hdt_cuda_stream_new(struct hdt_device *device, struct hdt_stream
         status = hdt_cuda_error(code, "make a cuda stream", err);
         goto err_partials;
     }
+    hdt_cuda_stream_result(
+        s, cudaMemsetAsync(s->partials + HDT_CUDA_PARTIALS, 0, sizeof(double), s->handle),
+        "clear a cuda stream's counter");
     *stream = s;
     return HDT_OK;
 err_partials:
@@ -64,6 +98,8 @@ void hdt_cuda_stream_free(struct hdt_stream *stream)
         cudaStreamDestroy(stream->handle);
     }
     hdt_cuda_free(stream->device, stream->partials);
+    hdt_cuda_free(stream->device, stream->workspace);
+    hdt_cuda_free(stream->device, stream->scratch);
     free(stream);
 }
 

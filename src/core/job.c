@@ -11,6 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+static const char *const precision_names[] = {"fp32", "bf16", NULL};
+
 static const struct hdt_conf_row data_rows[] = {
     HDT_CONF_STRING(struct hdt_job_data, train, NULL,
                     "Token shard (.bin) to train on, made by `hdt tokenize`: a path on the "
@@ -154,6 +156,11 @@ static const struct hdt_conf_row job_rows[] = {
     HDT_CONF_BOOL(struct hdt_job, recompute, "false",
                   "Compute activations again in the backward pass: less memory, a third more "
                   "time."),
+    HDT_CONF_ENUM(struct hdt_job, precision, "fp32", precision_names,
+                  "Of matrix products. bf16: products of bfloat16 with sums, residual stream, "
+                  "weights, gradients and moments in float32, on devices that have them (cuda): "
+                  "some twenty times as fast there; other devices of the job compute in float32. "
+                  "What is saved and what travels is float32 with either."),
     HDT_CONF_SECTION(struct hdt_job, optimizer, optimizer_rows, "AdamW and its schedule."),
     HDT_CONF_SECTION(struct hdt_job, codec, codec_rows, "Codecs of the edges between sites."),
     HDT_CONF_SECTION(struct hdt_job, checkpoint, checkpoint_rows, "Checkpoints."),

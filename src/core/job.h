@@ -26,6 +26,9 @@ struct hdt_job_batch {
     int64_t seq_len; /* [128] tokens a sequence, 1..1048576; at most the model's positions */
 };
 
+/* Of matrix products and of activations within a block; what is saved and sent is float32. */
+enum hdt_job_precision { HDT_JOB_FP32, HDT_JOB_BF16 };
+
 struct hdt_job_optimizer { /* AdamW (Loshchilov and Hutter, arXiv 1711.05101, algorithm 2) */
     double lr;             /* [1e-3] peak */
     double min_lr;         /* [1e-4] end of the cosine */
@@ -111,6 +114,7 @@ struct hdt_job {
     int64_t steps;  /* required, 1..1e9 */
     int64_t seed;   /* [1] of weights and sampler */
     bool recompute; /* [false] recompute activations in the backward pass */
+    int precision;  /* enum hdt_job_precision [fp32]; bf16: on devices that have it */
     struct hdt_job_optimizer optimizer;
     struct hdt_job_codec codec;
     struct hdt_job_checkpoint checkpoint;

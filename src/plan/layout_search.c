@@ -19,8 +19,9 @@ const char *const hdt_layout_objective_names[] = {"throughput", "cost", "energy"
 #define POOL       384
 #define POOL_SMALL 20000
 /* Tasks of all simulations: some million of them are a second. */
-#define TASKS_LEAST  INT64_C(500000)
-#define TASKS_DEVICE INT64_C(1200)
+#define TASKS_SMALL  INT64_C(20000000)
+#define TASKS_LEAST  INT64_C(300000)
+#define TASKS_DEVICE INT64_C(700)
 
 unsigned hdt_layout_search_given(const struct hdt_layout_files *base)
 {
@@ -203,6 +204,21 @@ static void codecs_fill(struct search *s)
     }
 }
 
+static void paths_fill(struct search *s)
+{
+    const struct hdt_cluster_file *cluster = &s->base->cluster;
+    size_t n = cluster->sites.n;
+
+    s->paths = hdt_calloc(n * n, sizeof(s->paths[0]));
+    for (size_t a = 0; a < n; a++) {
+        for (size_t b = 0; b < n; b++) {
+            if (a != b) {
+                hdt_cluster_file_path(cluster, a, b, &s->paths[a * n + b]);
+            }
+        }
+    }
+}
+
 static enum hdt_status setup(struct search *s, const struct hdt_layout_files *base,
                              const struct hdt_layout_search_options *options, struct hdt_error *err)
 {
@@ -215,6 +231,7 @@ static enum hdt_status setup(struct search *s, const struct hdt_layout_files *ba
     s->best_estimate_s = INFINITY;
     hdt_layout_model(base, &s->model);
     HDT_TRY(kinds_fill(s, err));
+    paths_fill(s);
     for (size_t i = 0; i < options->n_pins; i++) {
         HDT_TRY(pin_check(s, i, err));
     }
@@ -236,6 +253,7 @@ static void teardown(struct search *s)
         }
     }
     free(s->units);
+    free(s->paths);
     free(s->pool);
     free(s->scratch);
     free(s);
@@ -321,7 +339,9 @@ enum hdt_status hdt_layout_search(const struct hdt_layout_files *base,
     memset(result, 0, sizeof(*result));
     if (status == HDT_OK) {
         search_enumerate(s);
-        if (!s->is_small) {
+        if (s->is_small) {
+            s->tasks_left = TASKS_SMALL;
+        } else {
             s->n_pool = 0;
             s->pool_cap = POOL;
             search_generate(s);

@@ -227,7 +227,7 @@ int search_stage_most(struct search *s, const struct search_cand *c, int class_i
         if (!host_is_known(&k->nodes->host, c->offload[stage]) || first > has) {
             return 0;
         }
-        most = more > 0 ? fmin(most, floor((has - first) / more + 1e-9) + 1) : most;
+        most = more > 0 ? search_min(most, floor((has - first) / more + 1e-9) + 1) : most;
     }
     return most < 1e6 ? (int)most : 1000000;
 }
@@ -339,7 +339,7 @@ static double node_rate(const struct search *s, const struct search_kind *a,
     double groups = (double)(n < per ? n : per);
     double all = curve_rate(curve, bytes / (double)tp, tp * (int64_t)groups);
 
-    return fmin(all / groups, curve_rate(curve, bytes / (double)tp, tp));
+    return search_min(all / groups, curve_rate(curve, bytes / (double)tp, tp));
 }
 
 /* From a stage of a class to the next one, or back. */
@@ -357,25 +357,26 @@ static void way_find(const struct search *s, const struct search_cand *c, int cl
         way->latency_s = a->nodes->inside->latency_us / 1e6;
         return;
     }
-    way->bytes_per_s = fmin(node_rate(s, a, b, tp_a, n, bytes), node_rate(s, b, a, tp_b, n, bytes));
-    way->latency_s = fmax(between_curve(s, a, b) ? between_curve(s, a, b)->latency_us : 0,
-                          between_curve(s, b, a) ? between_curve(s, b, a)->latency_us : 0) /
+    way->bytes_per_s =
+        search_min(node_rate(s, a, b, tp_a, n, bytes), node_rate(s, b, a, tp_b, n, bytes));
+    way->latency_s = search_max(between_curve(s, a, b) ? between_curve(s, a, b)->latency_us : 0,
+                                between_curve(s, b, a) ? between_curve(s, b, a)->latency_us : 0) /
                      1e6;
     if (a->site_idx != b->site_idx) {
         const struct hdt_layout_wan *wan = &s->codecs[c->codec];
         struct hdt_cluster_file_path path;
 
-        hdt_cluster_file_path(&s->base->cluster, a->site_idx, b->site_idx, &path);
+        path = *search_path(s, a->site_idx, b->site_idx);
         for (size_t i = 0; i < path.n_legs; i++) {
             double rate = hdt_cluster_file_leg_bytes_per_s(path.legs[i], bytes / (double)tp_a);
 
             way->bytes_per_s =
-                fmin(way->bytes_per_s, rate * (1 - path.loss) / wan->codec_ratio / (double)n);
+                search_min(way->bytes_per_s, rate * (1 - path.loss) / wan->codec_ratio / (double)n);
         }
         way->latency_s += path.rtt_s / 2;
         if (!isnan(wan->codec_gb_per_s)) {
             way->latency_s += 2 * bytes / (wan->codec_gb_per_s * 1e9);
-            way->bytes_per_s = fmin(way->bytes_per_s, wan->codec_gb_per_s * 1e9);
+            way->bytes_per_s = search_min(way->bytes_per_s, wan->codec_gb_per_s * 1e9);
         }
         way->is_wan = true;
     }
@@ -386,7 +387,7 @@ static void way_find(const struct search *s, const struct search_cand *c, int cl
 /* Micro-batches after which a pipeline is taken to have come to its pace. */
 static int64_t played_mb(int n_stages, int64_t n_mb)
 {
-    int64_t n = 2 * (int64_t)n_stages + 6;
+    int64_t n = 3 * (int64_t)n_stages + 8;
 
     return n < n_mb ? n : n_mb;
 }
@@ -430,8 +431,8 @@ static bool stage_advance(struct search_pipe *p, int t, int64_t n, struct walker
             if (t > 0 && w[t - 1].f <= own->f) {
                 return moved;
             }
-            own->free_s = fmax(own->free_s, ready) + recv_s + p->fwd_s[t] + take_s;
-            own->up_free_s = fmax(own->up_free_s, own->free_s) + p->up_s[t];
+            own->free_s = search_max(own->free_s, ready) + recv_s + p->fwd_s[t] + take_s;
+            own->up_free_s = search_max(own->up_free_s, own->free_s) + p->up_s[t];
             fwd_at[t * n + own->f++] = own->up_free_s + p->up_lat[t];
         } else if (own->b < n) {
             double ready = t + 1 < p->n_stages ? bwd_at[(t + 1) * n + own->b] : 0;
@@ -439,8 +440,9 @@ static bool stage_advance(struct search_pipe *p, int t, int64_t n, struct walker
             if (t + 1 < p->n_stages && w[t + 1].b <= own->b) {
                 return moved;
             }
-            own->free_s = fmax(own->free_s, ready) + take_s + p->bwd_s[t] + recv_s;
-            own->down_free_s = fmax(own->down_free_s, own->free_s) + (t > 0 ? p->down_s[t - 1] : 0);
+            own->free_s = search_max(own->free_s, ready) + take_s + p->bwd_s[t] + recv_s;
+            own->down_free_s =
+                search_max(own->down_free_s, own->free_s) + (t > 0 ? p->down_s[t - 1] : 0);
             bwd_at[t * n + own->b++] = own->down_free_s + (t > 0 ? p->down_lat[t - 1] : 0);
         } else {
             return moved;
@@ -515,13 +517,13 @@ static void shape_wan(const struct search *s, const struct search_cand *c, int s
     for (int64_t k = 0; k < r->n_sites && r->n_sites > 1; k++) {
         struct hdt_cluster_file_path path;
 
-        hdt_cluster_file_path(&s->base->cluster, sites[k], sites[(k + 1) % r->n_sites], &path);
+        path = *search_path(s, sites[k], sites[(k + 1) % r->n_sites]);
         for (size_t l = 0; l < path.n_legs; l++) {
-            r->wan_bytes_per_s =
-                fmin(r->wan_bytes_per_s, hdt_cluster_file_leg_bytes_per_s(path.legs[l], 1 << 26));
+            r->wan_bytes_per_s = search_min(
+                r->wan_bytes_per_s, hdt_cluster_file_leg_bytes_per_s(path.legs[l], 1 << 26));
         }
-        r->wan_lat = fmax(r->wan_lat, path.rtt_s / 2);
-        r->loss = fmax(r->loss, path.loss);
+        r->wan_lat = search_max(r->wan_lat, path.rtt_s / 2);
+        r->loss = search_max(r->loss, path.loss);
     }
 }
 
@@ -546,17 +548,18 @@ static void shape_fill(const struct search *s, const struct search_cand *c, int 
         r->per_node = here > r->per_node ? here : r->per_node;
         if (here > 1 && in) {
             r->inside_bytes_per_s =
-                fmin(r->inside_bytes_per_s, (double)tp * curve_rate(in, piece, here * tp) *
-                                                (in->nominal ? s->constants->ring_share : 1));
-            r->inside_lat = fmax(r->inside_lat, in->latency_us / 1e6);
+                search_min(r->inside_bytes_per_s, (double)tp * curve_rate(in, piece, here * tp) *
+                                                      (in->nominal ? s->constants->ring_share : 1));
+            r->inside_lat = search_max(r->inside_lat, in->latency_us / 1e6);
         }
         if (out) {
             double share = out->nominal ? s->constants->ring_share : 1;
 
             r->between_bytes_per_s =
-                fmin(r->between_bytes_per_s, curve_rate(out, piece, here * tp) * share);
-            r->port_bytes_per_s = fmin(r->port_bytes_per_s, curve_rate(out, piece, tp) * share);
-            r->between_lat = fmax(r->between_lat, out->latency_us / 1e6);
+                search_min(r->between_bytes_per_s, curve_rate(out, piece, here * tp) * share);
+            r->port_bytes_per_s =
+                search_min(r->port_bytes_per_s, curve_rate(out, piece, tp) * share);
+            r->between_lat = search_max(r->between_lat, out->latency_us / 1e6);
         }
     }
     shape_wan(s, c, stage, r);
@@ -589,11 +592,11 @@ static double all_reduce_s(const struct search *s, const struct search_cand *c, 
                ring_s(r.n_sites, all * sync_ratio / (1 - r.loss), r.wan_bytes_per_s, r.wan_lat);
     }
     if (r.n_nodes > 1) {
-        return ring_s(
-            r.n, all / (1 - r.loss),
-            fmin(fmin(r.inside_bytes_per_s, fmin(r.between_bytes_per_s, r.port_bytes_per_s)),
-                 r.wan_bytes_per_s),
-            r.wan_lat + r.between_lat);
+        return ring_s(r.n, all / (1 - r.loss),
+                      search_min(search_min(r.inside_bytes_per_s,
+                                            search_min(r.between_bytes_per_s, r.port_bytes_per_s)),
+                                 r.wan_bytes_per_s),
+                      r.wan_lat + r.between_lat);
     }
     return ring_s(r.n, all, r.inside_bytes_per_s, r.inside_lat);
 }
@@ -611,8 +614,8 @@ static double furthest_rtt(const struct search *s, const struct search_cand *c)
             struct hdt_cluster_file_path path;
 
             if (site != first) {
-                hdt_cluster_file_path(&s->base->cluster, first, site, &path);
-                most = fmax(most, path.rtt_s);
+                path = *search_path(s, first, site);
+                most = search_max(most, path.rtt_s);
             }
         }
     }
@@ -629,7 +632,7 @@ static void pipe_fill(struct search *s, const struct search_cand *c, int class_i
     p->end_s = s->constants->message_s;
     for (int t = 0; t < c->n_stages; t++) {
         search_stage_time(s, c, class_idx, t, &p->fwd_s[t], &p->bwd_s[t]);
-        slowest_s = fmax(slowest_s, p->fwd_s[t] + p->bwd_s[t]);
+        slowest_s = search_max(slowest_s, p->fwd_s[t] + p->bwd_s[t]);
         p->up_s[t] = p->down_s[t] = p->up_lat[t] = p->down_lat[t] = 0;
         if (t + 1 < c->n_stages) {
             double up = search_unit_of(s, c, class_idx, t)->message_bytes;
@@ -687,7 +690,7 @@ static double pipe_bound(const struct search_cand *c, const struct search_class 
         double ends = (t > 0 ? 2 : 0) + (t + 1 < p->n_stages ? 2 : 0);
         double own = (double)most_mb(cl) * (p->fwd_s[t] + p->bwd_s[t] + ends * p->end_s);
 
-        most = fmax(most, before + own + after);
+        most = search_max(most, before + own + after);
         before += (p->fwd_s[t] + p->end_s + p->up_lat[t]) / (double)c->chunks;
         after +=
             ((is_split ? 0.3 : 1) * p->bwd_s[t] + p->end_s + p->down_lat[t]) / (double)c->chunks;
@@ -710,8 +713,9 @@ static double step_s_of(struct search *s, const struct search_cand *c, int class
     }
     n = (double)(c->classes[class_idx].n < per ? c->classes[class_idx].n : per) * cost.tp;
     return own_s + hdt_stage_cost_down_bytes(&cost) / (k->nodes->host.gb_per_s * 1e9) +
-           fmax(hdt_stage_cost_up_bytes(&cost) / (k->nodes->host.gb_per_s * 1e9),
-                n * hdt_stage_cost_host_step_bytes(&cost) / (k->nodes->host.memory_gb_per_s * 1e9));
+           search_max(hdt_stage_cost_up_bytes(&cost) / (k->nodes->host.gb_per_s * 1e9),
+                      n * hdt_stage_cost_host_step_bytes(&cost) /
+                          (k->nodes->host.memory_gb_per_s * 1e9));
 }
 
 /* Gradients of a stage: how long after its last backward they are added. */
@@ -724,9 +728,8 @@ static double sync_s_of(struct search *s, const struct search_cand *c, int stage
     sync_s =
         all_reduce_s(s, c, stage, hdt_stage_cost_grad_bytes(&cost), false) * (c->sharded ? 0.5 : 1);
     if (c->sync == HDT_LAYOUT_SYNC_OVERLAPPED) {
-        buckets =
-            fmax(1, ceil(hdt_stage_cost_grad_bytes(&cost) / (double)s->base->layout.sync_bucket));
-        sync_s = fmax(sync_s / buckets, sync_s - bwd_s * (buckets - 1) / buckets);
+        buckets = search_max(1, ceil(hdt_stage_cost_grad_bytes(&cost) / (double)s->bucket));
+        sync_s = search_max(sync_s / buckets, sync_s - bwd_s * (buckets - 1) / buckets);
     }
     return sync_s;
 }
@@ -773,7 +776,7 @@ static double wan_busy_s(struct search *s, const struct search_cand *c)
             if (a == b) {
                 continue;
             }
-            hdt_cluster_file_path(&s->base->cluster, a, b, &path);
+            path = *search_path(s, a, b);
             for (size_t l = 0; l < path.n_legs; l++) {
                 size_t at =
                     (size_t)(path.legs[l] -
@@ -784,7 +787,7 @@ static double wan_busy_s(struct search *s, const struct search_cand *c)
 
                     *sum += n * bytes * wan->codec_ratio / (1 - path.loss) /
                             hdt_cluster_file_leg_bytes_per_s(path.legs[l], bytes);
-                    most = fmax(most, *sum);
+                    most = search_max(most, *sum);
                 }
             }
         }
@@ -807,18 +810,44 @@ static double wan_sync_s(const struct search *s, const struct search_cand *c, in
                          : 0;
 }
 
-void search_estimate_pipes(struct search *s, const struct search_cand *c)
+bool search_estimate_pipes(struct search *s, const struct search_cand *c, double most_s)
 {
+    s->bucket = search_bucket(s, c);
+    s->wan_s = wan_busy_s(s, c);
+    s->rtt_s = furthest_rtt(s, c);
+    if (s->wan_s > most_s) {
+        return false;
+    }
     for (int i = 0; i < c->n_classes; i++) {
         struct search_pipe *p = &s->pipes[i];
 
         pipe_fill(s, c, i, p);
         s->pipe_bounds[i] = pipe_bound(c, &c->classes[i], p);
-        pipe_offload(s, c, i, p);
-        pipe_play(s, p);
+        if (s->pipe_bounds[i] > most_s) {
+            return false;
+        }
     }
-    s->wan_s = wan_busy_s(s, c);
-    s->rtt_s = furthest_rtt(s, c);
+    for (int i = 0; i < c->n_classes; i++) {
+        pipe_offload(s, c, i, &s->pipes[i]);
+        pipe_play(s, &s->pipes[i]);
+    }
+    return true;
+}
+
+double search_wan_least(struct search *s, struct search_cand *c)
+{
+    double sync_s = 0, busy_s;
+    int n_layers = (int)s->base->model.L;
+
+    for (int t = 0; t < c->n_stages; t++) {
+        struct hdt_stage_cost cost;
+
+        c->layers[t] = (int16_t)(n_layers / c->n_stages + (t < n_layers % c->n_stages));
+        search_stage_cost(s, c, 0, t, &cost);
+        sync_s += wan_sync_s(s, c, t, hdt_stage_cost_grad_bytes(&cost));
+    }
+    busy_s = wan_busy_s(s, c);
+    return search_max(busy_s, sync_s);
 }
 
 void search_estimate_step(struct search *s, struct search_cand *c)
@@ -831,33 +860,34 @@ void search_estimate_step(struct search *s, struct search_cand *c)
         double end_s = 0, slowest = 0, leg_s;
 
         for (int i = 0; i < c->n_classes; i++) {
-            end_s = fmax(end_s, s->pipes[i].done_s[t] - gain);
-            slowest = fmax(slowest, s->pipes[i].bwd_s[t]);
-            step_s = fmax(step_s, step_s_of(s, c, i, t));
+            end_s = search_max(end_s, s->pipes[i].done_s[t] - gain);
+            slowest = search_max(slowest, s->pipes[i].bwd_s[t]);
+            step_s = search_max(step_s, step_s_of(s, c, i, t));
         }
         search_stage_cost(s, c, 0, t, &cost);
         leg_s = wan_sync_s(s, c, t, hdt_stage_cost_grad_bytes(&cost)) * (c->sharded ? 0.5 : 1);
         legs_s += leg_s;
-        done_s = fmax(done_s, end_s + sync_s_of(s, c, t, slowest));
-        gather_s = fmax(gather_s, gather_s_of(s, c, t));
-        played_s = fmax(played_s, end_s);
-        bwd_s = fmax(bwd_s, c->sync == HDT_LAYOUT_SYNC_OVERLAPPED ? slowest : 0);
+        done_s = search_max(done_s, end_s + sync_s_of(s, c, t, slowest));
+        gather_s = search_max(gather_s, gather_s_of(s, c, t));
+        played_s = search_max(played_s, end_s);
+        bwd_s = search_max(bwd_s, c->sync == HDT_LAYOUT_SYNC_OVERLAPPED ? slowest : 0);
         if (c->sharded) {
             legs_s += 0.5 * wan_sync_s(s, c, t, hdt_stage_cost_gather_bytes(&cost));
         }
     }
     for (int i = 0; i < c->n_classes; i++) {
-        bound_s = fmax(bound_s, s->pipe_bounds[i]);
+        bound_s = search_max(bound_s, s->pipe_bounds[i]);
     }
-    done_s = fmax(done_s, played_s - bwd_s + legs_s);
+    done_s = search_max(done_s, played_s - bwd_s + legs_s);
     s->n_estimated++;
-    c->bound_s = fmax(bound_s, s->wan_s) + s->rtt_s + (c->sharded ? 0 : step_s * 0.5);
-    c->estimate_s = fmax(fmax(done_s, s->wan_s) + s->rtt_s + step_s + gather_s, c->bound_s);
+    c->bound_s = search_max(bound_s, s->wan_s) + s->rtt_s + (c->sharded ? 0 : step_s * 0.5);
+    c->estimate_s =
+        search_max(search_max(done_s, s->wan_s) + s->rtt_s + step_s + gather_s, c->bound_s);
     c->score = search_score(s, c, c->estimate_s);
 }
 
 void search_estimate(struct search *s, struct search_cand *c)
 {
-    search_estimate_pipes(s, c);
+    search_estimate_pipes(s, c, INFINITY);
     search_estimate_step(s, c);
 }

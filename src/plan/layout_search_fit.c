@@ -83,8 +83,8 @@ static double stage_seconds(struct search *s, const struct search_cand *c, int s
             hdt_stage_cost_memory(&cost, 0, &none);
             move_s = (one.activations - none.activations) / (k->nodes->host.gb_per_s * 1e9);
         }
-        most = fmax(most, fmax(fwd_s + bwd_s, move_s) +
-                              (c->offload[stage] & HDT_LAYOUT_OFFLOAD_OPTIMIZER ? 1e-4 : 0));
+        most = search_max(most, search_max(fwd_s + bwd_s, move_s) +
+                                    (c->offload[stage] & HDT_LAYOUT_OFFLOAD_OPTIMIZER ? 1e-4 : 0));
     }
     return most;
 }
@@ -141,7 +141,7 @@ static bool alike_relieve(struct search *s, struct search_cand *c)
             continue;
         }
         for (int t = 0; t < c->n_stages; t++) {
-            slowest = fmax(slowest, stage_seconds(s, c, t));
+            slowest = search_max(slowest, stage_seconds(s, c, t));
         }
         if (slowest < least) {
             least = slowest;
@@ -182,7 +182,7 @@ static void class_pace(struct search *s, const struct search_cand *c, int class_
 
         search_stage_time(s, c, class_idx, t, &fwd_s, &bwd_s);
         own = fwd_s + bwd_s + end_s * ((t > 0 ? 2 : 0) + (t + 1 < c->n_stages ? 2 : 0));
-        *pace_s = fmax(*pace_s, own);
+        *pace_s = search_max(*pace_s, own);
         *fill_s += own;
     }
     *fill_s -= *pace_s;
@@ -217,7 +217,7 @@ static int64_t done_in(const struct search *s, const struct search_cand *c, cons
     for (int i = 0; i < c->n_classes; i++) {
         double n = floor((seconds - fill_s[i]) / pace_s[i] + 1e-9);
 
-        n = fmin(fmax(n, 0), 65535);
+        n = search_min(search_max(n, 0), 65535);
         sum += (int64_t)n * c->classes[i].n * s->batches[c->classes[i].batch];
     }
     return sum;
@@ -266,7 +266,7 @@ static bool share_by_pace(struct search *s, struct search_cand *c)
 
     for (int i = 0; i < c->n_classes; i++) {
         class_pace(s, c, i, &pace_s[i], &fill_s[i]);
-        high = fmax(high, fill_s[i] + pace_s[i] * (double)(all + 1));
+        high = search_max(high, fill_s[i] + pace_s[i] * (double)(all + 1));
     }
     for (int i = 0; i < 60; i++) {
         double mid = (low + high) / 2;
@@ -280,7 +280,7 @@ static bool share_by_pace(struct search *s, struct search_cand *c)
     for (int i = 0; i < c->n_classes; i++) {
         double n = floor((low - fill_s[i]) / pace_s[i] + 1e-9);
 
-        c->classes[i].n_mb = (int64_t)fmin(fmax(n, 0), 65535);
+        c->classes[i].n_mb = (int64_t)search_min(search_max(n, 0), 65535);
         c->classes[i].n_more = 0;
         left -= c->classes[i].n_mb * c->classes[i].n * s->batches[c->classes[i].batch];
     }
@@ -338,7 +338,7 @@ static double scaled_time(struct search *s, const struct search_cand *c, const d
         double fwd_s, bwd_s;
 
         search_stage_time(s, c, i, stage, &fwd_s, &bwd_s);
-        most = fmax(most, (fwd_s + bwd_s + end_s) / scale[i]);
+        most = search_max(most, (fwd_s + bwd_s + end_s) / scale[i]);
     }
     return most;
 }
@@ -379,7 +379,8 @@ static int time_layers(struct search *s, const struct search_cand *c, const doub
         double room =
             pace_s * scale[i] - end_s - u->base_fwd_s[first][last] - u->base_bwd_s[first][last];
 
-        least = fmin(least, floor(room / (u->fwd_s + u->bwd_s + u->again_s[recompute]) + 1e-9));
+        least =
+            search_min(least, floor(room / (u->fwd_s + u->bwd_s + u->again_s[recompute]) + 1e-9));
     }
     return least > 0 ? (int)least : 0;
 }
@@ -448,7 +449,7 @@ static bool layers_balance(struct search *s, struct search_cand *c)
     for (int t = 0; t < c->n_stages; t++) {
         c->layers[t] = (int16_t)most;
         c->recompute[t] = HDT_LAYOUT_FULL;
-        high = fmax(high, scaled_time(s, c, scale, t));
+        high = search_max(high, scaled_time(s, c, scale, t));
     }
     for (int t = 0; t < c->n_stages; t++) {
         int n = stage_holds(s, c, &caps, scale, t, high, most);

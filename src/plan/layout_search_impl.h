@@ -18,6 +18,15 @@
 extern "C" {
 #endif
 
+static inline double search_max(double a, double b)
+{
+    return a > b ? a : b;
+}
+static inline double search_min(double a, double b)
+{
+    return a < b ? a : b;
+}
+
 #define SEARCH_MAX_KINDS   64
 #define SEARCH_MAX_CLASSES 8
 #define SEARCH_MAX_STAGES  64
@@ -90,8 +99,8 @@ struct search {
     struct hdt_layout_wan codecs[SEARCH_MAX_CODECS];
     char codec_names[SEARCH_MAX_CODECS][24];
     int n_codecs;
-    struct search_unit *units; /* (kinds, SEARCH_MAX_TPS, SEARCH_MAX_BATCHES) */
-    /* By pair of kinds: a micro-batch's way, once asked. */
+    struct search_unit *units;           /* (kinds, SEARCH_MAX_TPS, SEARCH_MAX_BATCHES) */
+    struct hdt_cluster_file_path *paths; /* (sites, sites) */
     int64_t n_estimated, n_simulated, n_candidates, n_misfits;
     int64_t start_us;
     bool is_cut;
@@ -101,6 +110,8 @@ struct search {
     struct search_cand *pool; /* best by estimate, none twice */
     size_t n_pool, pool_cap;
     double best_estimate_s;
+    double cut_score;            /* the best since it was set */
+    int64_t climbs_left;         /* estimates of steps */
     struct search_cand best;     /* simulated; step_s 0: none yet */
     struct search_short {        /* the least that was missing in a candidate */
         double bytes, has_bytes; /* of a device; bytes 0: nothing was missing */
@@ -113,6 +124,7 @@ struct search {
     struct search_pipe pipes[SEARCH_MAX_CLASSES];
     double pipe_bounds[SEARCH_MAX_CLASSES];
     double wan_s, rtt_s;
+    uint64_t bucket;
     double *scratch; /* of the pipeline that is played */
     size_t scratch_n;
 };
@@ -140,13 +152,24 @@ int search_stage_most(struct search *s, const struct search_cand *c, int class_i
 bool search_places(const struct search *s, const struct search_cand *c);
 bool search_pins_hold(const struct search *s, const struct search_cand *c);
 
+/* From site to another. */
+static inline const struct hdt_cluster_file_path *search_path(const struct search *s, size_t from,
+                                                              size_t to)
+{
+    return &s->paths[from * s->base->cluster.sites.n + to];
+}
+
+/* The least that links between sites take, before layers are known: they are set to an even cut. */
+double search_wan_least(struct search *s, struct search_cand *c);
+
 /* Micro-batches that a stage keeps. */
 int search_in_flight(const struct search_cand *c, int stage, int64_t n_mb);
 
 /* c->estimate_s, bound_s and score. */
 void search_estimate(struct search *s, struct search_cand *c);
-/* Its two halves: the second alone where only `sharded` is another. */
-void search_estimate_pipes(struct search *s, const struct search_cand *c);
+/* Its two halves: the second alone where only `sharded` is another. The first one is false when the
+ * bound is more than most_s: it is not played then. */
+bool search_estimate_pipes(struct search *s, const struct search_cand *c, double most_s);
 void search_estimate_step(struct search *s, struct search_cand *c);
 
 /* ---- layout_search_score.c ---- */
@@ -168,6 +191,24 @@ bool search_share(struct search *s, struct search_cand *c);
 bool search_relieve(struct search *s, struct search_cand *c);
 
 /* ---- layout_search_space.c ---- */
+
+struct search_team {
+    int kinds[SEARCH_MAX_KINDS];
+    int n;
+};
+
+/* One way to cut the cluster: teams, a degree for each kind, a size of micro-batches. */
+struct search_cut {
+    struct search_team teams[SEARCH_MAX_CLASSES];
+    int n_teams;
+    uint8_t tp[SEARCH_MAX_KINDS];
+    int batch;
+};
+
+/* Every size and degree of a cut's teams. */
+void search_teams_try(struct search *s, struct search_cut *cut);
+/* Kinds of one device and as many degrees have one type; how many types there are. */
+int search_types(const struct search *s, int *type);
 
 void search_generate(struct search *s);
 void search_enumerate(struct search *s); /* all, where they are few */
@@ -203,7 +244,10 @@ enum hdt_status search_refuse(const struct search *s, struct hdt_error *err);
 /* ---- layout_search_judge.c ---- */
 
 /* A layout of a candidate; hdt_conf_release(&hdt_layout_schema, ...). */
-void search_layout(const struct search *s, const struct search_cand *c, struct hdt_layout *layout);
+void search_layout(struct search *s, const struct search_cand *c, struct hdt_layout *layout);
+
+/* Its sync_bucket. */
+uint64_t search_bucket(struct search *s, const struct search_cand *c);
 
 /* Simulate: step_s and score. False: it does not fit, or cannot be. */
 bool search_judge(struct search *s, struct search_cand *c);

@@ -15,6 +15,8 @@
 
 /* Candidates that are improved by estimate. */
 #define N_CLIMBS 12
+/* Estimates of each, times its stages and some more. */
+#define CLIMB_WORK 3000
 /* Steps that lower less than this share are not taken. */
 #define LEAST_GAIN 1e-4
 
@@ -23,6 +25,7 @@ struct climb {
     struct search *s;
     struct search_cand at;
     bool simulated;
+    int64_t left; /* estimates */
 };
 
 static bool rate(struct climb *m, struct search_cand *c)
@@ -33,6 +36,9 @@ static bool rate(struct climb *m, struct search_cand *c)
         return false;
     }
     if (!m->simulated) {
+        if (m->left-- <= 0) {
+            return false;
+        }
         search_offer(s, c);
         return c->score < m->at.score * (1 - LEAST_GAIN);
     }
@@ -60,6 +66,9 @@ static bool take(struct climb *m, const struct search_cand *c)
 
 static bool step_refill(struct climb *m, struct search_cand *c)
 {
+    if (!m->simulated && m->left <= 0) {
+        return false;
+    }
     return search_places(m->s, c) && search_fill(m->s, c) && rate(m, c) && take(m, c);
 }
 
@@ -76,16 +85,49 @@ static bool step_layer(struct climb *m, int from, int to)
     return search_relieve(m->s, &c) && search_share(m->s, &c) && rate(m, &c) && take(m, &c);
 }
 
+/* Stages by how long they take, slowest first. */
+static void stages_rank(struct climb *m, int *order)
+{
+    double own[SEARCH_MAX_STAGES];
+
+    for (int t = 0; t < m->at.n_stages; t++) {
+        int i = t;
+        double fwd_s, bwd_s;
+
+        search_stage_time(m->s, &m->at, 0, t, &fwd_s, &bwd_s);
+        while (i > 0 && own[i - 1] < fwd_s + bwd_s) {
+            own[i] = own[i - 1];
+            order[i] = order[i - 1];
+            i--;
+        }
+        own[i] = fwd_s + bwd_s;
+        order[i] = t;
+    }
+}
+
+/* Between all stages where they are few; else from the slowest to those that have room. */
 static bool layers_climb(struct climb *m)
 {
+    int order[SEARCH_MAX_STAGES], n = m->at.n_stages, most = n <= 6 ? n : 4;
     bool moved = false;
 
-    for (int from = 0; from < m->at.n_stages; from++) {
-        for (int to = 0; to < m->at.n_stages; to++) {
-            moved = step_layer(m, from, to) || moved;
+    stages_rank(m, order);
+    for (int from = 0; from < most; from++) {
+        for (int to = 0; to < most; to++) {
+            moved = step_layer(m, order[from], order[n - 1 - to]) || moved;
         }
     }
     return moved;
+}
+
+/* Does the stage stand at the end of a run of alike ones? */
+static bool is_edge(const struct search_cand *c, int class_idx, int stage)
+{
+    const struct search_cell *cells = c->cells[class_idx];
+
+    return stage == 0 || stage + 1 == c->n_stages ||
+           memcmp(&cells[stage], &cells[stage - 1], sizeof(cells[0])) != 0 ||
+           memcmp(&cells[stage], &cells[stage + 1], sizeof(cells[0])) != 0;
 }
 
 static bool order_climb(struct climb *m)
@@ -98,7 +140,8 @@ static bool order_climb(struct climb *m)
                 struct search_cand c = m->at;
                 struct search_cell swap = c.cells[i][a];
 
-                if (memcmp(&c.cells[i][a], &c.cells[i][b], sizeof(swap)) == 0) {
+                if (memcmp(&c.cells[i][a], &c.cells[i][b], sizeof(swap)) == 0 ||
+                    (c.n_stages > 8 && !is_edge(&c, i, a) && !is_edge(&c, i, b))) {
                     continue;
                 }
                 c.cells[i][a] = c.cells[i][b];
@@ -349,7 +392,7 @@ static void pool_heap(struct search *s)
 
 static void climb_by_estimate(struct search *s, const struct search_cand *from)
 {
-    struct climb m = {.s = s, .at = *from};
+    struct climb m = {.s = s, .at = *from, .left = CLIMB_WORK / (8 + from->n_stages)};
 
     for (int round = 0; round < 6 && search_goes_on(s); round++) {
         bool moved = layers_climb(&m);

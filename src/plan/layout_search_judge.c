@@ -9,6 +9,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Gradients in a few buckets: nearly all of an all-reduce goes beside the backward, and what is
+ * simulated stays small. */
+#define BUCKETS 8
+
 /* ---- as a layout ---- */
 
 static void on_add(const struct search *s, struct hdt_conf_list *list, struct search_cell cell,
@@ -93,7 +97,25 @@ static bool has_one_relief(const struct search_cand *c)
     return true;
 }
 
-void search_layout(const struct search *s, const struct search_cand *c, struct hdt_layout *layout)
+uint64_t search_bucket(struct search *s, const struct search_cand *c)
+{
+    uint64_t least = s->base->layout.sync_bucket, mib = 1 << 20;
+    double most = 0;
+
+    if (s->options->keep & HDT_LAYOUT_KEEP_SYNC) {
+        return least;
+    }
+    for (int t = 0; t < c->n_stages; t++) {
+        struct hdt_stage_cost cost;
+
+        search_stage_cost(s, c, 0, t, &cost);
+        most = fmax(most, hdt_stage_cost_grad_bytes(&cost));
+    }
+    most = ceil(most / BUCKETS / (double)mib) * (double)mib;
+    return most > (double)least ? (uint64_t)most : least;
+}
+
+void search_layout(struct search *s, const struct search_cand *c, struct hdt_layout *layout)
 {
     struct hdt_layout like = s->base->layout;
     bool one = has_one_relief(c);
@@ -112,6 +134,7 @@ void search_layout(const struct search *s, const struct search_cand *c, struct h
     layout->schedule = c->schedule;
     layout->chunks = c->chunks;
     layout->sync = c->sync;
+    layout->sync_bucket = search_bucket(s, c);
     layout->all_reduce = c->all_reduce;
     layout->optimizer.sharded = c->sharded;
     layout->recompute = one ? c->recompute[0] : HDT_LAYOUT_KEEP;
@@ -129,7 +152,11 @@ int64_t search_tasks(const struct search_cand *c)
     for (int i = 0; i < c->n_classes; i++) {
         n += c->classes[i].n * (c->classes[i].n_mb + (c->classes[i].n_more > 0));
     }
-    return n * (6 * (int64_t)c->n_stages * c->chunks) + 64;
+    n *= 6 * (int64_t)c->n_stages * c->chunks;
+    for (int i = 0; i < c->n_classes; i++) {
+        n += c->classes[i].n * c->n_stages * (2 * BUCKETS + 8);
+    }
+    return n;
 }
 
 /* Each device has room for what its rank holds. */

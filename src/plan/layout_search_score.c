@@ -49,7 +49,7 @@ double search_wan_bytes(struct search *s, const struct search_cand *c, double *p
             double bytes;
 
             if (a != b) {
-                hdt_cluster_file_path(&s->base->cluster, a, b, &path);
+                path = *search_path(s, a, b);
                 bytes = n * search_unit_of(s, c, i, from)->message_bytes * wan->codec_ratio /
                         (1 - path.loss);
                 sum += bytes * (double)path.n_legs;
@@ -68,7 +68,7 @@ double search_wan_bytes(struct search *s, const struct search_cand *c, double *p
             double bytes = 2 * hdt_stage_cost_grad_bytes(&cost) * cost.tp * wan->sync_ratio;
 
             if (next != last) {
-                hdt_cluster_file_path(&s->base->cluster, last, next, &path);
+                path = *search_path(s, last, next);
                 sum += bytes * (double)path.n_legs;
                 *price += bytes / 1e9 * path.price_per_gb;
             }

@@ -15,6 +15,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Bounds above the best estimate times this are not looked into. */
+#define SLACK 1.15
+
 /* ---- the pool ---- */
 
 bool search_goes_on(struct search *s)
@@ -149,12 +152,16 @@ static void ways_try(struct search *s, struct search_cand *c)
 {
     bool free_shards = !(s->options->keep & HDT_LAYOUT_KEEP_SHARDED);
     int kept = c->sharded, n_codecs = crosses_wan(s, c) ? s->n_codecs : 1;
+    bool by_time = s->options->objective == HDT_LAYOUT_THROUGHPUT;
     struct search_cand best = *c;
 
     best.score = INFINITY;
     for (int k = 0; k < n_codecs; k++) {
         c->codec = (uint8_t)k;
-        search_estimate_pipes(s, c);
+        if (!search_estimate_pipes(
+                s, c, s->is_small || !by_time ? INFINITY : SLACK * s->best_estimate_s)) {
+            continue;
+        }
         for (int shards = 0; shards < 2; shards++) {
             c->sharded = (uint8_t)shards;
             if ((!free_shards && shards != kept) || !search_fits(s, c)) {
@@ -192,28 +199,15 @@ void search_offer(struct search *s, struct search_cand *c)
 
 /* ---- teams ---- */
 
-struct team {
-    int kinds[SEARCH_MAX_KINDS];
-    int n;
-};
-
-/* One way to cut the cluster: teams, a degree for each kind, a size of micro-batches. */
-struct cut {
-    struct team teams[SEARCH_MAX_CLASSES];
-    int n_teams;
-    uint8_t tp[SEARCH_MAX_KINDS];
-    int batch;
-};
-
-static int64_t groups_of(const struct search *s, const struct cut *cut, int kind)
+static int64_t groups_of(const struct search *s, const struct search_cut *cut, int kind)
 {
     const struct search_kind *k = &s->kinds[kind];
 
     return k->nodes->count * (k->nodes->devices / k->tps[cut->tp[kind]]);
 }
 
-static int64_t stages_of(const struct search *s, const struct cut *cut, const struct team *team,
-                         int64_t n)
+static int64_t stages_of(const struct search *s, const struct search_cut *cut,
+                         const struct search_team *team, int64_t n)
 {
     int64_t sum = 0;
 
@@ -224,8 +218,8 @@ static int64_t stages_of(const struct search *s, const struct cut *cut, const st
 }
 
 /* Most replicas of so many stages. */
-static int64_t replicas_of(const struct search *s, const struct cut *cut, const struct team *team,
-                           int n_stages)
+static int64_t replicas_of(const struct search *s, const struct search_cut *cut,
+                           const struct search_team *team, int n_stages)
 {
     int64_t low = 0, high = 0;
 
@@ -251,8 +245,8 @@ static bool is_power(int64_t n)
 
 /* How many stages each kind of a team gets: all that it has room for; where that is more than are
  * wanted, those at the end of the order have fewer. */
-static bool stages_share(const struct search *s, const struct cut *cut, const struct team *team,
-                         int64_t n, int n_stages, int *shares)
+static bool stages_share(const struct search *s, const struct search_cut *cut,
+                         const struct search_team *team, int64_t n, int n_stages, int *shares)
 {
     int left = n_stages;
 
@@ -267,8 +261,8 @@ static bool stages_share(const struct search *s, const struct cut *cut, const st
 
 /* Stages of a class in the order of its team's kinds; those of kind `around` (a position, -1: none)
  * half at the front and half at the end. */
-static void cells_write(const struct cut *cut, const struct team *team, const int *shares,
-                        int around, int front, struct search_cell *cells)
+static void cells_write(const struct search_cut *cut, const struct search_team *team,
+                        const int *shares, int around, int front, struct search_cell *cells)
 {
     int at = 0;
 
@@ -305,10 +299,11 @@ void search_cand_begin(const struct search *s, struct search_cand *c)
     c->sharded = s->options->keep & HDT_LAYOUT_KEEP_SHARDED ? l->optimizer.sharded : 1;
 }
 
-/* Less than this no plan of these cells takes: all compute all the time. */
+/* Hardly a plan of these cells takes less: all compute all the time but while their pipelines fill
+ * and drain. */
 static double least_s(struct search *s, const struct search_cand *c)
 {
-    double rate = 0;
+    double rate = 0, n_mb, sequences = 0, batch = (double)s->base->layout.global_batch;
 
     for (int i = 0; i < c->n_classes; i++) {
         double own = 0;
@@ -320,21 +315,57 @@ static double least_s(struct search *s, const struct search_cand *c)
             own += u ? 1 / (u->fwd_s + u->bwd_s) : 0;
         }
         rate += own * (double)c->classes[i].n * s->batches[c->classes[i].batch];
+        sequences += (double)c->classes[i].n * s->batches[c->classes[i].batch];
     }
-    return (double)s->base->layout.global_batch * (double)s->base->model.L / rate;
+    n_mb = batch / sequences;
+    return batch * (double)s->base->model.L / rate * (1 + (c->n_stages - 1) / n_mb);
+}
+
+static bool is_hopeless(struct search *s, struct search_cand *c)
+{
+    int64_t n = 0;
+    int last = s->n_codecs - 1;
+    double wan_s;
+
+    if (least_s(s, c) > 1.05 * s->best_estimate_s) {
+        return true;
+    }
+    if (!crosses_wan(s, c)) {
+        return false;
+    }
+    for (int i = 0; i < c->n_classes; i++) {
+        n += (int64_t)c->classes[i].n * s->batches[c->classes[i].batch];
+    }
+    for (int i = 0; i < c->n_classes; i++) {
+        c->classes[i].n_mb = s->base->layout.global_batch / n;
+        c->classes[i].n_more = 0;
+        for (int t = 0; t < c->n_stages; t++) {
+            if (!search_unit_of(s, c, i, t)) {
+                return true;
+            }
+        }
+    }
+    c->codec = (uint8_t)last;
+    for (int k = 0; k < s->n_codecs; k++) {
+        c->codec =
+            s->codecs[k].codec_ratio < s->codecs[c->codec].codec_ratio ? (uint8_t)k : c->codec;
+    }
+    wan_s = search_wan_least(s, c);
+    c->codec = 0;
+    return wan_s > SLACK * s->best_estimate_s;
 }
 
 /* Fill and offer; its estimate, INFINITY when it is none. */
 static double cand_try(struct search *s, struct search_cand *c)
 {
-    if (s->options->objective == HDT_LAYOUT_THROUGHPUT &&
-        least_s(s, c) > 1.02 * s->best_estimate_s) {
+    if (s->options->objective == HDT_LAYOUT_THROUGHPUT && is_hopeless(s, c)) {
         return INFINITY;
     }
     if (!search_places(s, c) || !search_fill(s, c)) {
         return INFINITY;
     }
     search_offer(s, c);
+    s->cut_score = c->score < s->cut_score ? c->score : s->cut_score;
     return c->score;
 }
 
@@ -364,15 +395,47 @@ static bool next_order(int *order, int n)
     return true;
 }
 
-/* Other orders of a class's team, while the rest of the candidate stays. */
-static void orders_try(struct search *s, const struct cut *cut, const struct search_cand *like,
-                       int class_idx)
+/* Of many kinds: the other way round, and one kind around the others. */
+static void ends_try(struct search *s, const struct search_cut *cut, const struct search_cand *like,
+                     int class_idx)
 {
-    struct team team = cut->teams[class_idx];
+    struct search_team team = cut->teams[class_idx];
+    int shares[SEARCH_MAX_KINDS];
+
+    for (int around = -1; around < (s->options->n_pins > 0 ? team.n : 0) && search_goes_on(s);
+         around++) {
+        struct search_cand c = *like;
+
+        if (!stages_share(s, cut, &team, c.classes[class_idx].n, c.n_stages, shares) ||
+            (around >= 0 && shares[around] < 2)) {
+            continue;
+        }
+        cells_write(cut, &team, shares, around, around >= 0 ? shares[around] / 2 : 0,
+                    c.cells[class_idx]);
+        cand_try(s, &c);
+        for (int a = 0, b = c.n_stages - 1; a < b; a++, b--) {
+            struct search_cell swap = c.cells[class_idx][a];
+
+            c.cells[class_idx][a] = c.cells[class_idx][b];
+            c.cells[class_idx][b] = swap;
+        }
+        cand_try(s, &c);
+    }
+}
+
+/* Other orders of a class's team, while the rest of the candidate stays. */
+static void orders_try(struct search *s, const struct search_cut *cut,
+                       const struct search_cand *like, int class_idx)
+{
+    struct search_team team = cut->teams[class_idx];
     int shares[SEARCH_MAX_KINDS];
     int n_orders = 0;
 
     if (team.n < 2) {
+        return;
+    }
+    if (team.n > 4) {
+        ends_try(s, cut, like, class_idx);
         return;
     }
     /* Ascending first. */
@@ -410,7 +473,8 @@ static void orders_try(struct search *s, const struct cut *cut, const struct sea
 }
 
 /* A candidate of a cut: so many stages, each team as many replicas as it can. */
-static void stages_try(struct search *s, const struct cut *cut, int n_stages, int64_t n_replicas)
+static void stages_try(struct search *s, const struct search_cut *cut, int n_stages,
+                       int64_t n_replicas)
 {
     struct search_cand c;
     int64_t sum = 0, one = s->batches[cut->batch];
@@ -441,7 +505,7 @@ static void stages_try(struct search *s, const struct cut *cut, int n_stages, in
         return;
     }
     score = cand_try(s, &c);
-    if (s->options->n_pins == 0 && score > 1.25 * s->best_estimate_s) {
+    if (s->options->n_pins == 0 && score > (s->n_kinds > 4 ? 1.02 : 1.15) * s->best_estimate_s) {
         return;
     }
     for (int i = 0; i < cut->n_teams; i++) {
@@ -456,9 +520,10 @@ static int most_stages(const struct search *s)
     return (int)(L < SEARCH_MAX_STAGES ? L : SEARCH_MAX_STAGES);
 }
 
-static void one_team_try(struct search *s, const struct cut *cut)
+static void one_team_try(struct search *s, const struct search_cut *cut)
 {
-    int64_t most = 0, last = -1;
+    int64_t most = 0, last = -1, last_stages = 0;
+    int n_alike = 0;
 
     for (int i = 0; i < cut->teams[0].n; i++) {
         most += groups_of(s, cut, cut->teams[0].kinds[i]);
@@ -475,6 +540,11 @@ static void one_team_try(struct search *s, const struct cut *cut)
             continue;
         }
         last = sum;
+        n_alike = n_stages - last_stages <= last_stages / 8 ? n_alike + 1 : 0;
+        if (n_alike > 2) {
+            continue;
+        }
+        last_stages = n_alike == 0 ? n_stages : last_stages;
         if (n_stages >= 1 && n_stages <= most_stages(s)) {
             stages_try(s, cut, (int)n_stages, n);
         } else if (n_stages > most_stages(s)) {
@@ -484,13 +554,13 @@ static void one_team_try(struct search *s, const struct cut *cut)
     }
 }
 
-static void cut_try(struct search *s, const struct cut *cut)
+static void cut_try(struct search *s, const struct search_cut *cut)
 {
     if (cut->n_teams == 1) {
         one_team_try(s, cut);
         return;
     }
-    for (int n = 1; n <= most_stages(s) && search_goes_on(s); n++) {
+    for (int n = 1; n <= most_stages(s) && search_goes_on(s); n += 1 + n / 8) {
         stages_try(s, cut, n, 0);
     }
 }
@@ -498,7 +568,7 @@ static void cut_try(struct search *s, const struct cut *cut)
 /* ---- degrees ---- */
 
 /* Kinds of one device and as many of them in a node have one degree. */
-static int types_of(const struct search *s, int *type)
+int search_types(const struct search *s, int *type)
 {
     int n = 0;
 
@@ -517,9 +587,9 @@ static int types_of(const struct search *s, int *type)
     return n;
 }
 
-static void degrees_try(struct search *s, struct cut *cut)
+static void degrees_try(struct search *s, struct search_cut *cut)
 {
-    int type[SEARCH_MAX_KINDS], n_types = types_of(s, type), n_tps[SEARCH_MAX_KINDS] = {0};
+    int type[SEARCH_MAX_KINDS], n_types = search_types(s, type), n_tps[SEARCH_MAX_KINDS] = {0};
     bool is_in[SEARCH_MAX_KINDS] = {false};
     int64_t n_all = 1, most = 1;
 
@@ -559,126 +629,63 @@ static void degrees_try(struct search *s, struct cut *cut)
     }
 }
 
-static void teams_try(struct search *s, struct cut *cut)
+/* Of many kinds and degrees: from the best degree for all, type by type. */
+static void degrees_descend(struct search *s, struct search_cut *cut)
 {
-    for (int b = 0; b < s->n_batches && search_goes_on(s); b++) {
-        cut->batch = b;
-        degrees_try(s, cut);
-    }
-}
+    int type[SEARCH_MAX_KINDS], n_types = search_types(s, type), best = 0;
+    double least = INFINITY;
 
-/* ---- which teams ---- */
-
-/* Every partition of every subset where kinds are few: places[i] is the team of kind i, 0: none. */
-static void partitions_try(struct search *s)
-{
-    int places[SEARCH_MAX_KINDS] = {0};
-
-    for (;;) {
-        struct cut cut = {.n_teams = 0};
-        int i = s->n_kinds - 1, most = 0;
-        bool is_normal = true;
+    for (int level = 0; level < SEARCH_MAX_TPS && search_goes_on(s); level++) {
+        bool is_new = false;
 
         for (int k = 0; k < s->n_kinds; k++) {
-            is_normal = is_normal && places[k] <= most + 1;
-            most = places[k] > most ? places[k] : most;
-            if (places[k] > 0 && is_normal) {
-                struct team *team = &cut.teams[places[k] - 1];
+            is_new = is_new || level < s->kinds[k].n_tps;
+            cut->tp[k] = (uint8_t)(level < s->kinds[k].n_tps ? level : s->kinds[k].n_tps - 1);
+        }
+        s->cut_score = INFINITY;
+        if (is_new) {
+            cut_try(s, cut);
+        }
+        if (s->cut_score < least) {
+            least = s->cut_score;
+            best = level;
+        }
+    }
+    for (int k = 0; k < s->n_kinds; k++) {
+        cut->tp[k] = (uint8_t)(best < s->kinds[k].n_tps ? best : s->kinds[k].n_tps - 1);
+    }
+    /* What is far from the best has nothing to gain here. */
+    for (int t = 0; t < n_types && least < 1.5 * s->best_estimate_s; t++) {
+        struct search_cut own = *cut;
+        int n_tps = 0;
 
-                team->kinds[team->n++] = k;
+        for (int k = 0; k < s->n_kinds; k++) {
+            n_tps = type[k] == t ? s->kinds[k].n_tps : n_tps;
+        }
+        for (int level = 0; level < n_tps && search_goes_on(s); level++) {
+            for (int k = 0; k < s->n_kinds; k++) {
+                own.tp[k] = type[k] == t ? (uint8_t)level : cut->tp[k];
+            }
+            s->cut_score = INFINITY;
+            if (memcmp(own.tp, cut->tp, (size_t)s->n_kinds) != 0) {
+                cut_try(s, &own);
+            }
+            if (s->cut_score < least) {
+                least = s->cut_score;
+                *cut = own;
             }
         }
-        cut.n_teams = most;
-        if (is_normal && most > 0 && most <= SEARCH_MAX_CLASSES) {
-            teams_try(s, &cut);
-        }
-        while (i >= 0 && places[i] == s->n_kinds) {
-            places[i--] = 0;
-        }
-        if (i < 0 || !search_goes_on(s)) {
-            return;
-        }
-        places[i]++;
     }
 }
 
-/* Teams by a number that kinds have; false: there are too many. */
-static bool teams_by(const struct search *s, const int *number, const bool *is_in, struct cut *cut)
+void search_teams_try(struct search *s, struct search_cut *cut)
 {
-    int numbers[SEARCH_MAX_CLASSES];
-
-    memset(cut, 0, sizeof(*cut));
-    for (int i = 0; i < s->n_kinds; i++) {
-        int at = 0;
-
-        if (is_in && !is_in[i]) {
-            continue;
+    for (int b = 0; b < s->n_batches && (b < 4 || s->n_kinds <= 4) && search_goes_on(s); b++) {
+        cut->batch = b;
+        if (s->n_kinds > 4 && !(s->options->space & HDT_LAYOUT_SPACE_ONE_TP)) {
+            degrees_descend(s, cut);
+        } else {
+            degrees_try(s, cut);
         }
-        while (at < cut->n_teams && numbers[at] != number[i]) {
-            at++;
-        }
-        if (at == SEARCH_MAX_CLASSES) {
-            return false;
-        }
-        if (at == cut->n_teams) {
-            numbers[cut->n_teams++] = number[i];
-        }
-        cut->teams[at].kinds[cut->teams[at].n++] = i;
-    }
-    return cut->n_teams > 0;
-}
-
-static void groupings_try(struct search *s, const bool *is_in)
-{
-    int one[SEARCH_MAX_KINDS] = {0}, own[SEARCH_MAX_KINDS], site[SEARCH_MAX_KINDS];
-    int type[SEARCH_MAX_KINDS];
-    const int *numbers[] = {one, own, site, type};
-    struct cut cut;
-
-    types_of(s, type);
-    for (int i = 0; i < s->n_kinds; i++) {
-        own[i] = i;
-        site[i] = (int)s->kinds[i].site_idx;
-    }
-    for (int i = 0; i < 4 && search_goes_on(s); i++) {
-        if (teams_by(s, numbers[i], is_in, &cut)) {
-            teams_try(s, &cut);
-        }
-    }
-}
-
-/* Of many kinds: all, all without one, one site, one type. */
-static void subsets_try(struct search *s)
-{
-    bool is_in[SEARCH_MAX_KINDS];
-    int type[SEARCH_MAX_KINDS], n_types = types_of(s, type);
-
-    groupings_try(s, NULL);
-    for (int i = 0; i < s->n_kinds && search_goes_on(s); i++) {
-        for (int k = 0; k < s->n_kinds; k++) {
-            is_in[k] = k != i;
-        }
-        groupings_try(s, is_in);
-    }
-    for (size_t site = 0; site < s->base->cluster.sites.n && search_goes_on(s); site++) {
-        for (int k = 0; k < s->n_kinds; k++) {
-            is_in[k] = s->kinds[k].site_idx == site;
-        }
-        groupings_try(s, is_in);
-    }
-    for (int t = 0; t < n_types && search_goes_on(s); t++) {
-        for (int k = 0; k < s->n_kinds; k++) {
-            is_in[k] = type[k] == t;
-        }
-        groupings_try(s, is_in);
-    }
-}
-
-void search_generate(struct search *s)
-{
-    if (s->n_kinds <= 4) {
-        partitions_try(s);
-    } else {
-        subsets_try(s);
     }
 }

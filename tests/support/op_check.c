@@ -3,7 +3,7 @@
 
 #include "tests/support/op_check.h"
 #include "src/base/buf.h"
-#include "tests/support/ref_ops.h"
+#include "runtime/selftest/ref_ops.h"
 
 #include <criterion/criterion.h>
 #include <stdlib.h>

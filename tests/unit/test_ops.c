@@ -5,7 +5,7 @@
 #include "runtime/cpu/cpu_device.h"
 #include "src/base/buf.h"
 #include "tests/support/op_check.h"
-#include "tests/support/ref_ops.h"
+#include "runtime/selftest/ref_ops.h"
 
 #include <criterion/criterion.h>
 #include <math.h>

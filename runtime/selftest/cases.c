@@ -6,8 +6,8 @@
  */
 #include "config.h"
 
-#include "tests/support/backend_cases.h"
-#include "tests/support/ref_grads.h"
+#include "runtime/selftest/cases.h"
+#include "runtime/selftest/ref_grads.h"
 #include "src/base/buf.h"
 
 #include <math.h>
@@ -64,7 +64,7 @@ static void gemm_describe(const struct backend_shape *s, struct backend_array *a
     a[2] = array_of("c", s->flags & 4 ? BACKEND_INOUT : BACKEND_OUT, (size_t)s->n * s->c, SUMS);
 }
 
-static void gemm_launch(const struct hdt_ops *ops, struct hdt_stream *st,
+static void gemm_launch(const struct hdt_backend *b, struct hdt_stream *st,
                         const struct backend_shape *s, void *const *mem)
 {
     struct hdt_ref_gemm r = gemm_of(s);
@@ -82,7 +82,7 @@ static void gemm_launch(const struct hdt_ops *ops, struct hdt_stream *st,
                          .c = mem[2],
                          .ldc = r.ldc};
 
-    ops->gemm(st, &g);
+    b->ops->gemm(st, &g);
 }
 
 static void gemm_reference(const struct backend_shape *s, double *const *x)
@@ -114,10 +114,10 @@ static void rmsnorm_fwd_describe(const struct backend_shape *s, struct backend_a
     a[3] = array_of("rstd", BACKEND_OUT, (size_t)s->n, SUMS);
 }
 
-static void rmsnorm_fwd_launch(const struct hdt_ops *ops, struct hdt_stream *st,
+static void rmsnorm_fwd_launch(const struct hdt_backend *b, struct hdt_stream *st,
                                const struct backend_shape *s, void *const *mem)
 {
-    ops->rmsnorm_fwd(st, mem[0], mem[1], s->n, s->c, (float)EPS, mem[2], mem[3]);
+    b->ops->rmsnorm_fwd(st, mem[0], mem[1], s->n, s->c, (float)EPS, mem[2], mem[3]);
 }
 
 static void rmsnorm_fwd_reference(const struct backend_shape *s, double *const *x)
@@ -141,10 +141,10 @@ static void rmsnorm_bwd_prepare(const struct backend_shape *s, double *const *x)
     rstd_of(x[1], s->n, s->c, x[3]);
 }
 
-static void rmsnorm_bwd_launch(const struct hdt_ops *ops, struct hdt_stream *st,
+static void rmsnorm_bwd_launch(const struct hdt_backend *b, struct hdt_stream *st,
                                const struct backend_shape *s, void *const *mem)
 {
-    ops->rmsnorm_bwd(st, mem[0], mem[1], mem[2], mem[3], s->n, s->c, mem[4], mem[5]);
+    b->ops->rmsnorm_bwd(st, mem[0], mem[1], mem[2], mem[3], s->n, s->c, mem[4], mem[5]);
 }
 
 static void rmsnorm_bwd_reference(const struct backend_shape *s, double *const *x)
@@ -178,16 +178,18 @@ static void rope_prepare(const struct backend_shape *s, double *const *x)
     }
 }
 
-static void rope_fwd_launch(const struct hdt_ops *ops, struct hdt_stream *st,
+static void rope_fwd_launch(const struct hdt_backend *b, struct hdt_stream *st,
                             const struct backend_shape *s, void *const *mem)
 {
-    ops->rope_fwd(st, mem[0], s->n, s->t, s->k, s->n_heads, s->head_size, rope_stride(s), mem[1]);
+    b->ops->rope_fwd(st, mem[0], s->n, s->t, s->k, s->n_heads, s->head_size, rope_stride(s),
+                     mem[1]);
 }
 
-static void rope_bwd_launch(const struct hdt_ops *ops, struct hdt_stream *st,
+static void rope_bwd_launch(const struct hdt_backend *b, struct hdt_stream *st,
                             const struct backend_shape *s, void *const *mem)
 {
-    ops->rope_bwd(st, mem[0], s->n, s->t, s->k, s->n_heads, s->head_size, rope_stride(s), mem[1]);
+    b->ops->rope_bwd(st, mem[0], s->n, s->t, s->k, s->n_heads, s->head_size, rope_stride(s),
+                     mem[1]);
 }
 
 static void rope_turn(const struct backend_shape *s, double *const *x, double direction)
@@ -265,12 +267,12 @@ static struct hdt_attention attention_args(const struct backend_shape *s, float 
                                   .lse = lse};
 }
 
-static void attention_fwd_launch(const struct hdt_ops *ops, struct hdt_stream *st,
+static void attention_fwd_launch(const struct hdt_backend *b, struct hdt_stream *st,
                                  const struct backend_shape *s, void *const *mem)
 {
     struct hdt_attention a = attention_args(s, mem[0], mem[1], mem[2]);
 
-    ops->attention_fwd(st, &a);
+    b->ops->attention_fwd(st, &a);
 }
 
 static void attention_fwd_reference(const struct backend_shape *s, double *const *x)
@@ -286,17 +288,17 @@ static void attention_bwd_describe(const struct backend_shape *s, struct backend
     a[1].role = BACKEND_IN;
     a[2].role = BACKEND_IN;
     a[3] = array_of("dout", BACKEND_IN, a[1].len, 0);
-    a[4] = array_of("dqkv", BACKEND_OUT, a[0].len, SUMS);
+    a[4] = array_of("dqkv", BACKEND_OUT, a[0].len, 2 * SUMS); /* sums of products of sums */
 }
 
-static void attention_bwd_launch(const struct hdt_ops *ops, struct hdt_stream *st,
+static void attention_bwd_launch(const struct hdt_backend *b, struct hdt_stream *st,
                                  const struct backend_shape *s, void *const *mem)
 {
     struct hdt_attention a = attention_args(s, mem[0], mem[1], mem[2]);
     float *dqkv = mem[4];
 
-    ops->attention_bwd(st, &a, mem[3], dqkv, dqkv + s->n_heads * s->head_size,
-                       dqkv + (s->n_heads + s->n_kv_heads) * s->head_size);
+    b->ops->attention_bwd(st, &a, mem[3], dqkv, dqkv + s->n_heads * s->head_size,
+                          dqkv + (s->n_heads + s->n_kv_heads) * s->head_size);
 }
 
 static void attention_bwd_reference(const struct backend_shape *s, double *const *x)
@@ -314,10 +316,10 @@ static void swiglu_fwd_describe(const struct backend_shape *s, struct backend_ar
     a[1] = array_of("h", BACKEND_OUT, (size_t)s->n * s->c, 2 * ROUNDINGS);
 }
 
-static void swiglu_fwd_launch(const struct hdt_ops *ops, struct hdt_stream *st,
+static void swiglu_fwd_launch(const struct hdt_backend *b, struct hdt_stream *st,
                               const struct backend_shape *s, void *const *mem)
 {
-    ops->swiglu_fwd(st, mem[0], s->n, s->c, mem[1]);
+    b->ops->swiglu_fwd(st, mem[0], s->n, s->c, mem[1]);
 }
 
 static void swiglu_fwd_reference(const struct backend_shape *s, double *const *x)
@@ -332,10 +334,10 @@ static void swiglu_bwd_describe(const struct backend_shape *s, struct backend_ar
     a[2] = array_of("dgate_up", BACKEND_OUT, (size_t)s->n * 2 * s->c, 2 * ROUNDINGS);
 }
 
-static void swiglu_bwd_launch(const struct hdt_ops *ops, struct hdt_stream *st,
+static void swiglu_bwd_launch(const struct hdt_backend *b, struct hdt_stream *st,
                               const struct backend_shape *s, void *const *mem)
 {
-    ops->swiglu_bwd(st, mem[0], mem[1], s->n, s->c, mem[2]);
+    b->ops->swiglu_bwd(st, mem[0], mem[1], s->n, s->c, mem[2]);
 }
 
 static void swiglu_bwd_reference(const struct backend_shape *s, double *const *x)
@@ -352,10 +354,10 @@ static void embedding_fwd_describe(const struct backend_shape *s, struct backend
     a[2] = array_of("out", BACKEND_OUT, (size_t)s->n * s->c, 0);
 }
 
-static void embedding_fwd_launch(const struct hdt_ops *ops, struct hdt_stream *st,
+static void embedding_fwd_launch(const struct hdt_backend *b, struct hdt_stream *st,
                                  const struct backend_shape *s, void *const *mem)
 {
-    ops->embedding_fwd(st, mem[0], mem[1], s->n, s->c, mem[2]);
+    b->ops->embedding_fwd(st, mem[0], mem[1], s->n, s->c, mem[2]);
 }
 
 static void embedding_fwd_reference(const struct backend_shape *s, double *const *x)
@@ -373,10 +375,10 @@ static void embedding_bwd_describe(const struct backend_shape *s, struct backend
     a[2] = array_of("dw", BACKEND_INOUT, (size_t)s->n_index * s->c, SUMS);
 }
 
-static void embedding_bwd_launch(const struct hdt_ops *ops, struct hdt_stream *st,
+static void embedding_bwd_launch(const struct hdt_backend *b, struct hdt_stream *st,
                                  const struct backend_shape *s, void *const *mem)
 {
-    ops->embedding_bwd(st, mem[0], mem[1], s->n, s->c, mem[2]);
+    b->ops->embedding_bwd(st, mem[0], mem[1], s->n, s->c, mem[2]);
 }
 
 static void embedding_bwd_reference(const struct backend_shape *s, double *const *x)
@@ -396,11 +398,11 @@ static void cross_entropy_describe(const struct backend_shape *s, struct backend
 }
 
 /* flags 1: evaluation, which leaves the logits. */
-static void cross_entropy_launch(const struct hdt_ops *ops, struct hdt_stream *st,
+static void cross_entropy_launch(const struct hdt_backend *b, struct hdt_stream *st,
                                  const struct backend_shape *s, void *const *mem)
 {
-    ops->cross_entropy(st, mem[0], s->n, s->n_index, s->flags & 1 ? 0 : (float)CE_SCALE, mem[1],
-                       mem[2]);
+    b->ops->cross_entropy(st, mem[0], s->n, s->n_index, s->flags & 1 ? 0 : (float)CE_SCALE, mem[1],
+                          mem[2]);
 }
 
 static void cross_entropy_reference(const struct backend_shape *s, double *const *x)
@@ -425,10 +427,10 @@ static void add_describe(const struct backend_shape *s, struct backend_array *a)
     a[1] = array_of("y", BACKEND_INOUT, s->len, ROUNDINGS);
 }
 
-static void add_launch(const struct hdt_ops *ops, struct hdt_stream *st,
+static void add_launch(const struct hdt_backend *b, struct hdt_stream *st,
                        const struct backend_shape *s, void *const *mem)
 {
-    ops->add(st, mem[0], s->len, mem[1]);
+    b->ops->add(st, mem[0], s->len, mem[1]);
 }
 
 static void add_reference(const struct backend_shape *s, double *const *x)
@@ -443,10 +445,10 @@ static void scale_describe(const struct backend_shape *s, struct backend_array *
     a[0] = array_of("x", BACKEND_INOUT, s->len, ROUNDINGS);
 }
 
-static void scale_launch(const struct hdt_ops *ops, struct hdt_stream *st,
+static void scale_launch(const struct hdt_backend *b, struct hdt_stream *st,
                          const struct backend_shape *s, void *const *mem)
 {
-    ops->scale(st, (float)FACTOR, s->len, mem[0]);
+    b->ops->scale(st, (float)FACTOR, s->len, mem[0]);
 }
 
 static void scale_reference(const struct backend_shape *s, double *const *x)
@@ -461,10 +463,10 @@ static void zero_describe(const struct backend_shape *s, struct backend_array *a
     a[0] = array_of("x", BACKEND_OUT, s->len, 0);
 }
 
-static void zero_launch(const struct hdt_ops *ops, struct hdt_stream *st,
+static void zero_launch(const struct hdt_backend *b, struct hdt_stream *st,
                         const struct backend_shape *s, void *const *mem)
 {
-    ops->zero(st, mem[0], s->len * sizeof(float));
+    b->ops->zero(st, mem[0], s->len * sizeof(float));
 }
 
 static void zero_reference(const struct backend_shape *s, double *const *x)
@@ -485,10 +487,10 @@ static void cast_describe(const struct backend_shape *s, struct backend_array *a
     a[1].dtype = s->dst;
 }
 
-static void cast_launch(const struct hdt_ops *ops, struct hdt_stream *st,
+static void cast_launch(const struct hdt_backend *b, struct hdt_stream *st,
                         const struct backend_shape *s, void *const *mem)
 {
-    ops->cast(st, mem[0], s->src, s->len, s->dst, mem[1]);
+    b->ops->cast(st, mem[0], s->src, s->len, s->dst, mem[1]);
 }
 
 static void cast_reference(const struct backend_shape *s, double *const *x)
@@ -509,10 +511,10 @@ static void sumsq_describe(const struct backend_shape *s, struct backend_array *
     a[1] = sum_array("sum", BACKEND_OUT, 1e-12);
 }
 
-static void sumsq_launch(const struct hdt_ops *ops, struct hdt_stream *st,
+static void sumsq_launch(const struct hdt_backend *b, struct hdt_stream *st,
                          const struct backend_shape *s, void *const *mem)
 {
-    ops->sumsq(st, mem[0], s->len, mem[1]);
+    b->ops->sumsq(st, mem[0], s->len, mem[1]);
 }
 
 /* With a compensated sum, so that the reference of a long array is good to the last place. */
@@ -529,13 +531,13 @@ static void sumsq_reference(const struct backend_shape *s, double *const *x)
     x[1][0] = sum;
 }
 
-static const struct hdt_adamw adamw_numbers = {.lr = 3e-3f,
-                                               .beta1 = 0.9f,
-                                               .beta2 = 0.95f,
-                                               .eps = 1e-8f,
-                                               .weight_decay = 0.1f,
-                                               .grad_scale = 0.5f,
-                                               .step = 3};
+const struct hdt_adamw hdt_backend_adamw = {.lr = 3e-3f,
+                                            .beta1 = 0.9f,
+                                            .beta2 = 0.95f,
+                                            .eps = 1e-8f,
+                                            .weight_decay = 0.1f,
+                                            .grad_scale = 0.5f,
+                                            .step = 3};
 
 static void adamw_describe(const struct backend_shape *s, struct backend_array *a)
 {
@@ -546,15 +548,15 @@ static void adamw_describe(const struct backend_shape *s, struct backend_array *
     a[3].fill = BACKEND_FILL_SQUARE;
 }
 
-static void adamw_launch(const struct hdt_ops *ops, struct hdt_stream *st,
+static void adamw_launch(const struct hdt_backend *b, struct hdt_stream *st,
                          const struct backend_shape *s, void *const *mem)
 {
-    ops->adamw(st, &adamw_numbers, mem[0], s->len, mem[1], mem[2], mem[3]);
+    b->ops->adamw(st, &hdt_backend_adamw, mem[0], s->len, mem[1], mem[2], mem[3]);
 }
 
 static void adamw_reference(const struct backend_shape *s, double *const *x)
 {
-    const struct hdt_adamw *p = &adamw_numbers;
+    const struct hdt_adamw *p = &hdt_backend_adamw;
     double b1 = (double)p->beta1, b2 = (double)p->beta2, lr = (double)p->lr;
     double keep = 1 - lr * (double)p->weight_decay;
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "config.h"
 
-#include "tests/support/ref_grads.h"
+#include "runtime/selftest/ref_grads.h"
 #include "src/base/buf.h"
 
 #include <math.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef HDT_TESTS_SUPPORT_REF_OPS_H
-#define HDT_TESTS_SUPPORT_REF_OPS_H
+#ifndef HDT_RUNTIME_SELFTEST_REF_OPS_H
+#define HDT_RUNTIME_SELFTEST_REF_OPS_H
 
 /* The ops once more, in float64, by the formula and nothing else: what every backend is held to.
  * Gradients are not written out: tests take them from these by central differences. */
@@ -50,4 +50,4 @@ double hdt_ref_nmse(const float *got, const double *want, size_t len);
 #ifdef __cplusplus
 }
 #endif
-#endif /* HDT_TESTS_SUPPORT_REF_OPS_H */
+#endif /* HDT_RUNTIME_SELFTEST_REF_OPS_H */

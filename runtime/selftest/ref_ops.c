@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "config.h"
 
-#include "tests/support/ref_ops.h"
+#include "runtime/selftest/ref_ops.h"
 
 #include <math.h>
 #include <stdlib.h>

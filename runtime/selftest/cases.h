@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef HDT_TESTS_SUPPORT_BACKEND_CASES_H
-#define HDT_TESTS_SUPPORT_BACKEND_CASES_H
+#ifndef HDT_RUNTIME_SELFTEST_CASES_H
+#define HDT_RUNTIME_SELFTEST_CASES_H
 
 /*
  * What each op of a backend is tested with: its arrays, how to call it, and the same in float64.
- * The program that runs the cases (backend_ops.c) knows no op.
+ * The program that runs the cases (selftest.c) knows no op.
  */
 #include "runtime/backend.h"
 
@@ -30,7 +30,7 @@ struct backend_array {
     enum hdt_dtype dtype;
     enum backend_fill fill;
     size_t len;
-    double tolerance; /* of outputs: largest error by error_of in backend_ops.c, against float64 */
+    double tolerance; /* of outputs: largest error by error_of in selftest.c, against float64 */
 };
 
 /* Shape of a case; each op reads its own. */
@@ -44,16 +44,18 @@ struct backend_shape {
 };
 
 struct backend_case {
-    const char *op; /* a member of struct hdt_ops */
+    const char *op; /* a member of struct hdt_ops, or of struct hdt_mixed_ops */
     /* Set the arrays from the shape. */
     void (*describe)(const struct backend_shape *shape, struct backend_array *arrays);
     /* Optional: complete the inputs, of which some follow from others. */
     void (*prepare)(const struct backend_shape *shape, double *const *x);
-    void (*launch)(const struct hdt_ops *ops, struct hdt_stream *s,
+    void (*launch)(const struct hdt_backend *backend, struct hdt_stream *s,
                    const struct backend_shape *shape, void *const *mem);
     /* In float64, on arrays that hold the inputs as the op gets them. */
     void (*reference)(const struct backend_shape *shape, double *const *x);
     bool is_exact;                  /* the cpu backend's bits are the only right ones */
+    bool is_mixed;                  /* of struct hdt_mixed_ops: arrays are aligned to 16 bytes, and
+                                       the cpu backend has nothing to compare with */
     bool is_wide;                   /* errors are relative to each value, not to the array */
     struct backend_shape shapes[4]; /* small and odd; all zeros: no more */
     struct backend_shape large;     /* big enough to fill a device; for rates */
@@ -61,8 +63,13 @@ struct backend_case {
 
 extern const struct backend_case hdt_backend_cases[];
 extern const size_t hdt_n_backend_cases;
+extern const struct backend_case hdt_mixed_cases[];
+extern const size_t hdt_n_mixed_cases;
+
+/* What the cases of adamw compute with. */
+extern const struct hdt_adamw hdt_backend_adamw;
 
 #ifdef __cplusplus
 }
 #endif
-#endif /* HDT_TESTS_SUPPORT_BACKEND_CASES_H */
+#endif /* HDT_RUNTIME_SELFTEST_CASES_H */

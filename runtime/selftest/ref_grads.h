@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef HDT_TESTS_SUPPORT_REF_GRADS_H
-#define HDT_TESTS_SUPPORT_REF_GRADS_H
+#ifndef HDT_RUNTIME_SELFTEST_REF_GRADS_H
+#define HDT_RUNTIME_SELFTEST_REF_GRADS_H
 
 /* Gradients of the ops of ref_ops.h in float64, by their formulas, for shapes at which differences
  * would take too long. Sets and adds as the ops of runtime/backend.h do. */
-#include "tests/support/ref_ops.h"
+#include "runtime/selftest/ref_ops.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -27,4 +27,4 @@ void hdt_ref_cross_entropy_grad(const int32_t *labels, int n, int v, double scal
 #ifdef __cplusplus
 }
 #endif
-#endif /* HDT_TESTS_SUPPORT_REF_GRADS_H */
+#endif /* HDT_RUNTIME_SELFTEST_REF_GRADS_H */

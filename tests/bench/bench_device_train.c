@@ -1,0 +1,348 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Training speed of one process on a device:
+ *
+ *     bench_device_train BACKEND fp32|bf16 CONFIG.json B T STEPS [shares]
+ *
+ * Prints one line of JSON: median tokens per second over STEPS steps after three of warm-up, model
+ * FLOPs utilization against 989 TFLOP/s (dense bf16 of an H100 or H200 by its data sheet), device
+ * memory, the last loss. A step is what a worker does with one micro-batch of B sequences of T
+ * tokens: zero gradients, forward, backward, norm, clipping, AdamW. FLOPs of a token: 6 for each
+ * parameter but the embedding's, and 6 L NH HS T for causal attention.
+ *
+ * shares: after that, one step in which each op is waited for, and a line for each class of ops
+ * with its time; waiting adds some microseconds to each.
+ */
+#include "config.h"
+
+#include "runtime/backend_find.h"
+#include "runtime/stage.h"
+#include "src/base/buf.h"
+#include "src/base/clock.h"
+#include "src/core/model.h"
+#include "tests/support/args.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define PEAK_FLOPS 989e12
+
+/* ---- a backend that times its ops ------------------------------------------------------------ */
+
+enum class { GEMM, ATTENTION, NORM, ROPE, SWIGLU, EMBEDDING, LOSS, ADAMW, SUMSQ, OTHER, N_CLASSES };
+
+static const char *const class_names[N_CLASSES] = {
+    "gemm",      "attention",     "norm",  "rope",  "swiglu",
+    "embedding", "cross_entropy", "adamw", "sumsq", "zero, cast, add, copy"};
+
+static const struct hdt_backend *real;
+static int64_t class_ns[N_CLASSES], class_start_ns;
+static int class_n[N_CLASSES];
+static bool is_timing;
+
+static void timed_begin(struct hdt_stream *s)
+{
+    if (is_timing) {
+        real->stream_wait(s, NULL);
+        class_start_ns = hdt_clock_now_ns();
+    }
+}
+
+static void timed_end(struct hdt_stream *s, enum class which)
+{
+    if (is_timing) {
+        real->stream_wait(s, NULL);
+        class_ns[which] += hdt_clock_now_ns() - class_start_ns;
+        class_n[which]++;
+    }
+}
+
+/* A function of the table's type that calls the real one, timed. */
+#define TIMED(table, op, which, params, args)                                                      \
+ static void table##_##op params                                                                   \
+ {                                                                                                 \
+  timed_begin(s);                                                                                  \
+  real->table->op args;                                                                            \
+  timed_end(s, which);                                                                             \
+ }
+
+TIMED(ops, gemm, GEMM, (struct hdt_stream * s, const struct hdt_gemm *g), (s, g))
+TIMED(ops, rmsnorm_fwd, NORM,
+      (struct hdt_stream * s, const float *x, const float *w, int n, int c, float eps, float *y,
+       float *rstd),
+      (s, x, w, n, c, eps, y, rstd))
+TIMED(ops, rmsnorm_bwd, NORM,
+      (struct hdt_stream * s, const float *dy, const float *x, const float *w, const float *rstd,
+       int n, int c, float *dx, float *dw),
+      (s, dy, x, w, rstd, n, c, dx, dw))
+TIMED(ops, rope_fwd, ROPE,
+      (struct hdt_stream * s, const float *a, int n, int t, int pos, int n_heads, int hs,
+       int stride, float *x),
+      (s, a, n, t, pos, n_heads, hs, stride, x))
+TIMED(ops, rope_bwd, ROPE,
+      (struct hdt_stream * s, const float *a, int n, int t, int pos, int n_heads, int hs,
+       int stride, float *x),
+      (s, a, n, t, pos, n_heads, hs, stride, x))
+TIMED(ops, attention_fwd, ATTENTION, (struct hdt_stream * s, const struct hdt_attention *a), (s, a))
+TIMED(ops, attention_bwd, ATTENTION,
+      (struct hdt_stream * s, const struct hdt_attention *a, const float *dout, float *dq,
+       float *dk, float *dv),
+      (s, a, dout, dq, dk, dv))
+TIMED(ops, swiglu_fwd, SWIGLU,
+      (struct hdt_stream * s, const float *gate_up, int n, int f, float *h), (s, gate_up, n, f, h))
+TIMED(ops, swiglu_bwd, SWIGLU,
+      (struct hdt_stream * s, const float *dh, const float *gate_up, int n, int f, float *d),
+      (s, dh, gate_up, n, f, d))
+TIMED(ops, embedding_fwd, EMBEDDING,
+      (struct hdt_stream * s, const int32_t *tokens, const float *w, int n, int c, float *out),
+      (s, tokens, w, n, c, out))
+TIMED(ops, embedding_bwd, EMBEDDING,
+      (struct hdt_stream * s, const int32_t *tokens, const float *dout, int n, int c, float *dw),
+      (s, tokens, dout, n, c, dw))
+TIMED(ops, cross_entropy, LOSS,
+      (struct hdt_stream * s, const int32_t *labels, int n, int v, float scale, float *logits,
+       double *loss),
+      (s, labels, n, v, scale, logits, loss))
+TIMED(ops, add, OTHER, (struct hdt_stream * s, const float *x, size_t len, float *y),
+      (s, x, len, y))
+TIMED(ops, scale, OTHER, (struct hdt_stream * s, float factor, size_t len, float *x),
+      (s, factor, len, x))
+TIMED(ops, zero, OTHER, (struct hdt_stream * s, void *x, size_t bytes), (s, x, bytes))
+TIMED(ops, cast, OTHER,
+      (struct hdt_stream * s, const void *src, enum hdt_dtype from, size_t len, enum hdt_dtype to,
+       void *dst),
+      (s, src, from, len, to, dst))
+TIMED(ops, sumsq, SUMSQ, (struct hdt_stream * s, const float *x, size_t len, double *sum),
+      (s, x, len, sum))
+TIMED(ops, adamw, ADAMW,
+      (struct hdt_stream * s, const struct hdt_adamw *p, const float *g, size_t len, float *w,
+       float *m, float *v),
+      (s, p, g, len, w, m, v))
+
+TIMED(mixed, gemm, GEMM, (struct hdt_stream * s, const struct hdt_mixed_gemm *g), (s, g))
+TIMED(mixed, rmsnorm_fwd, NORM,
+      (struct hdt_stream * s, const float *x, const float *w, int n, int c, float eps, void *y,
+       float *rstd),
+      (s, x, w, n, c, eps, y, rstd))
+TIMED(mixed, rmsnorm_bwd, NORM,
+      (struct hdt_stream * s, const void *dy, const float *x, const float *w, const float *rstd,
+       int n, int c, float *dx, void *dx16, float *dw),
+      (s, dy, x, w, rstd, n, c, dx, dx16, dw))
+TIMED(mixed, rope_fwd, ROPE,
+      (struct hdt_stream * s, const float *a, int n, int t, int pos, int n_heads, int hs,
+       int stride, void *x),
+      (s, a, n, t, pos, n_heads, hs, stride, x))
+TIMED(mixed, rope_bwd, ROPE,
+      (struct hdt_stream * s, const float *a, int n, int t, int pos, int n_heads, int hs,
+       int stride, void *x),
+      (s, a, n, t, pos, n_heads, hs, stride, x))
+TIMED(mixed, attention_fwd, ATTENTION, (struct hdt_stream * s, const struct hdt_mixed_attention *a),
+      (s, a))
+TIMED(mixed, attention_bwd, ATTENTION,
+      (struct hdt_stream * s, const struct hdt_mixed_attention *a, const void *dout, void *dq,
+       void *dk, void *dv),
+      (s, a, dout, dq, dk, dv))
+TIMED(mixed, swiglu_fwd, SWIGLU,
+      (struct hdt_stream * s, const void *gate_up, int n, int f, void *h), (s, gate_up, n, f, h))
+TIMED(mixed, swiglu_bwd, SWIGLU,
+      (struct hdt_stream * s, const void *dh, const void *gate_up, int n, int f, void *d, void *h),
+      (s, dh, gate_up, n, f, d, h))
+TIMED(mixed, cross_entropy, LOSS,
+      (struct hdt_stream * s, const int32_t *labels, int n, int v, float scale, void *logits,
+       double *loss),
+      (s, labels, n, v, scale, logits, loss))
+TIMED(mixed, adamw, ADAMW,
+      (struct hdt_stream * s, const struct hdt_adamw *p, const float *g, size_t len, float *w,
+       float *m, float *v, void *w16),
+      (s, p, g, len, w, m, v, w16))
+
+static void timed_copy(struct hdt_stream *s, void *dst, const void *src, size_t bytes,
+                       enum hdt_copy_kind kind)
+{
+    timed_begin(s);
+    real->copy(s, dst, src, bytes, kind);
+    timed_end(s, OTHER);
+}
+
+static const struct hdt_ops timed_ops = {
+    .gemm = ops_gemm,
+    .rmsnorm_fwd = ops_rmsnorm_fwd,
+    .rmsnorm_bwd = ops_rmsnorm_bwd,
+    .rope_fwd = ops_rope_fwd,
+    .rope_bwd = ops_rope_bwd,
+    .attention_fwd = ops_attention_fwd,
+    .attention_bwd = ops_attention_bwd,
+    .swiglu_fwd = ops_swiglu_fwd,
+    .swiglu_bwd = ops_swiglu_bwd,
+    .embedding_fwd = ops_embedding_fwd,
+    .embedding_bwd = ops_embedding_bwd,
+    .cross_entropy = ops_cross_entropy,
+    .add = ops_add,
+    .scale = ops_scale,
+    .zero = ops_zero,
+    .cast = ops_cast,
+    .sumsq = ops_sumsq,
+    .adamw = ops_adamw,
+};
+
+static const struct hdt_mixed_ops timed_mixed = {
+    .gemm = mixed_gemm,
+    .rmsnorm_fwd = mixed_rmsnorm_fwd,
+    .rmsnorm_bwd = mixed_rmsnorm_bwd,
+    .rope_fwd = mixed_rope_fwd,
+    .rope_bwd = mixed_rope_bwd,
+    .attention_fwd = mixed_attention_fwd,
+    .attention_bwd = mixed_attention_bwd,
+    .swiglu_fwd = mixed_swiglu_fwd,
+    .swiglu_bwd = mixed_swiglu_bwd,
+    .cross_entropy = mixed_cross_entropy,
+    .adamw = mixed_adamw,
+};
+
+/* ---- steps ----------------------------------------------------------------------------------- */
+
+static void must(enum hdt_status status, const struct hdt_error *err)
+{
+    if (status != HDT_OK) {
+        hdt_error_print(err, "bench_device_train");
+        exit(status == HDT_ENOENT || status == HDT_ENOTSUP ? 77 : 1);
+    }
+}
+
+static void slot_fill(struct hdt_stage *stage, int n, int V, unsigned seed)
+{
+    int32_t *rows = hdt_calloc((size_t)n + 1, sizeof(*rows));
+    struct hdt_error err = {0};
+
+    for (int i = 0; i <= n; i++) {
+        seed = seed * 1664525u + 1013904223u;
+        rows[i] = (int32_t)((seed >> 8) % (unsigned)V);
+    }
+    must(hdt_stage_set_tokens(stage, 0, rows, &err), &err);
+    must(hdt_stage_set_labels(stage, 0, rows + 1, &err), &err);
+    free(rows);
+}
+
+static double step_run(struct hdt_stage *stage, double *sumsq, int64_t step, double *loss)
+{
+    const struct hdt_stage_conf *conf = hdt_stage_conf(stage);
+    struct hdt_adamw adamw = {.lr = 1e-4f,
+                              .beta1 = 0.9f,
+                              .beta2 = 0.95f,
+                              .eps = 1e-8f,
+                              .weight_decay = 0.1f,
+                              .step = step};
+    const int64_t start = hdt_clock_now_ns();
+    struct hdt_error err = {0};
+    double sum = 0;
+
+    hdt_stage_zero_grads(stage);
+    slot_fill(stage, conf->B * conf->T, (int)conf->model.V, 7); /* one batch, as its peers do */
+    hdt_stage_forward(stage, 0, HDT_STAGE_TRAIN);
+    hdt_stage_backward(stage, 0);
+    must(hdt_stage_loss(stage, 0, loss, &err), &err);
+    hdt_stage_finish_grads(stage, NULL);
+    must(hdt_stage_grad_sumsq(stage, sumsq, &err), &err);
+    for (int i = 0; i < hdt_stage_n_tensors(stage); i++) {
+        sum += sumsq[i];
+    }
+    adamw.grad_scale = (float)fmin(1, 1 / (sqrt(sum) + 1e-6));
+    hdt_stage_step(stage, &adamw);
+    must(hdt_stage_wait(stage, &err), &err);
+    return (double)(hdt_clock_now_ns() - start) / 1e9;
+}
+
+static int double_compare(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+
+    return (x > y) - (x < y);
+}
+
+static void shares_print(double step_s)
+{
+    int64_t all_ns = 0;
+
+    for (int i = 0; i < N_CLASSES; i++) {
+        all_ns += class_ns[i];
+    }
+    for (int i = 0; i < N_CLASSES; i++) {
+        printf("%-22s %5d ops %9.3f ms %5.1f %%\n", class_names[i], class_n[i],
+               (double)class_ns[i] / 1e6, 100.0 * (double)class_ns[i] / (double)all_ns);
+    }
+    printf("%-22s           %9.3f ms, of a step of %.3f ms without waits\n", "all",
+           (double)all_ns / 1e6, 1e3 * step_s);
+}
+
+static void steps_run(struct hdt_stage *stage, const char *precision, int n_steps, bool shares)
+{
+    const struct hdt_stage_conf *conf = hdt_stage_conf(stage);
+    const struct hdt_model_config *m = &conf->model;
+    const double tokens = (double)conf->B * conf->T;
+    const double flops =
+        tokens *
+        (6.0 * (double)(hdt_model_n_params(m) - (m->tie_word_embeddings ? 0 : m->V * m->C)) +
+         6.0 * (double)(m->L * m->NH * m->HS) * conf->T);
+    double *sumsq = hdt_calloc((size_t)hdt_stage_n_tensors(stage), sizeof(*sumsq));
+    double *times = hdt_calloc((size_t)n_steps, sizeof(*times)), loss = 0, first = 0;
+    struct hdt_stage_bytes bytes;
+
+    for (int step = 0; step < n_steps + 3; step++) {
+        double s = step_run(stage, sumsq, step + 1, &loss);
+
+        first = step == 0 ? loss : first;
+        if (step >= 3) {
+            times[step - 3] = s;
+        }
+    }
+    qsort(times, (size_t)n_steps, sizeof(*times), double_compare);
+    hdt_stage_measure(conf, &bytes, NULL);
+    printf("{\"backend\":\"%s\",\"precision\":\"%s\",\"layers\":%lld,\"mb\":%d,\"seq\":%d,"
+           "\"tok_s\":%.0f,\"step_ms\":%.2f,\"mfu\":%.4f,\"gib\":%.1f,\"first_loss\":%.5f,"
+           "\"loss\":%.5f}\n",
+           real->name, precision, (long long)m->L, conf->B, conf->T, tokens / times[n_steps / 2],
+           1e3 * times[n_steps / 2], flops / times[n_steps / 2] / PEAK_FLOPS,
+           (double)bytes.total / 0x1p30, first / tokens, loss / tokens);
+    if (shares) {
+        is_timing = true;
+        step_run(stage, sumsq, n_steps + 4, &loss);
+        shares_print(times[n_steps / 2]);
+    }
+    free(times);
+    free(sumsq);
+}
+
+int main(int argc, char **argv)
+{
+    struct hdt_stage_conf conf = {.n_slots = 1, .seed = 1};
+    const struct hdt_device_conf device_conf = {0};
+    struct hdt_backend timed;
+    struct hdt_device *device;
+    struct hdt_stage *stage;
+    struct hdt_error err = {0};
+    bool shares = argc == 8 && strcmp(argv[7], "shares") == 0;
+
+    if (argc - shares != 7 || (strcmp(argv[2], "fp32") != 0 && strcmp(argv[2], "bf16") != 0)) {
+        fprintf(stderr,
+                "usage: bench_device_train BACKEND fp32|bf16 CONFIG.json B T STEPS [shares]\n");
+        return 2;
+    }
+    conf.mixed = strcmp(argv[2], "bf16") == 0;
+    conf.B = hdt_args_int(argv[4], 1);
+    conf.T = hdt_args_int(argv[5], 1);
+    must(hdt_model_load(argv[3], &conf.model, &err), &err);
+    conf.n_units = (int)hdt_model_n_units(&conf.model);
+    must(hdt_backend_open(argv[1], &device_conf, &real, &device, &err), &err);
+    timed = *real;
+    timed.ops = &timed_ops;
+    timed.mixed = real->mixed ? &timed_mixed : NULL;
+    timed.copy = timed_copy;
+    must(hdt_stage_new(&timed, device, &conf, &stage, &err), &err);
+    hdt_stage_set_loss_scale(stage, 1.0f / (float)(conf.B * conf.T));
+    steps_run(stage, argv[2], hdt_args_int(argv[6], 1), shares);
+    hdt_stage_free(stage);
+    real->device_close(device);
+    return 0;
+}

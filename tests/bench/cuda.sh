@@ -1,0 +1,50 @@
+# shellcheck shell=bash
+# SPDX-License-Identifier: Apache-2.0
+# training tokens/s of one CUDA device; --peer FILE: beside PyTorch; shares of the ops
+# shellcheck disable=SC2154 # builddir, peer and tmp are scripts/bench's
+
+# The peer is run as `python3 PEER SHAPE B T STEPS LAYERS KIND MODE` with the shapes named below, and
+# prints a JSON object with "tok_s". Kind bf16 (weights and optimizer in bf16) is its fastest.
+
+# cuda_config FILE HIDDEN FFN LAYERS HEADS KV_HEADS T
+cuda_config() {
+    cat >"$1" <<END
+{"architectures":["LlamaForCausalLM"],"model_type":"llama","hidden_act":"silu","vocab_size":32000,
+ "hidden_size":$2,"intermediate_size":$3,"num_hidden_layers":$4,"num_attention_heads":$5,
+ "num_key_value_heads":$6,"max_position_embeddings":$7,"rms_norm_eps":1e-6,
+ "initializer_range":0.02,"rope_theta":10000.0,"tie_word_embeddings":false}
+END
+}
+
+tok_s() { sed -n 's/.*"tok_s": *\([0-9.]*\).*/\1/p'; }
+
+# cuda_case NAME SHAPE HIDDEN FFN LAYERS HEADS KV_HEADS B T GOAL
+cuda_case() {
+    local config=$tmp/config.json ours=$tmp/ours theirs=$tmp/theirs peer_value=null
+    cuda_config "$config" "$3" "$4" "$5" "$6" "$7" "$9"
+    : >"$ours"
+    : >"$theirs"
+    for _ in 1 2; do
+        "$builddir/tests/bench/bench_device_train" cuda bf16 "$config" "$8" "$9" 20 >"$tmp/out" ||
+            return 0
+        cat "$tmp/out" >&2
+        tok_s <"$tmp/out" >>"$ours"
+        [ -z "$peer" ] || "${PYTHON:-python3}" "$peer" "$2" "$8" "$9" 20 "$5" bf16 |
+            tee /dev/stderr | tok_s >>"$theirs"
+    done
+    [ -z "$peer" ] || peer_value=$(median <"$theirs")
+    row cuda "$1" tokens_per_s "$(median <"$ours")" tokens/s higher "${peer:+pytorch bf16}" \
+        "$peer_value" "${10}"
+    "$builddir/tests/bench/bench_device_train" cuda bf16 "$config" "$8" "$9" 5 shares | tail -n +2
+}
+
+bench_run() {
+    [ -x "$builddir/tests/bench/bench_device_train" ] || {
+        echo "bench: no tests/bench/bench_device_train in '$builddir': 'make check TESTS=' builds it" >&2
+        exit 2
+    }
+    export HDT_MODULE_PATH=$builddir/.libs
+    cuda_case "1.1B 8x2048" tiny-1.1b 2048 5632 22 32 4 8 2048 1.25
+    cuda_case "124M 32x1024" llama-124m 768 2048 12 12 12 32 1024 1.3
+    cuda_case "7B, 4 layers 1x4096" llama2-7b 4096 11008 4 32 32 1 4096 1.2
+}
