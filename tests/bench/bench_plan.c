@@ -5,10 +5,11 @@
  * error; sums to standard output, a name and a number a line.
  *
  *     bench_plan spaces FILE       against even layers, and one type a stage
- *     bench_plan ratio FILE        against the sum of its types of nodes alone
- *     bench_plan grid FILE         the same over a grid of peaks, and what memory relief is of it
- *     bench_plan wan FILE          over rates between sites, against groups of powers of two
- *     bench_plan speed FILE [SITE] how long it takes, and again without a site
+ *     bench_plan ratio FILE        against the sum of its types of nodes alone, with as large a
+ * batch for each device, and with the whole batch for each type bench_plan grid FILE         the
+ * first over a grid of peaks, and what memory relief is of it bench_plan wan FILE          over
+ * rates between sites, against groups of powers of two bench_plan speed FILE [SITE] how long it
+ * takes, and again without a site
  *
  * Every baseline is planned by the same search, in a smaller space, and simulated by the same
  * simulator. All of it is predicted, nothing measured. */
@@ -25,7 +26,9 @@
 #include <time.h>
 #include <unistd.h>
 
-#define SPACE_EVEN HDT_LAYOUT_SPACE_EVEN
+/* What planners with even layers can say: alike replicas, but several types in a stage, each with
+ * its own degree. */
+#define SPACE_EVEN (HDT_LAYOUT_SPACE_EVEN | HDT_LAYOUT_SPACE_ALIKE)
 /* The column 'uneven' of the table of planners: one type a stage, as many replicas of each stage,
  * uneven layers; it neither recomputed nor offloaded. */
 #define SPACE_UNEVEN (HDT_LAYOUT_SPACE_PURE | HDT_LAYOUT_SPACE_ALIKE | HDT_LAYOUT_SPACE_NO_RELIEF)
@@ -267,42 +270,95 @@ static void plan_print(const char *name, const struct plan *plan)
 
 static void spaces(const char *path)
 {
-    struct want ours = {0}, even = {.space = SPACE_EVEN}, uneven = {.space = SPACE_UNEVEN};
+    static const struct {
+        const char *name;
+        unsigned space;
+    } all[] = {{"HDT", 0},
+               {"even", SPACE_EVEN},
+               {"uneven", SPACE_UNEVEN},
+               {"even layers, uneven shares", HDT_LAYOUT_SPACE_EVEN}};
     struct hdt_layout_files files;
-    struct plan p[3];
+    struct plan p[4];
 
     job_open(path, NULL, &files);
     fprintf(stderr, "  %s\n", files.layout.name);
-    p[0] = plan_search(&files, &ours);
-    p[1] = plan_search(&files, &even);
-    p[2] = plan_search(&files, &uneven);
-    plan_print("HDT", &p[0]);
-    plan_print("even", &p[1]);
-    plan_print("uneven", &p[2]);
-    printf("step_s %.6g\nover_even %.4f\nover_uneven %.4f\nseconds %.3f\n", p[0].step_s,
-           p[1].step_s / p[0].step_s, p[2].step_s / p[0].step_s, p[0].seconds);
+    for (size_t i = 0; i < 4; i++) {
+        struct want want = {.space = all[i].space};
+
+        p[i] = plan_search(&files, &want);
+        plan_print(all[i].name, &p[i]);
+    }
+    printf("step_s %.6g\nover_even %.4f\nover_uneven %.4f\nover_shares %.4f\nseconds %.3f\n",
+           p[0].step_s, p[1].step_s / p[0].step_s, p[2].step_s / p[0].step_s,
+           p[3].step_s / p[0].step_s, p[0].seconds);
     hdt_layout_release(&files);
 }
 
-/* Sum of what each type of nodes does alone, with the same job. */
+/* One type of nodes alone; its batch is the whole one, or the share of its devices. */
+static struct plan alone(const char *path, const struct change *change, bool is_whole)
+{
+    struct hdt_layout_files files;
+    struct want want = {0};
+    struct plan plan;
+    double n_all;
+
+    job_open(path, NULL, &files);
+    n_all = (double)hdt_cluster_file_n_devices(&files.cluster);
+    hdt_layout_release(&files);
+    job_open(path, change, &files);
+    if (!is_whole) {
+        files.layout.global_batch =
+            llround((double)files.layout.global_batch *
+                    (double)hdt_cluster_file_n_devices(&files.cluster) / n_all);
+    }
+    plan = plan_search(&files, &want);
+    hdt_layout_release(&files);
+    return plan;
+}
+
+/* The same, unless it was asked before: points of a grid share their types. */
+static struct plan alone_once(const char *path, const struct change *change, double peak,
+                              bool is_whole)
+{
+    static struct {
+        char nodes[16];
+        double peak, memory_gb;
+        bool is_whole;
+        struct plan plan;
+    } known[128];
+    static size_t n;
+    size_t i = 0;
+
+    while (i < n && (strcmp(known[i].nodes, change->nodes) != 0 || known[i].peak != peak ||
+                     known[i].memory_gb != change->memory_gb || known[i].is_whole != is_whole)) {
+        i++;
+    }
+    if (i == n && n < sizeof(known) / sizeof(known[0])) {
+        snprintf(known[n].nodes, sizeof(known[n].nodes), "%s", change->nodes);
+        known[n].peak = peak;
+        known[n].memory_gb = change->memory_gb;
+        known[n].is_whole = is_whole;
+        known[n++].plan = alone(path, change, is_whole);
+    }
+    return i < n ? known[i].plan : alone(path, change, is_whole);
+}
+
+/* Sum of what each type of nodes does alone, with the same job. Of a grid nodes are in the order of
+ * the cluster's own devices. */
 static double alone_sum(const char *path, const struct change *all, const char *const *nodes,
-                        size_t n, bool *has_relief_all)
+                        size_t n, bool is_whole, bool *has_relief_all)
 {
     double sum = 0;
 
     for (size_t i = 0; i < n; i++) {
         struct change change = *all;
-        struct hdt_layout_files files;
-        struct want want = {0};
         struct plan plan;
 
         change.nodes = nodes[i];
-        job_open(path, &change, &files);
-        plan = plan_search(&files, &want);
+        plan = alone_once(path, &change, all->peaks ? all->peaks[i] : 1, is_whole);
         plan_print(nodes[i], &plan);
         has_relief_all[i] = plan.has_relief || !plan.found;
         sum += plan.found ? plan.tokens_per_s : 0;
-        hdt_layout_release(&files);
     }
     return sum;
 }
@@ -327,7 +383,7 @@ static void ratio(const char *path)
     const char *names[16];
     bool relief[16];
     struct plan plan;
-    double sum;
+    double sum, whole;
     size_t n;
 
     job_open(path, NULL, &files);
@@ -335,8 +391,12 @@ static void ratio(const char *path)
     n = nodes_of(&files, names);
     plan = plan_search(&files, &want);
     plan_print("all", &plan);
-    sum = alone_sum(path, &none, names, n, relief);
-    printf("ratio %.4f\nseconds %.3f\n", plan.tokens_per_s / sum, plan.seconds);
+    fprintf(stderr, "    alone, as large a batch for each device\n");
+    sum = alone_sum(path, &none, names, n, false, relief);
+    fprintf(stderr, "    alone, the whole batch for each type\n");
+    whole = alone_sum(path, &none, names, n, true, relief);
+    printf("ratio %.4f\nwhole %.4f\nseconds %.3f\n", plan.tokens_per_s / sum,
+           plan.tokens_per_s / whole, plan.seconds);
     hdt_layout_release(&files);
 }
 
@@ -358,9 +418,9 @@ static void point(const char *path, const double peaks[4], double *ratio_is, dou
     job_open(path, &change, &files);
     plan = plan_search(&files, &want);
     plan_print("all", &plan);
-    sum = alone_sum(path, &change, names, 4, relief);
+    sum = alone_sum(path, &change, names, 4, false, relief);
     fprintf(stderr, "    the same with memory for everything\n");
-    room = alone_sum(path, &roomy, names, 4, none);
+    room = alone_sum(path, &roomy, names, 4, false, none);
     *ratio_is = plan.tokens_per_s / sum;
     *relief_is = room / sum;
     *is_short = relief[2] && relief[3];

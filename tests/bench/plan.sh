@@ -35,6 +35,7 @@ tables() {
         sum over_uneven >>"$tmp/uneven"
         goal "${file#*/}: no worse" over_even "$(sum over_even)" x higher 1
         goal "${file#*/}: no worse" over_uneven "$(sum over_uneven)" x higher 1
+        row plan "${file#*/}" over_even_shares "$(sum over_shares)" x higher none null null
         goal "${file#*/}" seconds "$(sum seconds)" s lower 2
     done
     goal "mixed: mean" over_even "$(mean <"$tmp/even")" x higher 1.1
@@ -48,17 +49,20 @@ tables() {
     done
 }
 
-# R: tokens a second of all over the sum of each type alone, all of them planned with all knobs and
-# the same batch. What is assumed of each cluster stands at the head of its file.
+# R: tokens a second of all over the sum of each type alone, all of them planned with all knobs, with
+# as large a batch for each device; beside it with the whole batch for each type, which then scales by
+# its devices alone. What is assumed of each cluster stands at the head of its file.
 ratios() {
     local size
 
     for size in 7b 13b; do
         search ratio "hdt/llama-2-$size.yaml"
         goal "HDT, Llama-2 $size" R "$(sum ratio)" x higher 0.97
+        row plan "HDT, Llama-2 $size" R_whole_batch "$(sum whole)" x higher none null null
     done
     search ratio hethub/llama-140b.yaml
     goal "HETHUB, 140B" R "$(sum ratio)" x higher 0.98
+    row plan "HETHUB, 140B" R_whole_batch "$(sum whole)" x higher none null null
     for size in 2m 8m; do
         search grid "h2/llama-100b-$size.yaml"
         goal "H2, $size: C, D short" least_R "$(sum least)" x higher 1.17
