@@ -103,14 +103,6 @@ struct hdt_codec_ops {
                               size_t *coded_len, struct hdt_error *err);
     enum hdt_status (*decode)(struct hdt_codec_ctx *ctx, const struct hdt_codec_io *io,
                               struct hdt_error *err);
-
-    /* Optional, worker codecs: the same on an accelerator; src and dst are device memory, `stream`
-     * is the backend's own handle and the call returns when the work is queued. The guard then is
-     * device memory too and valid when the stream has come that far. */
-    enum hdt_status (*encode_device)(void *stream, const struct hdt_codec_io *io,
-                                     struct hdt_error *err);
-    enum hdt_status (*decode_device)(void *stream, const struct hdt_codec_io *io,
-                                     struct hdt_error *err);
 };
 
 extern const struct hdt_codec_ops hdt_codec_none;

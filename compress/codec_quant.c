@@ -26,6 +26,7 @@
 
 #include "compress/codec.h"
 #include "compress/codec_ctx.h"
+#include "compress/quant_form.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -40,19 +41,10 @@
 
 #define PARAMS_ALIGN ((size_t)16)
 
-/* What a spec means for one codec. */
-struct form {
-    enum hdt_quant_kind kind;
-    size_t block;
-    size_t params_len; /* bytes of a block's parameters */
-    unsigned code_bits;
-    bool rotate;
-};
-
-static struct form form_of(const struct hdt_codec_spec *spec, enum hdt_codec_id id)
+struct hdt_quant_form hdt_quant_form_of(const struct hdt_codec_spec *spec, enum hdt_codec_id id)
 {
     const bool minmax = (spec->flags & HDT_CODEC_MINMAX) != 0;
-    struct form f = {.code_bits = 8, .rotate = (spec->flags & HDT_CODEC_ROTATE) != 0};
+    struct hdt_quant_form f = {.code_bits = 8, .rotate = (spec->flags & HDT_CODEC_ROTATE) != 0};
 
     switch (id) {
     case HDT_CODEC_FP8:
@@ -73,48 +65,50 @@ static struct form form_of(const struct hdt_codec_spec *spec, enum hdt_codec_id 
     return f;
 }
 
-static size_t params_region(const struct form *f, size_t n)
+size_t hdt_quant_head_len(const struct hdt_quant_form *f, size_t n)
 {
     const size_t len = (n + f->block - 1) / f->block * f->params_len;
 
     return (len + PARAMS_ALIGN - 1) / PARAMS_ALIGN * PARAMS_ALIGN;
 }
 
-static size_t codes_len(const struct form *f, size_t n)
+size_t hdt_quant_codes_len(const struct hdt_quant_form *f, size_t n)
 {
     return f->code_bits == 8 ? n : (n + 1) / 2;
 }
 
-static size_t quant_bound(const struct form *f, enum hdt_dtype dtype, size_t plain_len)
+static size_t quant_bound(const struct hdt_quant_form *f, enum hdt_dtype dtype, size_t plain_len)
 {
     const size_t n = plain_len / hdt_dtype_size(dtype);
 
-    return params_region(f, n) + codes_len(f, n);
+    return hdt_quant_head_len(f, n) + hdt_quant_codes_len(f, n);
 }
 
 /* Lengths grow with the number of values: search it. Of two numbers of int4 codes that end in the
  * same byte, the larger. */
-static size_t quant_plain_len(const struct form *f, enum hdt_dtype dtype, size_t coded_len)
+static size_t quant_plain_len(const struct hdt_quant_form *f, enum hdt_dtype dtype,
+                              size_t coded_len)
 {
     size_t low = 0, high = HDT_CODEC_PLAIN_MAX / 4 + 1;
 
     while (high - low > 1) { /* low fits, high does not */
         const size_t middle = low + (high - low) / 2;
 
-        if (params_region(f, middle) + codes_len(f, middle) <= coded_len) {
+        if (hdt_quant_head_len(f, middle) + hdt_quant_codes_len(f, middle) <= coded_len) {
             low = middle;
         } else {
             high = middle;
         }
     }
-    return params_region(f, low) + codes_len(f, low) == coded_len ? low * hdt_dtype_size(dtype)
-                                                                  : SIZE_MAX;
+    return hdt_quant_head_len(f, low) + hdt_quant_codes_len(f, low) == coded_len
+               ? low * hdt_dtype_size(dtype)
+               : SIZE_MAX;
 }
 
 /* One call's encoder. */
 struct encoder {
     const struct hdt_kernels *k;
-    struct form f;
+    struct hdt_quant_form f;
     const struct hdt_random *random;
     uint8_t *params, *codes;
     struct hdt_codec_guard guard;
@@ -178,13 +172,30 @@ static void encode_all(struct encoder *e, const struct hdt_codec_io *io, size_t 
     }
 }
 
+enum hdt_status hdt_quant_check_guard(const struct hdt_codec_spec *spec, enum hdt_codec_id id,
+                                      const struct hdt_codec_guard *guard, struct hdt_error *err)
+{
+    if (guard->n_nonfinite == 0) {
+        return HDT_OK;
+    }
+    hdt_error_set(err, HDT_EINVAL,
+                  "cannot quantize tensor to %s: %" PRIu64 " of %" PRIu64
+                  " values are NaN or infinite%s",
+                  hdt_codec_by_id(id)->name, guard->n_nonfinite, guard->n,
+                  spec->flags & HDT_CODEC_ROTATE   ? ", or above 2^117"
+                  : spec->flags & HDT_CODEC_MINMAX ? ", or above 2^126"
+                                                   : ", or above 2^127");
+    hdt_error_hint(err, "codecs none, lossless and bf16 carry such values");
+    return HDT_EINVAL;
+}
+
 static enum hdt_status quant_encode(struct hdt_codec_ctx *ctx, enum hdt_codec_id id,
                                     const struct hdt_codec_io *io, size_t *coded_len,
                                     struct hdt_error *err)
 {
     const size_t n = io->src_len / hdt_dtype_size(io->dtype);
-    struct encoder e = {.k = ctx->kernels, .f = form_of(io->spec, id), .params = io->dst};
-    const size_t head = params_region(&e.f, n);
+    struct encoder e = {.k = ctx->kernels, .f = hdt_quant_form_of(io->spec, id), .params = io->dst};
+    const size_t head = hdt_quant_head_len(&e.f, n);
     struct hdt_random random;
 
     if (head > 0) { /* the end of the region is filled up */
@@ -199,23 +210,13 @@ static enum hdt_status quant_encode(struct hdt_codec_ctx *ctx, enum hdt_codec_id
     if (io->guard) {
         *io->guard = e.guard;
     }
-    if (e.guard.n_nonfinite > 0) {
-        hdt_error_set(err, HDT_EINVAL,
-                      "cannot quantize tensor to %s: %" PRIu64
-                      " of %zu values are NaN or infinite%s",
-                      hdt_codec_by_id(id)->name, e.guard.n_nonfinite, n,
-                      io->spec->flags & HDT_CODEC_ROTATE   ? ", or above 2^117"
-                      : io->spec->flags & HDT_CODEC_MINMAX ? ", or above 2^126"
-                                                           : ", or above 2^127");
-        hdt_error_hint(err, "codecs none, lossless and bf16 carry such values");
-        return HDT_EINVAL;
-    }
-    *coded_len = head + codes_len(&e.f, n);
+    HDT_TRY(hdt_quant_check_guard(io->spec, id, &e.guard, err));
+    *coded_len = head + hdt_quant_codes_len(&e.f, n);
     return HDT_OK;
 }
 
 /* A scale is not negative (-0 is 0), a zero point any finite number. */
-static bool params_are_fit(const struct form *f, const uint8_t *params)
+static bool params_are_fit(const struct hdt_quant_form *f, const uint8_t *params)
 {
     uint32_t scale, zero = 0;
     uint16_t half[2] = {0, 0};
@@ -240,22 +241,28 @@ static bool params_are_fit(const struct form *f, const uint8_t *params)
     return (scale < 0x7f800000u || scale == 0x80000000u) && (zero & 0x7fffffffu) < 0x7f800000u;
 }
 
-static enum hdt_status check_params(enum hdt_codec_id id, const struct form *f,
+enum hdt_status hdt_quant_refuse_block(enum hdt_codec_id id, size_t block, struct hdt_error *err)
+{
+    return hdt_error_set(err, HDT_EPROTO,
+                         "codec %s: the scale of block %zu is negative or not finite",
+                         hdt_codec_by_id(id)->name, block);
+}
+
+static enum hdt_status check_params(enum hdt_codec_id id, const struct hdt_quant_form *f,
                                     const uint8_t *params, size_t n, struct hdt_error *err)
 {
     for (size_t b = 0; b < (n + f->block - 1) / f->block; b++) {
         if (!params_are_fit(f, params + b * f->params_len)) {
-            return hdt_error_set(err, HDT_EPROTO,
-                                 "codec %s: the scale of block %zu is negative or not finite",
-                                 hdt_codec_by_id(id)->name, b);
+            return hdt_quant_refuse_block(id, b, err);
         }
     }
     return HDT_OK;
 }
 
 /* Rotated blocks are turned back in memory on the stack, then go where they belong. */
-static void decode_rotated(const struct hdt_kernels *k, const struct form *f, enum hdt_emit emit,
-                           const uint8_t *params, const uint8_t *codes, size_t n, uint8_t *dst)
+static void decode_rotated(const struct hdt_kernels *k, const struct hdt_quant_form *f,
+                           enum hdt_emit emit, const uint8_t *params, const uint8_t *codes,
+                           size_t n, uint8_t *dst)
 {
     for (size_t i = 0; i < n; i += PIECE) {
         const size_t len = n - i < PIECE ? n - i : PIECE;
@@ -283,8 +290,8 @@ static enum hdt_status quant_decode(struct hdt_codec_ctx *ctx, enum hdt_codec_id
                                     const struct hdt_codec_io *io, struct hdt_error *err)
 {
     const size_t n = io->dst_len / hdt_dtype_size(io->dtype);
-    const struct form f = form_of(io->spec, id);
-    const uint8_t *params = io->src, *codes = params + params_region(&f, n);
+    const struct hdt_quant_form f = hdt_quant_form_of(io->spec, id);
+    const uint8_t *params = io->src, *codes = params + hdt_quant_head_len(&f, n);
     const enum hdt_emit emit = io->dtype == HDT_DTYPE_BF16 ? HDT_EMIT_BF16
                                : io->add                   ? HDT_EMIT_ADD
                                                            : HDT_EMIT_F32;
@@ -303,14 +310,14 @@ static enum hdt_status quant_decode(struct hdt_codec_ctx *ctx, enum hdt_codec_id
  static size_t name_##_bound(const struct hdt_codec_spec *spec, enum hdt_dtype dtype,              \
                              size_t plain_len)                                                     \
  {                                                                                                 \
-  const struct form f = form_of(spec, id_);                                                        \
+  const struct hdt_quant_form f = hdt_quant_form_of(spec, id_);                                    \
                                                                                                    \
   return quant_bound(&f, dtype, plain_len);                                                        \
  }                                                                                                 \
  static size_t name_##_plain_len(const struct hdt_codec_spec *spec, enum hdt_dtype dtype,          \
                                  size_t coded_len)                                                 \
  {                                                                                                 \
-  const struct form f = form_of(spec, id_);                                                        \
+  const struct hdt_quant_form f = hdt_quant_form_of(spec, id_);                                    \
                                                                                                    \
   return quant_plain_len(&f, dtype, coded_len);                                                    \
  }                                                                                                 \

@@ -38,20 +38,14 @@ struct work {
 
 /* ---- the layout of a block of n values ---- */
 
-struct layout {
-    size_t n, k;
-    unsigned low_bits;
-    size_t unary_len, low_len, values_len;
-};
-
 static size_t kept(size_t n, unsigned keep)
 {
     return (n + keep - 1) / keep;
 }
 
-static struct layout layout_of(const struct hdt_topk *topk, size_t n)
+struct hdt_topk_layout hdt_topk_layout_of(const struct hdt_topk *topk, size_t n)
 {
-    struct layout l = {.n = n, .k = kept(n, topk->keep)};
+    struct hdt_topk_layout l = {.n = n, .k = kept(n, topk->keep)};
 
     while (l.k << (l.low_bits + 1) <= n) {
         l.low_bits++;
@@ -62,18 +56,18 @@ static struct layout layout_of(const struct hdt_topk *topk, size_t n)
     return l;
 }
 
-static size_t layout_len(const struct layout *l)
+static size_t layout_len(const struct hdt_topk_layout *l)
 {
     return l->unary_len + l->low_len + l->values_len;
 }
 
 size_t hdt_topk_len(const struct hdt_topk *topk, size_t n)
 {
-    struct layout whole = layout_of(topk, BLOCK);
+    struct hdt_topk_layout whole = hdt_topk_layout_of(topk, BLOCK);
     size_t len = n / BLOCK * layout_len(&whole);
 
     if (n % BLOCK != 0) {
-        struct layout rest = layout_of(topk, n % BLOCK);
+        struct hdt_topk_layout rest = hdt_topk_layout_of(topk, n % BLOCK);
 
         len += layout_len(&rest);
     }
@@ -90,7 +84,7 @@ size_t hdt_randk_len(const struct hdt_topk *topk, size_t n)
     return n > 0 ? SEED_LEN + len : 0;
 }
 
-static void put_positions(const struct layout *l, const uint16_t *positions, uint8_t *dst)
+static void put_positions(const struct hdt_topk_layout *l, const uint16_t *positions, uint8_t *dst)
 {
     struct hdt_bit_writer w = {.dst = dst + l->unary_len};
     unsigned mask = (1u << l->low_bits) - 1;
@@ -106,7 +100,7 @@ static void put_positions(const struct layout *l, const uint16_t *positions, uin
 }
 
 /* False when the bits are not k ascending positions below n. */
-static bool get_positions(const struct layout *l, const uint8_t *src, uint16_t *positions)
+static bool get_positions(const struct hdt_topk_layout *l, const uint8_t *src, uint16_t *positions)
 {
     struct hdt_bit_reader low = {.src = src + l->unary_len};
     size_t j = 0, last = 0;
@@ -148,7 +142,7 @@ static uint32_t kth_largest(const struct hdt_sparse_kernels *sparse, const uint3
 }
 
 /* Vectors of eight whose maxima form one group: so many that there are 2 k groups. */
-static size_t group_stride(const struct layout *l)
+static size_t group_stride(const struct hdt_topk_layout *l)
 {
     size_t stride = 1;
 
@@ -160,8 +154,8 @@ static size_t group_stride(const struct layout *l)
 
 /* Positions of the k largest magnitudes of r, ascending, into w->positions; w->magnitudes holds the
  * n_groups maxima of its groups. */
-static void choose(const struct layout *l, const struct hdt_sparse_kernels *sparse, const float *r,
-                   size_t n_groups, struct work *w)
+static void choose(const struct hdt_topk_layout *l, const struct hdt_sparse_kernels *sparse,
+                   const float *r, size_t n_groups, struct work *w)
 {
     uint32_t bound = 0, limit;
     size_t n, above, ties, out = 0;
@@ -214,6 +208,19 @@ static void choose_random(const struct hdt_topk *topk, uint64_t seed, size_t fir
 
 /* ---- encode ---- */
 
+enum hdt_status hdt_topk_check_guard(const char *name, const struct hdt_codec_guard *guard,
+                                     struct hdt_error *err)
+{
+    if (guard->n_nonfinite == 0) {
+        return HDT_OK;
+    }
+    hdt_error_set(err, HDT_EINVAL,
+                  "cannot code tensor as %s: %" PRIu64 " of %" PRIu64 " values are NaN or infinite",
+                  name, guard->n_nonfinite, guard->n);
+    hdt_error_hint(err, "codecs none, lossless and bf16 carry such values");
+    return HDT_EINVAL;
+}
+
 static enum hdt_status check_finite(const struct hdt_kernels *kernels, const char *name,
                                     const uint8_t *src, size_t n, struct hdt_codec_guard *guard,
                                     struct hdt_error *err)
@@ -222,14 +229,7 @@ static enum hdt_status check_finite(const struct hdt_kernels *kernels, const cha
 
     guard->n = n;
     memcpy(&guard->max_abs, &max, 4);
-    if (guard->n_nonfinite > 0) {
-        hdt_error_set(err, HDT_EINVAL,
-                      "cannot code tensor as %s: %" PRIu64 " of %zu values are NaN or infinite",
-                      name, guard->n_nonfinite, n);
-        hdt_error_hint(err, "codecs none, lossless and bf16 carry such values");
-        return HDT_EINVAL;
-    }
-    return HDT_OK;
+    return hdt_topk_check_guard(name, guard, err);
 }
 
 /* Code the k values of r at w->positions, and take from r what the receiver will see. */
@@ -257,7 +257,7 @@ static size_t topk_block(const struct hdt_topk *topk, const struct hdt_sparse_ke
                          const uint8_t *src, size_t n, float *r, uint8_t *dst, struct work *w,
                          struct hdt_codec_guard *guard)
 {
-    struct layout l = layout_of(topk, n);
+    struct hdt_topk_layout l = hdt_topk_layout_of(topk, n);
     size_t stride = group_stride(&l), span = HDT_KERNEL_LANES * stride;
     double sq[HDT_KERNEL_LANES] = {0};
 
@@ -336,6 +336,17 @@ static enum hdt_status refuse_len(const char *name, size_t got, size_t want, siz
                          n, want);
 }
 
+enum hdt_status hdt_topk_refuse_block(const struct hdt_topk *topk, size_t n, size_t block,
+                                      struct hdt_error *err)
+{
+    const size_t left = n - block * BLOCK;
+    const struct hdt_topk_layout l = hdt_topk_layout_of(topk, left < BLOCK ? left : BLOCK);
+
+    return hdt_error_set(err, HDT_EPROTO,
+                         "top-k: block %zu does not hold %zu ascending positions below %zu", block,
+                         l.k, l.n);
+}
+
 enum hdt_status hdt_topk_decode(const struct hdt_topk *topk, const uint8_t *src, size_t src_len,
                                 uint8_t *dst, size_t n, bool add, struct hdt_error *err)
 {
@@ -349,12 +360,10 @@ enum hdt_status hdt_topk_decode(const struct hdt_topk *topk, const uint8_t *src,
         memset(dst, 0, 4 * n);
     }
     for (size_t i = 0; i < n; i += BLOCK) {
-        struct layout l = layout_of(topk, n - i < BLOCK ? n - i : BLOCK);
+        struct hdt_topk_layout l = hdt_topk_layout_of(topk, n - i < BLOCK ? n - i : BLOCK);
 
         if (!get_positions(&l, src, w.positions)) {
-            return hdt_error_set(err, HDT_EPROTO,
-                                 "top-k: block %zu does not hold %zu ascending positions below %zu",
-                                 i / BLOCK, l.k, l.n);
+            return hdt_topk_refuse_block(topk, n, i / BLOCK, err);
         }
         HDT_TRY(hdt_sparse_values_decode(src + l.unary_len + l.low_len, l.k, topk->bits, w.values,
                                          err));

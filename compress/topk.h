@@ -36,6 +36,24 @@ struct hdt_topk {
     unsigned bits; /* of a value: 2, 4, 8 or 16 */
 };
 
+/* What a block of n values is in the frame: unary and low bits of its k positions, then its values,
+ * each part to a byte. */
+struct hdt_topk_layout {
+    size_t n, k;
+    unsigned low_bits;
+    size_t unary_len, low_len, values_len;
+};
+
+/* Of a block of 1 .. 4096 values. */
+struct hdt_topk_layout hdt_topk_layout_of(const struct hdt_topk *topk, size_t n);
+
+/* What is refused, in the words of all who code top-k. HDT_EINVAL when the guard has seen values
+ * that are not finite; HDT_EPROTO: a block of n values in all whose positions are none. */
+enum hdt_status hdt_topk_check_guard(const char *name, const struct hdt_codec_guard *guard,
+                                     struct hdt_error *err);
+enum hdt_status hdt_topk_refuse_block(const struct hdt_topk *topk, size_t n, size_t block,
+                                      struct hdt_error *err);
+
 /* Length of the frame of n values, bytes; 0 for none. */
 size_t hdt_topk_len(const struct hdt_topk *topk, size_t n);
 size_t hdt_randk_len(const struct hdt_topk *topk, size_t n);

@@ -75,6 +75,8 @@ struct hdt_device; /* one opened device; the backend's own */
 struct hdt_stream; /* a queue of work of a device; the backend's own */
 struct hdt_event;  /* a point in a stream; the backend's own */
 
+struct hdt_device_codecs;
+
 /* C = alpha op(A) op(B) + beta C, with op(A) (m, k), op(B) (k, n), C (m, n). With beta 0 C is set
  * and need not hold numbers. op(X) is X, or its transpose when the flag is set; ld* is the distance
  * of two rows as they stand in memory. */
@@ -337,6 +339,7 @@ struct hdt_backend {
 
     const struct hdt_ops *ops;
     const struct hdt_mixed_ops *mixed; /* all of them; NULL: float32 is all there is */
+    const struct hdt_device_codecs *codecs; /* compress/device.h; NULL: the host codes tensors */
 };
 
 #ifdef __cplusplus

@@ -68,7 +68,11 @@ void hdt_edge_init(struct hdt_edge *edge, const struct hdt_edge_conf *conf)
     for (i = 0; conf->is_src && edge->ladder.is_live && i < edge->ladder.n; i++) {
         if (hdt_codec_rate_measure(rung_codec(edge, i), HDT_DTYPE_F32, RATE_BUDGET_MS, &rate,
                                    NULL) == HDT_OK) {
-            edge->rungs[i].encode_bytes_per_s = rate.encode_bytes_per_s;
+            /* A device's rate is known when it has coded a frame. */
+            edge->rungs[i].encode_bytes_per_s =
+                conf->coder && hdt_coder_is_device(conf->coder, &edge->ladder.rungs[i])
+                    ? 0
+                    : rate.encode_bytes_per_s;
             edge->rungs[i].decode_bytes_per_s = rate.decode_bytes_per_s;
         }
     }
@@ -272,7 +276,9 @@ enum hdt_status hdt_edge_encode(struct hdt_edge *edge, struct hdt_codec_ctx *ctx
         io->spec = &edge->ladder.rungs[edge->rung];
         memset(io->guard, 0, sizeof(*io->guard));
         memset(&why, 0, sizeof(why));
-        status = hdt_codec_encode(rung_codec(edge, edge->rung), ctx, io, len, &why);
+        status = edge->conf.coder
+                     ? hdt_coder_encode(edge->conf.coder, ctx, io, len, &why)
+                     : hdt_codec_encode(rung_codec(edge, edge->rung), ctx, io, len, &why);
         took_ns = hdt_clock_now_ns() - took_ns;
         verdict =
             hdt_ladder_check(&edge->guard, &edge->ladder, edge->rung, io->guard, status != HDT_OK);
@@ -337,7 +343,8 @@ enum hdt_status hdt_edge_decode(const struct hdt_edge *edge, struct hdt_codec_ct
         return HDT_EPROTO;
     }
     io->spec = &edge->ladder.rungs[rung];
-    return hdt_codec_decode(rung_codec(edge, rung), ctx, io, err);
+    return edge->conf.coder ? hdt_coder_decode(edge->conf.coder, ctx, io, err)
+                            : hdt_codec_decode(rung_codec(edge, rung), ctx, io, err);
 }
 
 /* ---- telling ---- */

@@ -14,6 +14,7 @@
  */
 #include "compress/adapt.h"
 #include "compress/ladder.h"
+#include "runtime/coder.h"
 
 #include <jansson.h>
 
@@ -26,9 +27,10 @@ struct hdt_edge_conf {
     bool is_src, is_live;
     double error_budget; /* relative; 0: neither guard nor choice */
     size_t tensor_bytes, frame_cap;
-    double n_frames;   /* of a step */
-    double dst_busy_s; /* arithmetic of the other worker beside a frame, predicted */
-    char name[192];    /* for messages: "job 7, flow 3 (activations, a -> b), rank 0" */
+    double n_frames;         /* of a step */
+    double dst_busy_s;       /* arithmetic of the other worker beside a frame, predicted */
+    struct hdt_coder *coder; /* tensors are device memory, and it codes them; NULL: host memory */
+    char name[192];          /* for messages: "job 7, flow 3 (activations, a -> b), rank 0" */
 };
 
 /* What the gateway says of the way to the other end. */
@@ -75,9 +77,9 @@ void hdt_edge_set_figures(struct hdt_edge *edge, const struct hdt_edge_figures *
                           int64_t step);
 void hdt_edge_set_busy(struct hdt_edge *edge, double src_busy_s);
 
-/* Encode io by the codec of now and set *len and *mark; io->spec is the edge's affair, io->guard
- * must be there and tells what the codec saw that made the frame. HDT_EINVAL: no rung can carry it;
- * the guard then is the most exact one's. */
+/* Encode io (io->src is device memory where the edge has a coder) by the codec of now and set *len
+ * and *mark; io->spec is the edge's affair, io->guard must be there and tells what the codec saw
+ * that made the frame. HDT_EINVAL: no rung can carry it; the guard then is the most exact one's. */
 enum hdt_status hdt_edge_encode(struct hdt_edge *edge, struct hdt_codec_ctx *ctx,
                                 struct hdt_codec_io *io, int64_t step, size_t *len, uint8_t *mark,
                                 struct hdt_error *err);
@@ -94,8 +96,8 @@ enum hdt_status hdt_edge_guard_load(struct hdt_edge *edge, const void *mem, size
 /* The dtype of a frame with a mark that this end made. */
 enum hdt_dtype hdt_edge_dtype(const struct hdt_edge *edge, uint8_t mark);
 
-/* Decode a frame with a mark that came. HDT_EPROTO: no rung is called so, or the bytes are no frame
- * of it. */
+/* Decode a frame with a mark that came; io->dst is device memory where the edge has a coder.
+ * HDT_EPROTO: no rung is called so, or the bytes are no frame of it. */
 enum hdt_status hdt_edge_decode(const struct hdt_edge *edge, struct hdt_codec_ctx *ctx,
                                 struct hdt_codec_io *io, uint8_t mark, struct hdt_error *err);
 

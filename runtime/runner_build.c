@@ -156,6 +156,9 @@ static enum hdt_status build_measure(struct hdt_runner *r, struct hdt_error *err
         snapshot = hdt_state_snapshot_bytes(&r->plan, &r->model, r->rank);
     }
     r->memory_bytes = pool + snapshot + feedback_bytes(r);
+    if (!(r->conf.backend->caps & HDT_BACKEND_HOST_MEMORY)) {
+        r->memory_bytes += hdt_coder_bytes(r->conf.backend, n_values(r) * sizeof(float));
+    }
     for (i = 0; i < r->plan.n_stages; i++) {
         if (r->plan.stages[i].rank == r->rank) {
             stage_conf_fill(r, &r->plan.stages[i], &conf);
@@ -245,15 +248,14 @@ static enum hdt_status build_stages(struct hdt_runner *r, struct hdt_error *err)
     return HDT_OK;
 }
 
-/* Host memory to code from and to when the device's memory cannot be touched. */
-static enum hdt_status build_staging(struct hdt_runner *r, struct hdt_error *err)
+/* What codes tensors when the device's memory cannot be touched. */
+static enum hdt_status build_coder(struct hdt_runner *r, struct hdt_error *err)
 {
-    size_t bytes = (size_t)(r->plan.micro_batch * r->plan.seq_len * r->model.C) * sizeof(float);
-
     if (r->conf.backend->caps & HDT_BACKEND_HOST_MEMORY) {
         return HDT_OK;
     }
-    return r->conf.backend->host_alloc(r->conf.device, bytes, &r->staging, err);
+    return hdt_coder_new(r->conf.backend, r->conf.device, n_values(r) * sizeof(float), &r->coder,
+                         err);
 }
 
 struct hdt_codec_state *hdt_runner_codec_state(const struct hdt_runner *r, int flow)
@@ -425,7 +427,7 @@ enum hdt_status hdt_runner_build(struct hdt_runner *r, struct hdt_error *err)
     HDT_TRY(build_measure(r, err));
     HDT_TRY(build_data(r, err));
     HDT_TRY(build_stages(r, err));
-    HDT_TRY(build_staging(r, err));
+    HDT_TRY(build_coder(r, err));
     build_sync(r);
     HDT_TRY(build_flows(r, err));
     HDT_TRY(hdt_runner_stop_check(r, err));
@@ -460,9 +462,7 @@ void hdt_runner_unbuild(struct hdt_runner *r)
     for (i = 0; r->stages && i < r->plan.n_stages; i++) {
         hdt_stage_free(r->stages[i]);
     }
-    if (r->staging) {
-        r->conf.backend->host_free(r->conf.device, r->staging);
-    }
+    hdt_coder_free(r->coder);
     for (i = 0; r->flows && i < r->plan.n_flows; i++) {
         hdt_codec_state_free(r->flows[i].state);
         hdt_codec_state_free(r->flows[i].eval_state);

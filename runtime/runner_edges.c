@@ -57,7 +57,8 @@ static void edge_conf_fill(const struct hdt_runner *r, size_t i, struct hdt_edge
             (size_t)(r->plan.micro_batch * r->plan.seq_len * r->model.C) * sizeof(float),
         .frame_cap = flow->frame_cap,
         .n_frames = (double)r->plan.n_micro_batches,
-        .dst_busy_s = rank_busy_s(&r->plan, flow->dst_rank)};
+        .dst_busy_s = rank_busy_s(&r->plan, flow->dst_rank),
+        .coder = r->coder};
     snprintf(conf->name, sizeof(conf->name), "job %lld, flow %zu (%s, %.48s -> %.48s), rank %d",
              r->number, i, is_grad ? "activation gradients" : "activations",
              r->plan.ranks[flow->src_rank].site, r->plan.ranks[flow->dst_rank].site, r->rank);

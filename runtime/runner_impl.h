@@ -71,9 +71,8 @@ struct hdt_runner {
     struct hdt_state *state;
     struct hdt_deadlines deadlines;
     struct hdt_alive *alive;
-    uint64_t memory_bytes; /* that this rank takes */
-    void *staging; /* host memory of one activation or tied gradient, when the device's is not
-                      host's */
+    uint64_t memory_bytes;   /* that this rank takes */
+    struct hdt_coder *coder; /* of tensors, when the device's memory is not the host's */
 
     /* The runner's thread only. */
     int32_t *tokens, *labels; /* (B, T) of the last LOAD */

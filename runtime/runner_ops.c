@@ -175,12 +175,7 @@ static enum hdt_status op_send_tensor(struct hdt_runner *r, const struct hdt_op 
     HDT_TRY(hdt_runner_send(r, op->flow, &io.dst, &io.dst_len, err));
     io.src_len = hdt_stage_activation_bytes(stage);
     io.src = src;
-    if (r->staging) {
-        io.src = r->staging;
-        HDT_TRY(hdt_stage_read(stage, r->staging, src, io.src_len, err));
-    } else {
-        HDT_TRY(hdt_stage_wait(stage, err));
-    }
+    HDT_TRY(hdt_stage_wait(stage, err));
     hdt_runner_edge_look(r, (size_t)op->flow);
     status = hdt_edge_encode(edge, r->codec_ctx, &io, r->step + 1, &len, &mark, err);
     HDT_TRY(guard_check(r, op, &guard, err));
@@ -201,12 +196,11 @@ static enum hdt_status op_recv_tensor(struct hdt_runner *r, const struct hdt_op 
 
     HDT_TRY(hdt_runner_recv(r, op->flow, &io.src, &io.src_len, err));
     io.dst_len = hdt_stage_activation_bytes(stage);
-    io.dst = r->staging ? r->staging : (void *)dst;
+    io.dst = dst;
     status = hdt_edge_decode(r->flows[op->flow].edge, r->codec_ctx, &io,
                              hdt_port_recv_mark(r->port, op->flow), err);
     hdt_port_recv_done(r->port, op->flow);
-    HDT_TRY(status);
-    return r->staging ? hdt_stage_write(stage, dst, r->staging, io.dst_len, err) : HDT_OK;
+    return status;
 }
 
 /* ---- arithmetic ---- */

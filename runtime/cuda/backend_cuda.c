@@ -2,6 +2,7 @@
 /* The table of backend_cuda.so, its one symbol. */
 #include "config.h"
 
+#include "runtime/cuda/cuda_codecs.h"
 #include "runtime/cuda/cuda_device.h"
 
 static const struct hdt_backend cuda_backend = {
@@ -30,6 +31,7 @@ static const struct hdt_backend cuda_backend = {
     .copy = hdt_cuda_copy,
     .ops = &hdt_cuda_ops,
     .mixed = &hdt_cuda_mixed_ops,
+    .codecs = &hdt_cuda_codecs,
 };
 
 extern const struct hdt_backend *const hdt_backend_module;

@@ -188,7 +188,6 @@ static void path_print(const struct hdt_laid_out *l, FILE *out)
 void hdt_laid_out_print(const struct hdt_laid_out *l, FILE *out)
 {
     const struct hdt_layout *layout = &l->files.layout;
-    const struct hdt_scenario *c = &l->scenario;
     double step_s = l->played.result.makespan_s, bytes = hdt_layout_sim_memory_bytes(l->sim);
 
     fprintf(out, "%s\n", layout->name);
@@ -196,7 +195,7 @@ void hdt_laid_out_print(const struct hdt_laid_out *l, FILE *out)
             l->files.n_stages, l->files.n_replicas, (long long)l->files.n_micro_batches,
             hdt_schedule_names[layout->schedule]);
     fprintf(out, "step       %.4g s, %.0f tokens/s", step_s, tokens_per_s(l));
-    if (c->n_ranks > 0 || c->n_links > 0 || c->jitter > 0) {
+    if (!hdt_scenario_is_empty(&l->scenario)) {
         fprintf(out, "; %.4g s without the scenario (%+.1f %%)", l->played.calm_makespan_s,
                 percent_off(step_s, l->played.calm_makespan_s));
     }

@@ -273,6 +273,11 @@ void hdt_scenario_apply(const struct hdt_scenario *s, struct hdt_sim_setup *setu
     }
 }
 
+bool hdt_scenario_is_empty(const struct hdt_scenario *s)
+{
+    return s->n_ranks == 0 && s->n_links == 0 && !(s->jitter > 0);
+}
+
 enum hdt_status hdt_scenario_play(const struct hdt_scenario *scenario,
                                   const struct hdt_sim_setup *setup, struct hdt_played *played,
                                   struct hdt_error *err)
@@ -280,13 +285,19 @@ enum hdt_status hdt_scenario_play(const struct hdt_scenario *scenario,
     struct hdt_sim_setup with = *setup;
     struct hdt_sim_result calm;
 
-    HDT_TRY(hdt_sim_run(setup, &calm, err));
-    played->calm_step_s = calm.step_s;
-    played->calm_makespan_s = calm.makespan_s;
-    hdt_sim_result_release(&calm);
+    if (!hdt_scenario_is_empty(scenario)) {
+        HDT_TRY(hdt_sim_run(setup, &calm, err));
+        played->calm_step_s = calm.step_s;
+        played->calm_makespan_s = calm.makespan_s;
+        hdt_sim_result_release(&calm);
+    }
     hdt_scenario_apply(scenario, &with);
     with.record = true;
     HDT_TRY(hdt_sim_run(&with, &played->result, err));
+    if (hdt_scenario_is_empty(scenario)) {
+        played->calm_step_s = played->result.step_s;
+        played->calm_makespan_s = played->result.makespan_s;
+    }
     hdt_sim_path_find(&played->result, &played->path);
     return HDT_OK;
 }

@@ -37,6 +37,9 @@ enum hdt_status hdt_scenario_add(struct hdt_scenario *scenario, const char *text
                                  struct hdt_error *err);
 void hdt_scenario_release(struct hdt_scenario *scenario);
 
+/* Does it change nothing? */
+bool hdt_scenario_is_empty(const struct hdt_scenario *scenario);
+
 /* Into a setup; the scenario stays there while it runs. Jitter takes the place of the setup's own.
  */
 void hdt_scenario_apply(const struct hdt_scenario *scenario, struct hdt_sim_setup *setup);
@@ -48,8 +51,8 @@ struct hdt_played {
     struct hdt_sim_path path;
 };
 
-/* Play a setup without and with the scenario. *played is zeroed before, and released by the caller
- * in any case. As hdt_sim_run. */
+/* Play a setup without and with the scenario; once, when the scenario says nothing. *played is
+ * zeroed before, and released by the caller in any case. As hdt_sim_run. */
 enum hdt_status hdt_scenario_play(const struct hdt_scenario *scenario,
                                   const struct hdt_sim_setup *setup, struct hdt_played *played,
                                   struct hdt_error *err);

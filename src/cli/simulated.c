@@ -138,8 +138,7 @@ static double step_begin(const struct hdt_sim_result *result, int step)
 enum hdt_status hdt_simulated_svg(const struct hdt_simulated *s, const char *path,
                                   struct hdt_error *err)
 {
-    const struct hdt_scenario *c = &s->scenario;
-    bool calm = c->n_ranks == 0 && c->n_links == 0 && c->jitter <= 0;
+    bool calm = hdt_scenario_is_empty(&s->scenario);
     char title[160];
     struct hdt_sim_chart chart = {
         .title = title,

@@ -86,7 +86,7 @@ void hdt_simulated_print(const struct hdt_simulated *s, FILE *out)
     /* Added to 0, so that it is never "-0.0". */
     double slower_percent =
         0 + round(1000 * (share(s->played.result.step_s, s->played.calm_step_s) - 1)) / 10;
-    bool calm = s->scenario.n_ranks == 0 && s->scenario.n_links == 0 && s->scenario.jitter <= 0;
+    bool calm = hdt_scenario_is_empty(&s->scenario);
 
     fprintf(out, "simulated  %d steps of %lld micro-batches on %zu ranks\n", s->n_steps,
             (long long)plan->n_micro_batches, plan->n_ranks);

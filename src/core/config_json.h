@@ -4,8 +4,8 @@
 
 /*
  * Fields of a model's config.json, as Hugging Face writes it: what a model that is trained
- * (model.h) and one that is only predicted (model_shape.h) read alike. Every failure is HDT_EINVAL,
- * names the key and where it was read. Any thread.
+ * (model.h) and one that is only predicted (model_shape.h) read alike. Failures of fields are
+ * HDT_EINVAL and name the key and where it was read. Any thread.
  */
 #include "src/base/error.h"
 
@@ -39,7 +39,8 @@ enum hdt_status hdt_config_json_bool(const struct hdt_config_json *r, const char
  * *is_architecture tells which. */
 const char *hdt_config_json_type(const struct hdt_config_json *r, bool *is_architecture);
 
-/* Read a file; new reference. HDT_ENOENT, HDT_EIO; HDT_EINVAL with file:line. */
+/* Read a file; new reference. HDT_ENOENT and HDT_EIO: it cannot be opened; HDT_EINVAL: it is no
+ * JSON, with file:line. */
 enum hdt_status hdt_config_json_load(const char *path, json_t **json, struct hdt_error *err);
 
 #ifdef __cplusplus

@@ -53,8 +53,10 @@ static const struct hdt_conf_row wan_rows[] = {
     HDT_CONF_OPTIONAL(struct hdt_layout_wan, codec_gb_per_s, 0.001, 1e5,
                       "Bytes before the codec that one end takes in a second, 1e9 bytes. null: it "
                       "takes no time."),
-    HDT_CONF_FLOAT(struct hdt_layout_wan, sync_ratio, "1", 0.001, 1,
-                   "The same share of gradients that sites add up."),
+    HDT_CONF_FLOAT(
+        struct hdt_layout_wan, sync_ratio, "1", 0.001, 1,
+        "The same share of gradients that sites add up by levels; neither a flat ring nor "
+        "trees have it."),
     HDT_CONF_END};
 
 static const struct hdt_conf_row optimizer_rows[] = {

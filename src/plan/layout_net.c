@@ -55,12 +55,11 @@ static int *table_new(size_t n)
 }
 
 void hdt_layout_net_init(struct layout_net *net, const struct hdt_layout_files *files,
-                         double message_bytes, double ring_share)
+                         double message_bytes)
 {
     memset(net, 0, sizeof(*net));
     net->files = files;
     net->message_bytes = message_bytes;
-    net->ring_share = ring_share;
     net->n_groups = files->n_replicas * files->n_stages;
     net->node_of = hdt_calloc(net->n_groups, sizeof(net->node_of[0]));
     nodes_number(net);
@@ -90,6 +89,7 @@ void hdt_layout_net_release(struct layout_net *net)
     free(net->links);
     free(net->rates);
     free(net->names);
+    free(net->uses);
 }
 
 /* ---- links ---- */
@@ -111,10 +111,12 @@ static int link_get(struct layout_net *net, int *table, size_t idx, bool is_in, 
         net->links = hdt_realloc(net->links, net->cap * sizeof(net->links[0]));
         net->rates = hdt_realloc(net->rates, net->cap * sizeof(net->rates[0]));
         net->names = hdt_realloc(net->names, net->cap * sizeof(net->names[0]));
+        net->uses = hdt_realloc(net->uses, net->cap * sizeof(net->uses[0]));
     }
     net->links[net->n_links] = (struct hdt_sim_link){.rate_bytes_per_s = rate};
     net->rates[net->n_links] = (struct layout_link_rate){.curve = NULL};
     net->names[net->n_links] = *name;
+    net->uses[net->n_links] = 0;
     *at = (int)net->n_links++;
     return *at;
 }
@@ -340,31 +342,26 @@ void hdt_layout_net_route(struct layout_net *net, size_t src, size_t dst,
     route_find(net, src, dst, LAYOUT_RING_ALL, route);
 }
 
-static void ring_add(struct layout_ring *ring, const struct layout_route *hop)
-{
-    for (size_t i = 0; i < hop->n; i++) {
-        bool is_there = false;
+/* ---- rings ---- */
 
-        for (size_t k = 0; k < ring->n; k++) {
-            is_there = is_there || ring->links[k] == hop->links[i];
-        }
-        if (!is_there) {
-            ring->links[ring->n++] = hop->links[i];
-        }
+static void link_push(struct layout_ring *ring, int link)
+{
+    if (ring->n == ring->cap) {
+        ring->cap = ring->cap ? 2 * ring->cap : 16;
+        ring->links = hdt_realloc(ring->links, ring->cap * sizeof(ring->links[0]));
     }
+    ring->links[ring->n++] = link;
 }
 
-/* Of `bytes` that the devices of a group share, or of a node: what one of them sends in a round. A
- * gateway between sites takes the sum of a site as one. */
-static double piece_bytes(const struct layout_net *net, const size_t *groups, size_t n,
-                          double bytes, enum layout_ring_use use)
+/* Links of a ring that is being built, with how often it crosses them. */
+static void hop_add(struct layout_net *net, struct layout_ring *ring,
+                    const struct layout_route *hop)
 {
-    const struct hdt_layout_group *first = &net->files->groups[groups[0]];
-    double devices = use == LAYOUT_RING_NODES ? (double)net->n_devices[net->node_of[groups[0]]]
-                     : use == LAYOUT_RING_ALL ? (double)first->tp
-                                              : 1;
-
-    return fmax(bytes / devices / (double)n, 1);
+    for (size_t i = 0; i < hop->n; i++) {
+        if (net->uses[hop->links[i]]++ == 0) {
+            link_push(ring, hop->links[i]);
+        }
+    }
 }
 
 /* Of the slowest link, as messages have it. */
@@ -378,45 +375,52 @@ static double slowest_link(const struct layout_net *net, const struct layout_rin
     return slowest;
 }
 
-/* What a link carries of pieces of a collective. */
-static double ring_rate(const struct layout_net *net, int link, double piece)
+/* What a link carries of pieces of a sum. */
+static double sum_rate(const struct layout_net *net, const struct layout_sum *sum, int link,
+                       double piece)
 {
     const struct hdt_link_curve *curve = net->rates[link].curve;
 
-    return (curve && curve->nominal ? net->ring_share : 1) * rate_at(net, link, piece);
+    return (curve && curve->nominal ? sum->nominal_share : 1) * rate_at(net, link, piece);
 }
 
-/* How many bytes a ring's links carry for each of its own: their rates are those of messages, the
- * slowest one's for its pieces is what the ring gets. */
-static double ring_weight(const struct layout_net *net, const struct layout_ring *ring,
-                          double piece)
+/* All hops are there, each of them carries `bytes` in so many parts: what links carry for each of
+ * these bytes is such that the slowest one, whose rate is that of messages, takes as long as the
+ * one that has most to do at the rate of pieces. */
+static void ring_end(struct layout_net *net, const struct layout_sum *sum, double bytes,
+                     int64_t n_parts, struct layout_ring *ring)
 {
-    double slowest = INFINITY;
+    double piece = fmax(sum->bytes / (double)sum->devices / (double)n_parts, 1);
+    double most = 0, longest_s = 0; /* of a byte of each hop */
 
     for (size_t i = 0; i < ring->n; i++) {
-        slowest = fmin(slowest, ring_rate(net, ring->links[i], piece));
+        int link = ring->links[i];
+        double uses = (double)net->uses[link];
+
+        most = fmax(most, uses);
+        longest_s = fmax(longest_s, uses / sum_rate(net, sum, link, piece));
+        net->uses[link] = 0;
     }
-    return ring->n > 0 ? slowest_link(net, ring) / slowest : 1;
+    ring->bytes = most * bytes;
+    ring->weight = ring->n > 0 ? longest_s * slowest_link(net, ring) / most : 1;
 }
 
-void hdt_layout_net_ring(struct layout_net *net, const size_t *groups, size_t n, double bytes,
+void hdt_layout_net_ring(struct layout_net *net, const struct layout_sum *sum,
                          enum layout_ring_use use, struct layout_ring *ring)
 {
-    double latency_s = 0, loss = 0;
+    double latency_s = 0, loss = 0, n = (double)sum->n;
 
     memset(ring, 0, sizeof(*ring));
-    ring->links = hdt_malloc((n * LAYOUT_ROUTE_MAX + 1) * sizeof(ring->links[0]));
-    for (size_t i = 0; i < n; i++) {
+    for (size_t i = 0; i < sum->n; i++) {
         struct layout_route hop;
 
-        route_find(net, groups[i], groups[(i + 1) % n], use, &hop);
-        ring_add(ring, &hop);
+        route_find(net, sum->groups[i], sum->groups[(i + 1) % sum->n], use, &hop);
+        hop_add(net, ring, &hop);
         latency_s = fmax(latency_s, hop.latency_s);
         loss = fmax(loss, hop.loss);
     }
-    ring->latency_s = 2 * (double)(n - 1) * latency_s;
-    ring->bytes = 2 * (double)(n - 1) / (double)n * bytes / (1 - loss);
-    ring->weight = ring_weight(net, ring, piece_bytes(net, groups, n, bytes, use));
+    ring->latency_s = 2 * (n - 1) * latency_s;
+    ring_end(net, sum, 2 * (n - 1) / n * sum->bytes / (1 - loss), (int64_t)sum->n, ring);
 }
 
 void hdt_layout_net_ring_join(const struct layout_net *net, struct layout_ring *all,
@@ -425,8 +429,9 @@ void hdt_layout_net_ring_join(const struct layout_net *net, struct layout_ring *
     double all_s = all->bytes * all->weight / slowest_link(net, all);
     double ring_s = ring->bytes * ring->weight / slowest_link(net, ring);
 
-    memcpy(all->links + all->n, ring->links, ring->n * sizeof(all->links[0]));
-    all->n += ring->n;
+    for (size_t i = 0; i < ring->n; i++) {
+        link_push(all, ring->links[i]);
+    }
     all->latency_s = fmax(all->latency_s, ring->latency_s);
     all->bytes = fmax(all->bytes, ring->bytes);
     all->weight = all->bytes > 0 ? fmax(all_s, ring_s) * slowest_link(net, all) / all->bytes : 1;
@@ -450,80 +455,95 @@ static int64_t place_owner(int64_t place, int64_t n, int tree)
 
 struct tree_walk {
     struct layout_net *net;
-    const size_t *groups;
+    struct layout_ring *tree; /* each use of a link is for half of the bytes */
+    /* By node that has groups, as they come: */
+    size_t *heads;   /* the first group there, which is in the trees */
+    size_t *tails;   /* the last one of its chain */
+    double *chain_s; /* from there to the head, and back */
     int64_t n;
-    size_t *halves; /* by link: halves of the bytes that go over it; NULL: only make links */
-    double latency_s, loss;
+    enum layout_ring_use use;
+    double loss;
 };
 
-static void tree_route(struct tree_walk *w, int64_t from, int64_t to, double *latency_s)
+static void tree_route(struct tree_walk *w, size_t from, size_t to, double *latency_s)
 {
     struct layout_route route;
 
-    route_find(w->net, w->groups[from], w->groups[to], LAYOUT_RING_ALL, &route);
-    for (size_t i = 0; i < route.n && w->halves; i++) {
-        w->halves[route.links[i]]++;
-    }
+    route_find(w->net, from, to, w->use, &route);
+    hop_add(w->net, w->tree, &route);
     *latency_s += route.latency_s;
     w->loss = fmax(w->loss, route.loss);
 }
 
-/* An edge of a tree, up and down. */
-static double tree_edge(struct tree_walk *w, int64_t place, int tree)
+/* An edge, up and down. */
+static void tree_edge(struct tree_walk *w, size_t child, size_t parent, double *latency_s)
 {
-    int64_t child = place_owner(place, w->n, tree);
-    int64_t parent = place_owner(place_above(place, w->n), w->n, tree);
-    double latency_s = 0;
-
-    tree_route(w, child, parent, &latency_s);
-    tree_route(w, parent, child, &latency_s);
-    return latency_s;
+    tree_route(w, child, parent, latency_s);
+    tree_route(w, parent, child, latency_s);
 }
 
-/* All edges of both trees, and the longest way to a root and back. */
-static void trees_walk(struct tree_walk *w)
+/* Nodes, and a chain of the groups on each, which carries what both trees do. */
+static void chains_walk(struct tree_walk *w, const struct layout_sum *sum)
 {
-    for (int tree = 0; tree < 2; tree++) {
-        double *edge_s = hdt_calloc((size_t)w->n, sizeof(edge_s[0]));
+    int64_t *met = hdt_calloc(w->net->n_nodes + 1, sizeof(met[0])); /* 1 more than its place */
 
-        for (int64_t place = 1; place < w->n; place++) {
-            edge_s[place] = tree_edge(w, place, tree);
-        }
-        for (int64_t place = 1; place < w->n; place++) {
-            double way_s = 0;
+    for (size_t i = 0; i < sum->n; i++) {
+        size_t group = sum->groups[i];
+        int64_t *at = &met[w->net->node_of[group]], k;
 
-            for (int64_t p = place; p > 0; p = place_above(p, w->n)) {
-                way_s += edge_s[p];
-            }
-            w->latency_s = fmax(w->latency_s, way_s);
+        if (*at == 0) {
+            w->heads[w->n] = w->tails[w->n] = group;
+            *at = ++w->n;
+            continue;
         }
-        free(edge_s);
+        k = *at - 1;
+        for (int tree = 0; tree < 2; tree++) {
+            double latency_s = 0;
+
+            tree_edge(w, group, w->tails[k], &latency_s);
+            w->chain_s[k] += tree == 0 ? latency_s : 0;
+        }
+        w->tails[k] = group;
     }
+    free(met);
 }
 
-void hdt_layout_net_tree(struct layout_net *net, const size_t *groups, size_t n, double bytes,
+/* All edges of one tree, and the longest way to its root and back. */
+static void tree_walk(struct tree_walk *w, int tree)
+{
+    double *edge_s = hdt_calloc((size_t)w->n, sizeof(edge_s[0]));
+
+    for (int64_t place = 1; place < w->n; place++) {
+        tree_edge(w, w->heads[place_owner(place, w->n, tree)],
+                  w->heads[place_owner(place_above(place, w->n), w->n, tree)], &edge_s[place]);
+    }
+    for (int64_t place = 0; place < w->n; place++) {
+        double way_s = w->chain_s[place_owner(place, w->n, tree)];
+
+        for (int64_t p = place; p > 0; p = place_above(p, w->n)) {
+            way_s += edge_s[p];
+        }
+        w->tree->latency_s = fmax(w->tree->latency_s, way_s);
+    }
+    free(edge_s);
+}
+
+void hdt_layout_net_tree(struct layout_net *net, const struct layout_sum *sum,
                          struct layout_ring *tree)
 {
-    struct tree_walk walk = {.net = net, .groups = groups, .n = (int64_t)n};
-    double piece = piece_bytes(net, groups, 2, bytes, LAYOUT_RING_ALL), slowest_s = 0, most = 0;
+    struct tree_walk walk = {.net = net,
+                             .tree = tree,
+                             .heads = hdt_calloc(sum->n, sizeof(walk.heads[0])),
+                             .tails = hdt_calloc(sum->n, sizeof(walk.tails[0])),
+                             .chain_s = hdt_calloc(sum->n, sizeof(walk.chain_s[0]))};
 
     memset(tree, 0, sizeof(*tree));
-    trees_walk(&walk);
-    walk.halves = hdt_calloc(net->n_links + 1, sizeof(walk.halves[0]));
-    trees_walk(&walk);
-    tree->links = hdt_malloc((net->n_links + 1) * sizeof(tree->links[0]));
-    bytes /= 1 - walk.loss;
-    for (size_t i = 0; i < net->n_links; i++) {
-        double carried = (double)walk.halves[i] * bytes / 2;
-
-        if (walk.halves[i] > 0) {
-            tree->links[tree->n++] = (int)i;
-            slowest_s = fmax(slowest_s, carried / ring_rate(net, (int)i, piece));
-            most = fmax(most, carried);
-        }
-    }
-    tree->latency_s = walk.latency_s;
-    tree->bytes = most;
-    tree->weight = tree->n > 0 ? slowest_s * slowest_link(net, tree) / most : 1;
-    free(walk.halves);
+    chains_walk(&walk, sum);
+    walk.use = (size_t)walk.n == sum->n ? LAYOUT_RING_ALL : LAYOUT_RING_NODES;
+    tree_walk(&walk, 0);
+    tree_walk(&walk, 1);
+    ring_end(net, sum, sum->bytes / 2 / (1 - walk.loss), 2, tree);
+    free(walk.heads);
+    free(walk.tails);
+    free(walk.chain_s);
 }

@@ -33,7 +33,6 @@ struct layout_link_rate {
 struct layout_net {
     const struct hdt_layout_files *files;
     double message_bytes; /* of each device: the size that rates are taken at */
-    double ring_share;    /* of a nominal rate, in rings */
     size_t n_groups;
     size_t *node_of;    /* by group */
     int64_t *n_devices; /* by node: in use */
@@ -44,11 +43,12 @@ struct layout_net {
     struct hdt_sim_link *links;
     struct layout_link_rate *rates;
     struct hdt_layout_link *names;
+    int64_t *uses; /* by link: how often what is being built crosses it; 0 between the calls */
     size_t n_links, cap;
 };
 
 void hdt_layout_net_init(struct layout_net *net, const struct hdt_layout_files *files,
-                         double message_bytes, double ring_share);
+                         double message_bytes);
 void hdt_layout_net_release(struct layout_net *net);
 
 struct layout_route {
@@ -66,32 +66,43 @@ void hdt_layout_net_route(struct layout_net *net, size_t src, size_t dst,
 /* The link of a group to its host's memory, whose rate is known; is_in: back from there. */
 int hdt_layout_net_host(struct layout_net *net, size_t group, bool is_in);
 
+/* What groups add up. */
+struct layout_sum {
+    const size_t *groups; /* in their order */
+    size_t n;
+    double bytes;         /* in each group, or its node, or its site */
+    int64_t devices;      /* that share them there, and send pieces of their shares */
+    double nominal_share; /* that it gets of a nominal rate */
+};
+
 /* All hops of a ring as one way for one frame. */
 struct layout_ring {
     int *links; /* none twice; free() */
-    size_t n;
+    size_t n, cap;
     double latency_s; /* of all rounds */
-    double bytes;     /* on each hop */
+    double bytes;     /* on the link that carries most: the one that most hops cross */
     double weight;    /* by which links that have the rates of messages carry them as a ring does */
 };
 enum layout_ring_use { LAYOUT_RING_ALL, LAYOUT_RING_NODES, LAYOUT_RING_SITES };
 
-/* All-reduce of `bytes` through groups, in their order. NODES: for all devices of a node, so that
- * no port is in the way; SITES: only what lies between sites counts. Rates are those of the pieces
- * that a ring sends, one n-th of the bytes of a device. */
-void hdt_layout_net_ring(struct layout_net *net, const size_t *groups, size_t n, double bytes,
+/* All-reduce through groups, in their order. NODES: for all devices of a node, so that no port is
+ * in the way; SITES: only what lies between sites counts. Rates are those of the pieces that a ring
+ * sends, one n-th of the bytes of a device; a link that several hops cross at once, as both ways of
+ * a half-duplex one are, carries a piece of each. */
+void hdt_layout_net_ring(struct layout_net *net, const struct layout_sum *sum,
                          enum layout_ring_use use, struct layout_ring *ring);
 
-/* The same by two binary trees, each for half of the bytes, up to its root and down again, in
- * pieces so small that filling it takes latency alone; bytes are those of the link that carries
- * most. Who is a leaf in one tree is none in the other, so that all send and receive twice the
- * bytes at most [Sanders, Speck, Traeff, Two-tree algorithms for full bandwidth broadcast,
- * reduction and scan, Parallel Computing 35, 2009; NCCL's trees]. */
-void hdt_layout_net_tree(struct layout_net *net, const size_t *groups, size_t n, double bytes,
+/* The same by two binary trees over the nodes, each for half of the bytes, up to its root and down
+ * again, in pieces so small that filling it takes latency alone. What is a leaf in one tree is none
+ * in the other, so that every node sends and receives twice the bytes at most [Sanders, Speck,
+ * Traeff, Two-tree algorithms for full bandwidth broadcast, reduction and scan, Parallel Computing
+ * 35, 2009]. Groups of a node are a chain, whose first one is in the trees, and all their devices
+ * send for it, through no port [as NCCL has it]: `devices` are those of a node. */
+void hdt_layout_net_tree(struct layout_net *net, const struct layout_sum *sum,
                          struct layout_ring *tree);
 
 /* Add a ring that goes at the same time over other links: bytes of the one with more, as slow as
- * the slower. `all` begins zeroed, with room for its links. */
+ * the slower. `all` begins zeroed; free() its links. */
 void hdt_layout_net_ring_join(const struct layout_net *net, struct layout_ring *all,
                               const struct layout_ring *ring);
 

@@ -23,7 +23,8 @@ struct replica {
     size_t idx;
     struct hdt_layout_part *parts;
     struct hdt_stage_cost_message *messages; /* of a part's group, to either side */
-    int first_flow;                          /* of the replica: 2 to each edge, there and back */
+    int first_flow;                          /* of the replica: 2 to each edge, there and back; */
+    double *frame_bytes;                     /* what a frame of each weighs on its way */
     struct layout_away *away;                /* by part */
     struct hdt_plan plan;
 };
@@ -59,7 +60,7 @@ static size_t rank_of(const struct replica *r, size_t part)
 static void edge_add(struct replica *r, size_t src, size_t dst)
 {
     const struct hdt_layout_wan *wan = &r->sim->files->layout.wan;
-    const struct hdt_stage_cost_message *m = &r->messages[src];
+    double bytes = r->messages[src].bytes * (double)r->parts[src].cost.tp;
     struct hdt_sim_flow flow = {.src = (int)rank_of(r, src),
                                 .dst = (int)rank_of(r, dst),
                                 .queue = -1,
@@ -71,21 +72,12 @@ static void edge_add(struct replica *r, size_t src, size_t dst)
     hdt_layout_net_route(&r->sim->net, rank_of(r, src), rank_of(r, dst), &route);
     flow.latency_s = route.latency_s;
     if (route.is_wan && !isnan(wan->codec_gb_per_s)) {
-        codec_s = m->bytes * (double)r->parts[src].cost.tp / (wan->codec_gb_per_s * 1e9);
+        codec_s = bytes / (wan->codec_gb_per_s * 1e9);
         flow.extra_s = 2 * codec_s;
         flow.pace_s = codec_s;
     }
-    hdt_layout_sim_add_flow(r->sim, &flow, route.links, route.n);
-}
-
-/* What a frame of the part's group weighs on the way of a flow. */
-static double wire_bytes(const struct replica *r, size_t part, size_t other)
-{
-    double bytes = r->messages[part].bytes * (double)r->parts[part].cost.tp;
-    struct layout_route route;
-
-    hdt_layout_net_route(&r->sim->net, rank_of(r, part), rank_of(r, other), &route);
-    return route.is_wan ? bytes * r->sim->files->layout.wan.codec_ratio / (1 - route.loss) : bytes;
+    r->frame_bytes[hdt_layout_sim_add_flow(r->sim, &flow, route.links, route.n) - r->first_flow] =
+        route.is_wan ? bytes * wan->codec_ratio / (1 - route.loss) : bytes;
 }
 
 /* ---- tasks ---- */
@@ -119,7 +111,7 @@ static void message_push(const struct replica *r, size_t rank, const struct hdt_
     eager = is_paired(r) ? m->eager_share : 1;
     task.peer = r->first_flow + (int)(2 * (src < dst ? src : dst) + (src > dst));
     if (is_send) {
-        bytes = wire_bytes(r, src, dst);
+        bytes = r->frame_bytes[task.peer - r->first_flow];
         task.dur_s = m->end_s;
     }
     if (eager < 1) {
@@ -451,6 +443,7 @@ static enum hdt_status replica_fill(struct hdt_layout_sim *sim, size_t idx,
                         .parts = hdt_calloc(sim->n_parts, sizeof(r.parts[0])),
                         .messages = hdt_calloc(sim->n_parts, sizeof(r.messages[0])),
                         .away = hdt_calloc(sim->n_parts, sizeof(r.away[0])),
+                        .frame_bytes = hdt_calloc(2 * sim->n_parts, sizeof(r.frame_bytes[0])),
                         .first_flow = (int)sim->n_flows};
     size_t n_parts;
     enum hdt_status status = parts_init(&r, constants, &n_parts, err);
@@ -472,6 +465,7 @@ static enum hdt_status replica_fill(struct hdt_layout_sim *sim, size_t idx,
     }
     free(r.parts);
     free(r.messages);
+    free(r.frame_bytes);
     free(r.away);
     hdt_plan_release(&r.plan);
     return status;
@@ -557,13 +551,14 @@ enum hdt_status hdt_layout_sim_open(const struct hdt_layout_files *files,
                                     const struct hdt_stage_cost_constants *constants,
                                     struct hdt_layout_sim **out, struct hdt_error *err)
 {
+    int64_t n_tasks = tasks_count(files);
     struct hdt_layout_sim *sim;
     enum hdt_status status = HDT_OK;
 
-    HDT_TRY(tasks_check(files, tasks_count(files), err));
+    HDT_TRY(tasks_check(files, n_tasks, err));
     sim = hdt_calloc(1, sizeof(*sim));
     sim->files = files;
-    sim->n_tasks = tasks_count(files);
+    sim->n_tasks = n_tasks;
     hdt_layout_model(files, &sim->model);
     sim->n_stages = files->n_stages;
     sim->n_replicas = files->n_replicas;
@@ -571,8 +566,8 @@ enum hdt_status hdt_layout_sim_open(const struct hdt_layout_files *files,
     sim->n_ranks = sim->n_stages * sim->n_replicas;
     hdt_layout_net_init(&sim->net, files,
                         (double)files->layout.micro_batch * sim->model.T * sim->model.C *
-                            sim->model.value_bytes / (double)files->groups[0].tp,
-                        constants->ring_share);
+                            sim->model.value_bytes / (double)files->groups[0].tp);
+    sim->ring_share = constants->ring_share;
     sim->ranks = hdt_calloc(sim->n_ranks, sizeof(sim->ranks[0]));
     sim->buckets = hdt_calloc(sim->n_parts, sizeof(sim->buckets[0]));
     sim->mem_base = hdt_calloc(sim->n_ranks, sizeof(sim->mem_base[0]));

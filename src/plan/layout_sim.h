@@ -31,7 +31,8 @@ struct hdt_layout_sim;
 #define HDT_LAYOUT_MAX_TASKS INT64_C(20000000)
 
 /* To be closed on success; `files` stays as it is until then. HDT_EINVAL: a figure of a device is
- * not known; more than HDT_LAYOUT_MAX_TASKS. */
+ * not known; more than HDT_LAYOUT_MAX_TASKS; more bytes on a device than can be counted; gradients
+ * in more buckets than are allowed; a host that has no room for what is offloaded to it. */
 enum hdt_status hdt_layout_sim_open(const struct hdt_layout_files *files,
                                     const struct hdt_stage_cost_constants *constants,
                                     struct hdt_layout_sim **sim, struct hdt_error *err);

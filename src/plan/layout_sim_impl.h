@@ -49,6 +49,7 @@ struct hdt_layout_sim {
     const struct hdt_layout_files *files;
     struct hdt_stage_cost_model model;
     size_t n_stages, n_replicas, n_parts, n_ranks;
+    double ring_share; /* of a nominal rate, that sums of replicas get */
     struct layout_net net;
     struct layout_rank *ranks;
     struct layout_buckets *buckets; /* by part */

@@ -90,6 +90,18 @@ static bool is_beside(const struct hdt_layout_sim *sim, size_t a, size_t b, bool
                     : sim->net.node_of[a] == sim->net.node_of[b];
 }
 
+/* Of those who add: on the node of one of them. */
+static int64_t devices_beside(const struct hdt_layout_sim *sim, const struct collective *c,
+                              size_t group)
+{
+    int64_t n = 0;
+
+    for (size_t i = 0; i < c->n; i++) {
+        n += is_beside(sim, c->ranks[i], group, false) ? sim->files->groups[c->ranks[i]].tp : 0;
+    }
+    return n;
+}
+
 /* Those of some groups that are the first of their node, or of their site. */
 static size_t firsts_of(const struct hdt_layout_sim *sim, const size_t *groups, size_t n,
                         bool of_sites, size_t *firsts)
@@ -117,21 +129,22 @@ static void rings_add(struct hdt_layout_sim *sim, const struct collective *c, co
     size_t *firsts = hdt_malloc((n + 1) * sizeof(firsts[0]));
     size_t *own = hdt_malloc((n + 1) * sizeof(own[0]));
     size_t n_firsts = firsts_of(sim, groups, n, of_sites, firsts);
-    struct layout_ring all = {.links = hdt_malloc((n + 1) * LAYOUT_ROUTE_MAX * sizeof(int))};
+    struct layout_ring all = {.n = 0};
 
     for (size_t k = 0; k < n_firsts; k++) {
+        struct layout_sum sum = {own, 0, bytes, 0, sim->ring_share};
         struct layout_ring ring;
-        size_t n_own = 0;
 
         for (size_t i = 0; i < n; i++) {
             if (is_beside(sim, firsts[k], groups[i], of_sites)) {
-                own[n_own++] = groups[i];
+                own[sum.n++] = groups[i];
             }
         }
-        if (n_own < 2) {
+        if (sum.n < 2) {
             continue;
         }
-        hdt_layout_net_ring(&sim->net, own, n_own, bytes, use, &ring);
+        sum.devices = of_sites ? devices_beside(sim, c, own[0]) : sim->files->groups[own[0]].tp;
+        hdt_layout_net_ring(&sim->net, &sum, use, &ring);
         hdt_layout_net_ring_join(&sim->net, &all, &ring);
         free(ring.links);
     }
@@ -162,10 +175,12 @@ static void sites_level_add(struct hdt_layout_sim *sim, const struct collective 
     size_t *sites = hdt_malloc((c->n + 1) * sizeof(sites[0]));
     size_t n_sites = firsts_of(sim, c->ranks, c->n, true, sites);
     double ratio = c->is_gather ? 1 : sim->files->layout.wan.sync_ratio;
+    /* A gateway takes the sum of its site as one. */
+    struct layout_sum sum = {sites, n_sites, bytes * ratio, 1, sim->ring_share};
     struct layout_ring ring;
 
     if (n_sites > 1) {
-        hdt_layout_net_ring(&sim->net, sites, n_sites, bytes * ratio, LAYOUT_RING_SITES, &ring);
+        hdt_layout_net_ring(&sim->net, &sum, LAYOUT_RING_SITES, &ring);
         ring_group_add(sim, c, &ring);
         free(ring.links);
     }
@@ -205,13 +220,15 @@ static bool is_hierarchical(const struct hdt_layout_sim *sim, const struct colle
 
 static void flat_add(struct hdt_layout_sim *sim, const struct collective *c)
 {
-    double bytes = c->bytes * (double)sim->files->groups[c->ranks[0]].tp;
+    int64_t tp = sim->files->groups[c->ranks[0]].tp;
+    struct layout_sum sum = {c->ranks, c->n, c->bytes * (double)tp, tp, sim->ring_share};
     struct layout_ring ring;
 
     if (sim->files->layout.all_reduce == HDT_LAYOUT_TREE) {
-        hdt_layout_net_tree(&sim->net, c->ranks, c->n, bytes, &ring);
+        sum.devices = devices_beside(sim, c, c->ranks[0]);
+        hdt_layout_net_tree(&sim->net, &sum, &ring);
     } else {
-        hdt_layout_net_ring(&sim->net, c->ranks, c->n, bytes, LAYOUT_RING_ALL, &ring);
+        hdt_layout_net_ring(&sim->net, &sum, LAYOUT_RING_ALL, &ring);
     }
     ring_group_add(sim, c, &ring);
     free(ring.links);
@@ -332,15 +349,12 @@ static void tied_down_add(struct hdt_layout_sim *sim, size_t rank)
 static void tied_add(struct hdt_layout_sim *sim, size_t replica)
 {
     size_t ends[2] = {replica * sim->n_stages, (replica + 1) * sim->n_stages - 1};
+    int64_t tp = sim->files->groups[ends[0]].tp;
+    struct layout_sum sum = {ends, 2, sim->ranks[ends[0]].tied_bytes * (double)tp, tp, 1};
     struct layout_chain chain = {.n = 1};
     struct layout_ring ring;
-    double share = sim->net.ring_share;
 
-    sim->net.ring_share = 1;
-    hdt_layout_net_ring(&sim->net, ends, 2,
-                        sim->ranks[ends[0]].tied_bytes * (double)sim->files->groups[ends[0]].tp,
-                        LAYOUT_RING_ALL, &ring);
-    sim->net.ring_share = share;
+    hdt_layout_net_ring(&sim->net, &sum, LAYOUT_RING_ALL, &ring);
     chain.first = hdt_layout_sim_add_transfer(sim, ends, 2, &ring, -1);
     free(ring.links);
     chain_note(&sim->ranks[ends[0]].before, &chain);

@@ -3,17 +3,22 @@
 # tokens/s while a link goes from 1 Gbit/s to 20 Mbit/s and back, codec chosen in the run against fixed ones
 # shellcheck disable=SC2154 # srcdir, tmp and work are scripts/bench's and the rig's
 #
-# Two sites on a core each. In each round each codec by name at each rate, and one run that may choose
-# (codec.lossy, auto) over all three stretches. The mean over the rounds counts; the codec that is best by
-# it at a rate is the peer. For each stretch: tokens/s after the change has settled, and how many steps
-# passed from the change of the link to the last change of codec that it caused (0: the codec in use was
-# the one to keep), the median of the rounds.
+# Two sites on a core each. In each round one run with each codec by name and one that may choose (codec.lossy,
+# auto), all over the same three stretches: wide, narrow, wide. The median over the rounds counts; the codec
+# that is best by it in a stretch is the peer. For each stretch: tokens/s after the change has settled, and
+# how many steps passed from the change of the link to the last change of codec that it caused (0: the codec
+# in use was the one to keep).
+#
+# HDT_BENCH_ROUNDS   [3]
+# HDT_BENCH_STEPS    of a stretch [40]
+# HDT_BENCH_CODECS   those by name [none lossless bf16+lossless int8+lossless]
 
 # shellcheck source=tests/support/lab_rig.sh
 . "$srcdir/tests/support/lab_rig.sh"
 
 rounds=${HDT_BENCH_ROUNDS:-3}
-steps=${HDT_BENCH_STEPS:-40} # of a stretch
+steps=${HDT_BENCH_STEPS:-40}
+codecs=${HDT_BENCH_CODECS:-none lossless bf16+lossless int8+lossless}
 wide="rate 1gbit rtt 20ms"
 narrow="rate 20mbit rtt 20ms"
 settled=10 # steps after a change that are not counted: those that the goal gives the choice
@@ -46,20 +51,7 @@ print(f"{statistics.median(rates.values()):.1f}" if rates else "null")
 PY
 }
 
-# fixed_run CODEC LINK NAME: tokens/s with that codec on all edges.
-fixed_run() {
-    local job=$work/fixed-$1-$3-$round.yaml
-
-    link_is "$2"
-    workers_start
-    rig_job "$job" $((settled + steps / 2)) "codec.activations: $1" "codec.activation_grads: $1"
-    hdt submit --gateway "$(gateway_of a)" --json "$work/run.json" "$job" >"$work/run.log" 2>&1 ||
-        rig_fail "$1: $(tail -n 2 "$work/run.log")"
-    workers_end
-    rates_of "$(field "$work/run.json" run_dir | tr -d '"')" $((settled / 2)) $((settled + steps))
-}
-
-# step_now: the last step of the run that may choose. From its file, since asking a gateway each time would
+# step_now: the last step of the run. From its file, since asking a gateway each time would
 # take the processors that are measured.
 step_now() {
     [ -n "${metrics:-}" ] || metrics=$(find "$work" -name metrics.jsonl -newer "$job" | head -n 1)
@@ -71,7 +63,8 @@ step_wait() {
     local end=$((SECONDS + 300)) now
 
     while now=$(step_now) && [ "${now:-0}" -lt "$1" ]; do
-        [ "$SECONDS" -lt "$end" ] || rig_fail "the run stands still at step ${now:-0}"
+        kill -0 "$submit" 2>/dev/null || rig_fail "$codec: $(tail -n 2 "$work/run.log")"
+        [ "$SECONDS" -lt "$end" ] || rig_fail "$codec: the run stands still at step ${now:-0}"
         sleep 0.2
     done
 }
@@ -83,14 +76,19 @@ late_of() {
         awk -v first="$1" -v last="$2" '$1 >= first && $1 < last && $1 - first > n { n = $1 - first } END { print n + 0 }'
 }
 
-live_run() {
-    local job=$work/live-$round.yaml submit metrics='' run_dir n
+# run CODEC: a run over the three stretches; "auto" may choose. Adds to $tmp/rate-CODEC-N the tokens/s and,
+# for auto, to $tmp/late-N the steps to the choice, of stretches N.
+run() {
+    local codec=$1 job=$work/$1-$round.yaml submit metrics='' run_dir n options
+    local -a changed
 
+    options=("codec.activations: $codec" "codec.activation_grads: $codec")
+    [ "$codec" != auto ] || options=("codec.lossy: true")
     link_is "$wide"
-    rm -f "$work"/*-w0/worker.log # of other rounds
+    rm -f "$work"/*-w0/worker.log # of other runs
     workers_start
-    rig_job "$job" $((3 * steps)) "name: live-$round" "codec.lossy: true"
-    hdt submit --gateway "$(gateway_of a)" --json "$work/live.json" "$job" >"$work/live.log" 2>&1 &
+    rig_job "$job" $((3 * steps)) "name: ${codec//+/-}-$round" "${options[@]}"
+    hdt submit --gateway "$(gateway_of a)" --json "$work/run.json" "$job" >"$work/run.log" 2>&1 &
     submit=$!
     pids+=("$submit")
     step_wait "$steps"
@@ -99,54 +97,43 @@ live_run() {
     step_wait $((2 * steps))
     changed[2]=$(step_now)
     link_is "$wide"
-    hdt codec explain --gateway "$(gateway_of a)" >"$tmp/explain" 2>&1 || :
-    wait "$submit" || rig_fail "live: $(tail -n 2 "$work/live.log")"
+    [ "$codec" != auto ] || hdt codec explain --gateway "$(gateway_of a)" >"$tmp/explain" 2>&1 || :
+    wait "$submit" || rig_fail "$codec: $(tail -n 2 "$work/run.log")"
     workers_end
-    run_dir=$(field "$work/live.json" run_dir | tr -d '"')
+    run_dir=$(field "$work/run.json" run_dir | tr -d '"')
     changed[0]=1 changed[3]=$((3 * steps))
     for n in 0 1 2; do
-        rates_of "$run_dir" $((changed[n] + settled + 1)) $((changed[n + 1] - 1)) >>"$tmp/live-$n"
-        late_of "${changed[n]}" "${changed[n + 1]}" >>"$tmp/late-$n"
+        rates_of "$run_dir" $((changed[n] + settled + 1)) $((changed[n + 1] - 1)) >>"$tmp/rate-$codec-$n"
+        [ "$codec" != auto ] || late_of "${changed[n]}" "${changed[n + 1]}" >>"$tmp/late-$n"
     done
+    echo "# round $round, $codec: tokens/s $(tail -qn 1 "$tmp/rate-$codec"-[012] | paste -sd ' '), the link changed after" \
+        "steps ${changed[1]} and ${changed[2]}" >&2
 }
 
-mean() { awk '$1 != "null" { s += $1; n++ } END { if (n) printf "%.1f", s / n; else print "null" }'; }
-
 bench_run() {
-    local codec rate best name at i round
-    local -a changed
+    local codec rate best name at i round stretches=("wide" "narrow" "wide again")
 
     rig_start "$wide"
     fed_data
     cp "$srcdir/etc/model.json" "$work/model.json"
     for ((round = 1; round <= rounds; round++)); do
-        for at in wide narrow; do
-            for codec in none lossless bf16+lossless int8+lossless; do
-                fixed_run "$codec" "${!at}" "$at" >>"$tmp/$at-$codec" || exit
-            done
+        for codec in $codecs auto; do
+            run "$codec"
         done
-        live_run
         sed 's/^/# /' "$tmp/explain" >&2
         sed -n 's/.*flow \([0-9]*\) (.*step \([0-9]*\): \(.*\) in place of \([^:]*\):.*/# flow \1, step \2: \3 for \4/p' \
             "$work"/*-w0/worker.log >&2
-        echo "# the link changed after steps ${changed[1]} and ${changed[2]}" >&2
     done
-    for at in wide narrow; do
-        for codec in none lossless bf16+lossless int8+lossless; do
-            row codec-live "$codec, $at" tokens_per_s "$(mean <"$tmp/$at-$codec")" tokens/s higher null null null
-        done
-    done
-    i=0
-    for at in wide narrow wide; do
-        best=0
-        for codec in none lossless bf16+lossless int8+lossless; do
-            rate=$(mean <"$tmp/$at-$codec")
+    for i in 0 1 2; do
+        at=${stretches[i]} best=0 name=none
+        for codec in $codecs; do
+            rate=$(median <"$tmp/rate-$codec-$i")
+            row codec-live "$codec, $at" tokens_per_s "$rate" tokens/s higher null null null
             if awk -v a="$rate" -v b="$best" 'BEGIN { exit !(a > b) }'; then
                 best=$rate name=$codec
             fi
         done
-        row codec-live "auto, $at $((i + 1))" tokens_per_s "$(mean <"$tmp/live-$i")" tokens/s higher "$name" "$best" 0.9
-        row codec-live "auto, $at $((i + 1))" steps_to_choice "$(median <"$tmp/late-$i")" steps lower null null 10
-        i=$((i + 1))
+        row codec-live "auto, $at" tokens_per_s "$(median <"$tmp/rate-auto-$i")" tokens/s higher "$name" "$best" 0.9
+        row codec-live "auto, $at" steps_to_choice "$(median <"$tmp/late-$i")" steps lower null null 10
     done
 }

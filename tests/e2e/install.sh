@@ -49,6 +49,12 @@ else
     echo "left out: loading the module from $prefix needs a mount namespace there"
 fi
 
+# ---- examples, with the catalogue that is installed ----
+catalogue=$root$(variable pkgdatadir)/devices.yaml
+for layout in layout layout-7b; do
+    check "hdt simulate $layout.yaml" "$bindir/hdt" simulate --catalogue "$catalogue" "$docdir/examples/$layout.yaml"
+done
+
 # ---- services: understood by systemd, little exposed; their user and folders ----
 units=$root$(variable systemdsystemunitdir)
 if command -v systemd-analyze >/dev/null; then

@@ -6,6 +6,7 @@
 #include "config.h"
 
 #include "compress/codec.h"
+#include "tests/support/codec_goldens.h"
 
 #include <criterion/criterion.h>
 #include <string.h>
@@ -88,33 +89,24 @@ static void check_refused(const struct golden *g)
   .plain_len = sizeof(plain_), .coded = (coded_), .coded_len = sizeof(coded_)                      \
  }
 
-Test(codec_golden, bf16)
+Test(codec_golden, worker_codecs)
 {
-    /* 1; 1 + 2^-8, a tie that goes down to even; 1 + 3 * 2^-8, a tie that goes up to even; just
-     * above a tie; -0; the largest fp32, which becomes infinity; infinity; a signalling NaN, made
-     * quiet; a negative NaN whose payload would have rounded into -0 */
-    static const uint32_t plain[] = {0x3f800000, 0x3f808000, 0x3f818000, 0x3f808001, 0x80000000,
-                                     0x7f7fffff, 0x7f800000, 0x7f800001, 0xffffffff};
-    static const uint8_t coded[] = {0x80, 0x3f, 0x80, 0x3f, 0x82, 0x3f, 0x81, 0x3f, 0x00,
-                                    0x80, 0x80, 0x7f, 0x80, 0x7f, 0xc0, 0x7f, 0xff, 0xff};
-    static const struct golden g = GOLDEN(&hdt_codec_bf16, HDT_DTYPE_F32, 0, plain, coded);
+    for (size_t i = 0; i < hdt_n_codec_goldens; i++) {
+        const struct codec_golden *c = &hdt_codec_goldens[i];
+        struct golden g = {.dtype = HDT_DTYPE_F32,
+                           .plain = c->plain,
+                           .plain_len = 4 * c->n,
+                           .coded = c->coded,
+                           .coded_len = c->coded_len};
 
-    check_encodes_to(&g);
-}
-
-Test(codec_golden, int8)
-{
-    /* largest magnitude 127, so that the scale is 1; ties go to even */
-    static const float plain[] = {127.0f, -127.0f, 0.5f, 1.5f, 2.5f, -3.5f, 100.4f, 0.0f};
-    static const float back[] = {127.0f, -127.0f, 0.0f, 2.0f, 2.0f, -4.0f, 100.0f, 0.0f};
-    static const uint8_t coded[] = {0x00, 0x00, 0x80, 0x3f, 0,    0,    0,    0,
-                                    0,    0,    0,    0,    0,    0,    0,    0,
-                                    0x7f, 0x81, 0x00, 0x02, 0x02, 0xfc, 0x64, 0x00};
-    static const struct golden to = GOLDEN(&hdt_codec_int8, HDT_DTYPE_F32, 0, plain, coded);
-    static const struct golden from = GOLDEN(&hdt_codec_int8, HDT_DTYPE_F32, 0, back, coded);
-
-    check_encodes_to(&to);
-    check_decodes_to(&from);
+        cr_assert_eq(hdt_codec_spec_parse(c->text, &g.spec, NULL), HDT_OK);
+        g.codec = hdt_codec_spec_worker(&g.spec);
+        check_encodes_to(&g);
+        g.plain = c->back;
+        if (c->back) {
+            check_decodes_to(&g);
+        }
+    }
 }
 
 Test(codec_golden, int8_of_two_blocks)
@@ -152,88 +144,6 @@ static void check_both(const char *text, const void *plain, size_t plain_len, co
     check_decodes_to(&g);
 }
 
-Test(codec_golden, fp16)
-{
-    /* 1; the largest; just below and at the middle between it and 2^16; the smallest; half of it, a
-     * tie that goes to 0; just above; -0; a signalling NaN, made quiet; ties down and up to even */
-    static const uint32_t plain[] = {0x3f800000, 0x477fe000, 0x477fefff, 0x477ff000,
-                                     0x33800000, 0x33000000, 0x33000001, 0x80000000,
-                                     0x7f800001, 0x3f801000, 0x3f803000};
-    static const uint32_t back[] = {0x3f800000, 0x477fe000, 0x477fe000, 0x7f800000,
-                                    0x33800000, 0x00000000, 0x33800000, 0x80000000,
-                                    0x7fc00000, 0x3f800000, 0x3f804000};
-    static const uint8_t coded[] = {0x00, 0x3c, 0xff, 0x7b, 0xff, 0x7b, 0x00, 0x7c,
-                                    0x01, 0x00, 0x00, 0x00, 0x01, 0x00, 0x00, 0x80,
-                                    0x00, 0x7e, 0x00, 0x3c, 0x02, 0x3c};
-
-    check_both("fp16", plain, sizeof(plain), back, coded, sizeof(coded));
-}
-
-Test(codec_golden, fp8)
-{
-    /* 448 is the largest of E4M3, so that the scale is 2^0, written 127. Ties: 1 + 1/16, 1 + 3/16,
-     * 2^-10, 3 * 2^-10; 2^-6 is the smallest normal, 2^-9 the smallest */
-    static const float plain[] = {448.0f,   -448.0f,  1.0f,    1.0625f, 1.1875f, 0x1p-9f,
-                                  0x1p-10f, 0x3p-10f, 0x1p-6f, -0.0f,   240.0f};
-    static const float back[] = {448.0f, -448.0f, 1.0f,    1.0f,  1.25f, 0x1p-9f,
-                                 0.0f,   0x1p-8f, 0x1p-6f, -0.0f, 240.0f};
-    static const uint8_t coded[] = {127,  0,    0,    0,    0,    0,    0,    0,    0,
-                                    0,    0,    0,    0,    0,    0,    0,    0x7e, 0xfe,
-                                    0x38, 0x38, 0x3a, 0x01, 0x00, 0x02, 0x08, 0x80, 0x77};
-    /* 449 does not fit: the scale is 2, and 224.5 becomes 224 = 1.75 * 2^7 */
-    static const float above[] = {449.0f}, above_back[] = {448.0f};
-    static const uint8_t above_coded[17] = {128, [16] = 0x76};
-
-    check_both("fp8", plain, sizeof(plain), back, coded, sizeof(coded));
-    check_both("fp8", above, sizeof(above), above_back, above_coded, sizeof(above_coded));
-}
-
-Test(codec_golden, fp8_e5m2)
-{
-    /* 57344 = 1.75 * 2^15 is the largest; ties 1 + 1/8 and 1 + 3/8; 2^-16 is the smallest */
-    static const float plain[] = {57344.0f, 1.0f, 1.125f, 1.375f, 0x1p-16f, 0x1p-17f, -0x1p-14f};
-    static const float back[] = {57344.0f, 1.0f, 1.0f, 1.5f, 0x1p-16f, 0.0f, -0x1p-14f};
-    static const uint8_t coded[] = {127, 0, 0, 0, 0,    0,    0,    0,    0,    0,    0,   0,
-                                    0,   0, 0, 0, 0x7b, 0x3c, 0x3c, 0x3e, 0x01, 0x00, 0x84};
-
-    check_both("fp8:e5m2", plain, sizeof(plain), back, coded, sizeof(coded));
-}
-
-Test(codec_golden, int4)
-{
-    /* largest magnitude 7, so that the scale is 1, in bf16; codes with 8 added, the first of two in
-     * the low half of a byte, the last byte half empty */
-    static const float plain[] = {7.0f, -7.0f, 0.5f, 1.5f, 2.5f, -3.5f, 0.0f};
-    static const float back[] = {7.0f, -7.0f, 0.0f, 2.0f, 2.0f, -4.0f, 0.0f};
-    static const uint8_t coded[] = {0x80, 0x3f, 0, 0, 0, 0, 0,    0,    0,    0,
-                                    0,    0,    0, 0, 0, 0, 0x1f, 0xa8, 0x4a, 0x08};
-
-    check_both("int4", plain, sizeof(plain), back, coded, sizeof(coded));
-}
-
-Test(codec_golden, int4_minmax)
-{
-    /* The smallest, -(1 + 2^-8), is no bf16: the zero point is the one below, -(1 + 2^-7); from
-     * there to the largest it is 15, so that the scale is 1. */
-    static const float plain[] = {-1.00390625f, 13.9921875f, 0.0f};
-    static const float back[] = {-1.0078125f, 13.9921875f, -0.0078125f};
-    static const uint8_t coded[] = {0x80, 0x3f, 0x81, 0xbf, 0, 0, 0, 0,    0,
-                                    0,    0,    0,    0,    0, 0, 0, 0xf0, 0x01};
-
-    check_both("int4:minmax", plain, sizeof(plain), back, coded, sizeof(coded));
-}
-
-Test(codec_golden, int8_minmax)
-{
-    /* from -1 to 254: the scale is 1; codes without a sign, ties to even */
-    static const float plain[] = {-1.0f, 254.0f, 0.5f, 1.5f, 100.25f};
-    static const float back[] = {-1.0f, 254.0f, 1.0f, 1.0f, 100.0f};
-    static const uint8_t coded[] = {0x00, 0x00, 0x80, 0x3f, 0x00, 0x00, 0x80, 0xbf, 0,    0,   0,
-                                    0,    0,    0,    0,    0,    0x00, 0xff, 0x02, 0x02, 0x65};
-
-    check_both("int8:minmax", plain, sizeof(plain), back, coded, sizeof(coded));
-}
-
 Test(codec_golden, int8_of_another_block)
 {
     /* 33 values in blocks of 32: two scales, filled up to 16 bytes */
@@ -245,17 +155,6 @@ Test(codec_golden, int8_of_another_block)
         coded[16 + i] = i < 32 ? 0x81 : 0x7f;
     }
     check_both("int8:block=32", plain, sizeof(plain), plain, coded, sizeof(coded));
-}
-
-Test(codec_golden, int8_rotated)
-{
-    /* Of the first four signs the third is turned: -254 there, times the third column of the 4 x 4
-     * Hadamard matrix, times 1 / 2. Largest magnitude 127, so that the scale is 1. */
-    static const float plain[] = {0.0f, 0.0f, 254.0f, 0.0f};
-    static const uint8_t coded[] = {0x00, 0x00, 0x80, 0x3f, 0, 0, 0,    0,    0,    0,
-                                    0,    0,    0,    0,    0, 0, 0x81, 0x81, 0x7f, 0x7f};
-
-    check_both("int8:rotate", plain, sizeof(plain), plain, coded, sizeof(coded));
 }
 
 Test(codec_golden, int8_refuses_scales_that_are_no_scale)

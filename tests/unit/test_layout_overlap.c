@@ -110,6 +110,15 @@ Test(layout_overlap, all_but_the_last_bucket_are_hidden)
     expect_step(step_of(NO_HOST, OVERLAPPED THREE("fast")), 6 + ring_s / 23);
 }
 
+/* Two trees over three: 3/2 of the bytes. */
+Test(layout_overlap, buckets_go_by_trees)
+{
+    double trees_s = 1.5 * G / 0.1e9;
+
+    expect_step(step_of(NO_HOST, "all_reduce: tree\n" THREE("fast")), 6 + trees_s);
+    expect_step(step_of(NO_HOST, "all_reduce: tree\n" OVERLAPPED THREE("fast")), 6 + trees_s / 23);
+}
+
 /* By levels: buckets go between the nodes while the next ones are added inside, and the slow link
  * is busy from the first one on. */
 Test(layout_overlap, a_slow_link_is_busy_from_the_first_bucket_on)

@@ -36,7 +36,8 @@ static const struct hdt_stage_cost_constants bare = {.matrix_share = 1, .ring_sh
  "devices:\n  - {name: X, compute: {bf16: 10000}, memory: {gb: 1000, gb_per_s: 1e6}}\n"
 #define LINKS                                                                                      \
  "links:\n  - {name: fast, gb_per_s: 1e5}\n  - {name: slow, gb_per_s: 0.01}\n"                     \
- "  - {name: sold, gb_per_s: 0.01, nominal: true}\n  - {name: inside, gb_per_s: 0.1}\n"
+ "  - {name: sold, gb_per_s: 0.01, nominal: true}\n  - {name: inside, gb_per_s: 0.1}\n"            \
+ "  - {name: half, gb_per_s: 0.01, duplex: half}\n"
 #define ONE_SITE(between)                                                                          \
  DEVICE LINKS                                                                                      \
      "sites:\n  - {name: a, nodes: [{name: n, count: 8, device: X, devices: 4, inside: fast, "     \
@@ -210,6 +211,80 @@ Test(layout_sim, trees_of_nodes)
                 2 * 1.2 + 2 * 7.0 / 8 * bytes_s + 14 * 0.1);
 }
 
+/* Two replicas on a node are a chain, and trees go over the four nodes. Alone on a node two
+ * replicas send all bytes to each other, of four those between carry them twice each way. Up and
+ * down again are three hops in such a node, and an edge of two nodes, two of three. */
+#define CLOSE                                                                                      \
+ DEVICE "links:\n  - {name: near, gb_per_s: 0.1, latency_us: 100000}\n"                            \
+        "  - {name: far, gb_per_s: 0.01, latency_us: 1000000}\n"                                   \
+        "sites:\n  - {name: a, nodes: [{name: n, count: 8, device: X, devices: 4, "                \
+        "inside: near, between: far}]}\n"
+#define BY_TREES_OF(tp, n)                                                                         \
+ "all_reduce: tree\nglobal_batch: " n "\nstages:\n  - {layers: 2, on: [{nodes: n, count: " n       \
+ ", tp: " tp "}]}\n"
+Test(layout_sim, trees_with_chains_in_nodes)
+{
+    double near_s = GRADS_2_LAYERS / 0.1e9, far_s = GRADS_2_LAYERS / 0.01e9;
+
+    expect_step(step_of(MODEL("2"), ONE_SITE("slow"), BY_TREES_OF("2", "8")),
+                2 * (0.6 + 1.2) + 2 * far_s);
+    expect_step(step_of(MODEL("2"), CLOSE, BY_TREES_OF("1", "2")), 6 + near_s + 2 * 0.1);
+    expect_step(step_of(MODEL("2"), CLOSE, BY_TREES_OF("1", "4")), 6 + 2 * near_s + 2 * 3 * 0.1);
+    expect_step(step_of(MODEL("2"), CLOSE, BY_TREES_OF("1", "8")), 6 + far_s + 2 * (3 * 0.1 + 1));
+    expect_step(step_of(MODEL("2"), CLOSE, BY_TREES_OF("1", "12")),
+                6 + 1.5 * far_s + 2 * (3 * 0.1 + 2 * 1));
+}
+
+/* What goes both ways goes one after the other: of two nodes each link has all bytes out and in, by
+ * trees as by a ring. Of a ring of three it is 4 / 3 each way, and by trees three halves. */
+Test(layout_sim, half_duplex_carries_both_ways)
+{
+    double bytes_s = GRADS_2_LAYERS / 0.01e9;
+
+    expect_step(
+        step_of(MODEL("2"), ONE_SITE("half"),
+                "global_batch: 2\nstages:\n  - {layers: 2, on: [{nodes: n, count: 2, tp: 4}]}\n"),
+        2 * 1.2 + 2 * bytes_s);
+    expect_step(step_of(MODEL("2"), ONE_SITE("half"), BY_TREES("2")), 2 * 1.2 + 2 * bytes_s);
+    expect_step(step_of(MODEL("2"), ONE_SITE("half"), THREE), 2 * 1.2 + 2 * 4.0 / 3 * bytes_s);
+    expect_step(step_of(MODEL("2"), ONE_SITE("half"), BY_TREES("3")), 2 * 1.2 + 3 * bytes_s);
+}
+
+/* A ring through two sites crosses the way between them once in each direction, and twice when it
+ * goes there and back and there again. */
+#define FOUR(first, second, third, fourth)                                                         \
+ "all_reduce: ring\nglobal_batch: 4\nstages:\n  - layers: 2\n    on:\n"                            \
+ "      - {site: " first ", nodes: n, tp: 4}\n      - {site: " second ", nodes: n, tp: 4}\n"       \
+ "      - {site: " third ", nodes: n, tp: 4}\n      - {site: " fourth ", nodes: n, tp: 4}\n"
+Test(layout_sim, ring_that_crosses_a_link_twice)
+{
+    double ring_s = 2 * 3.0 / 4 * GRADS_2_LAYERS / 1e6;
+
+    expect_step(step_of(MODEL("2"), TWO_SITES("rate: 8mbit"), FOUR("a", "a", "b", "b")),
+                2 * 1.2 + ring_s);
+    expect_step(step_of(MODEL("2"), TWO_SITES("rate: 8mbit"), FOUR("a", "b", "a", "b")),
+                2 * 1.2 + 2 * ring_s);
+}
+
+/* A stage without layers between two others has nothing to add. Four messages of 1e6 bytes, of
+ * which the last stage's gradient shares its way with the sum of that stage. */
+Test(layout_sim, stage_without_gradients)
+{
+    static const char *const ways[] = {"ring", "hierarchical", "tree"};
+
+    for (size_t i = 0; i < sizeof(ways) / sizeof(ways[0]); i++) {
+        char *layout = hdt_asprintf("all_reduce: %s\nglobal_batch: 2\nstages:\n"
+                                    "  - {layers: 1, on: [{nodes: n, count: 2, tp: 4}]}\n"
+                                    "  - {layers: 0, on: [{nodes: n, count: 2, tp: 4}]}\n"
+                                    "  - {layers: 1, on: [{nodes: n, count: 2, tp: 4}]}\n",
+                                    ways[i]);
+
+        expect_step(step_of(MODEL("2"), ONE_SITE("slow"), layout),
+                    2 * 1.2 + 5 * 1e6 / 0.01e9 + 4.0 * 3001000 / 0.01e9);
+        free(layout);
+    }
+}
+
 /* What is counted are the bytes that are sent, however slowly. Of a nominal link inside a node half
  * of the rate is had, too: 2 x 3 / 4 of the bytes at 0.05 GB/s. */
 Test(layout_sim, nominal_links)
@@ -257,6 +332,55 @@ Test(layout_sim, ring_has_the_rate_of_its_pieces)
                         "global_batch: 2\nstages:\n  - layers: 2\n    on:\n"
                         "      - {site: a, nodes: n}\n      - {site: b, nodes: n}\n"),
                 want);
+}
+
+/* Trees halve the bytes, however many they are over. 0 at one site, 1 and 2 at the other: 0-2-1 and
+ * 1-0-2 have three halves on the way between them. */
+Test(layout_sim, trees_have_the_rate_of_halves)
+{
+    expect_step(step_of(MODEL("2"), CURVE,
+                        "all_reduce: tree\nglobal_batch: 3\nstages:\n  - layers: 2\n    on:\n"
+                        "      - {site: a, nodes: n}\n      - {site: b, nodes: n, count: 2}\n"),
+                6 + 1.5 * GRADS_2_LAYERS / 0.005e9);
+}
+
+/* Two replicas: all bytes each way, and what is lost again; up and down are a round trip, the norm
+ * is one. Two at each site: 0-2-{1, 3} and 3-1-{2, 0} cross with four halves each way, and a leaf
+ * is two crossings from its root. */
+Test(layout_sim, trees_over_two_sites)
+{
+    const char *cluster = TWO_SITES("rate: 8mbit, rtt_ms: 200, loss: 0.2");
+    double bytes_s = GRADS_2_LAYERS / 0.8 / 1e6;
+
+    expect_step(step_of(MODEL("2"), cluster,
+                        "all_reduce: tree\nglobal_batch: 2\nstages:\n  - layers: 2\n    on:\n"
+                        "      - {site: a, nodes: n, tp: 4}\n      - {site: b, nodes: n, tp: 4}\n"),
+                2 * 1.2 + bytes_s + 0.2 + 0.2);
+    expect_step(step_of(MODEL("2"), cluster,
+                        "all_reduce: tree\nglobal_batch: 4\nstages:\n  - layers: 2\n    on:\n"
+                        "      - {site: a, nodes: n, count: 2, tp: 4}\n"
+                        "      - {site: b, nodes: n, count: 2, tp: 4}\n"),
+                2 * 1.2 + 2 * bytes_s + 0.4 + 0.2);
+}
+
+/* Two stages on two nodes, two replicas of each on a node: between the nodes each of a stage's two
+ * devices there sends half of a half. The curve has 0.005 GB/s at that, 0.004 at half of it. The
+ * last stage begins when it has computed, two seconds before the first one: from then on the
+ * nodes' links are busy. */
+#define SHARES                                                                                     \
+ DEVICE "links:\n  - {name: fast, gb_per_s: 1e5}\n"                                                \
+        "  - {name: far, rates: [{points: [{bytes: 1500500, gb_per_s: 0.004}, "                    \
+        "{bytes: 3001000, gb_per_s: 0.005}]}]}\n"                                                  \
+        "sites:\n  - name: a\n    nodes:\n"                                                        \
+        "      - {name: m, device: X, devices: 4, inside: fast, between: far}\n"                   \
+        "      - {name: n, device: X, devices: 4, inside: fast, between: far}\n"
+Test(layout_sim, devices_of_a_stage_share_its_bytes)
+{
+    expect_step(step_of(MODEL("2"), SHARES,
+                        "all_reduce: hierarchical\nglobal_batch: 4\nstages:\n"
+                        "  - layers: 1\n    on: [{nodes: m, count: 2}, {nodes: n, count: 2}]\n"
+                        "  - layers: 1\n    on: [{nodes: m, count: 2}, {nodes: n, count: 2}]\n"),
+                4 + GRADS_2_LAYERS / 0.005e9);
 }
 
 /* By levels: in each node two replicas share out and gather, (2 - 1) / 2 x 2 of the bytes at 0.1

@@ -3,6 +3,7 @@
 
 /* Scenarios as they are written on the command line. */
 #include "src/cli/scenario.h"
+#include "tests/support/sim_case.h"
 
 #include <criterion/criterion.h>
 #include <math.h>
@@ -85,4 +86,47 @@ Test(scenario, others_are_refused_with_a_remedy)
     refused("loss:link=a/b,share=1", "share is not below 1", "");
     refused("jitter:sigma=3", "sigma is above 2", "");
     refused("jitter:seed=3", "does not say 'sigma'", "jitter:sigma=");
+}
+
+/* Tasks that were asked for. */
+static int n_asked;
+
+static bool task_count(void *ctx, int rank, int64_t idx, struct hdt_sim_task *task)
+{
+    bool is_there = hdt_sim_list_task(ctx, rank, idx, task);
+
+    n_asked += is_there;
+    return is_there;
+}
+
+/* Three computations of a second: in one run without a scenario, and in two with one. */
+Test(scenario, is_played_beside_a_run_without_it)
+{
+    struct sim_case *c = hdt_sim_case_new(3);
+    struct hdt_scenario s = begin();
+    struct hdt_played played = {0};
+    struct hdt_error err = {0};
+
+    for (int i = 0; i < 3; i++) {
+        hdt_sim_case_compute(c, i, 1)->flags = HDT_SIM_STEP_END;
+    }
+    c->setup.task = task_count;
+    cr_expect(hdt_scenario_is_empty(&s));
+    cr_assert_eq(hdt_scenario_play(&s, &c->setup, &played, &err), HDT_OK, "%s", err.msg);
+    cr_expect_eq(n_asked, 3, "%d tasks", n_asked);
+    cr_expect_eq(played.result.n_spans, 3);
+    cr_expect_float_eq(played.calm_makespan_s, 1, 1e-12);
+    cr_expect_float_eq(played.calm_step_s, 1, 1e-12);
+    hdt_played_release(&played);
+
+    memset(&played, 0, sizeof(played));
+    cr_assert_eq(hdt_scenario_add(&s, "straggler:rank=1,factor=3", &err), HDT_OK, "%s", err.msg);
+    cr_expect_not(hdt_scenario_is_empty(&s));
+    cr_assert_eq(hdt_scenario_play(&s, &c->setup, &played, &err), HDT_OK, "%s", err.msg);
+    cr_expect_eq(n_asked, 3 + 2 * 3, "%d tasks", n_asked);
+    cr_expect_float_eq(played.result.makespan_s, 3, 1e-12);
+    cr_expect_float_eq(played.calm_makespan_s, 1, 1e-12);
+    hdt_played_release(&played);
+    hdt_scenario_release(&s);
+    hdt_sim_case_free(c);
 }
