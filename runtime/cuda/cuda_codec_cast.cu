@@ -3,7 +3,7 @@
  * Casts, planes and what only looks. All are bound by memory: a warp takes 1024 values at a time,
  * as many warps as stay on the device walk over the tensor.
  */
-#include "runtime/cuda/cuda_codec_math.h"
+#include "runtime/cuda/cuda_codec_math.cuh"
 #include "runtime/cuda/cuda_codecs.h"
 
 using namespace hdt_codec;

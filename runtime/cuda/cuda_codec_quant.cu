@@ -8,7 +8,7 @@
  * tiny: encode_fast. Others, which it finds out on its way, are done from the beginning by
  * encode_any, never inlined, so that what is rare takes no registers.
  */
-#include "runtime/cuda/cuda_codec_blocks.h"
+#include "runtime/cuda/cuda_codec_blocks.cuh"
 #include "runtime/cuda/cuda_codecs.h"
 
 using namespace hdt_codec;

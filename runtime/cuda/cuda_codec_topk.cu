@@ -5,7 +5,7 @@
  * is counting alone and stops early when exactly k values reach the bound; what is sent is then
  * marked in a bit map, whose running counts give each value its place.
  */
-#include "runtime/cuda/cuda_codec_math.h"
+#include "runtime/cuda/cuda_codec_math.cuh"
 #include "runtime/cuda/cuda_codecs.h"
 
 using namespace hdt_codec;

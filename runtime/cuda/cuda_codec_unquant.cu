@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The decoders of the block quantizers: codes and their block's numbers become values. */
-#include "runtime/cuda/cuda_codec_blocks.h"
+#include "runtime/cuda/cuda_codec_blocks.cuh"
 #include "runtime/cuda/cuda_codecs.h"
 
 using namespace hdt_codec;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef HDT_RUNTIME_CUDA_CUDA_CODEC_MATH_H
-#define HDT_RUNTIME_CUDA_CUDA_CODEC_MATH_H
+#ifndef HDT_RUNTIME_CUDA_CUDA_CODEC_MATH_CUH
+#define HDT_RUNTIME_CUDA_CUDA_CODEC_MATH_CUH
 
 /*
  * CUDA C++ for the codec kernels: the arithmetic of compress/kernels_quant.h, operation by
@@ -360,4 +360,4 @@ static inline size_t n_pieces(size_t n)
 
 } // namespace hdt_codec
 
-#endif /* HDT_RUNTIME_CUDA_CUDA_CODEC_MATH_H */
+#endif /* HDT_RUNTIME_CUDA_CUDA_CODEC_MATH_CUH */

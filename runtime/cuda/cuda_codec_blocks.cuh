@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef HDT_RUNTIME_CUDA_CUDA_CODEC_BLOCKS_H
-#define HDT_RUNTIME_CUDA_CUDA_CODEC_BLOCKS_H
+#ifndef HDT_RUNTIME_CUDA_CUDA_CODEC_BLOCKS_CUH
+#define HDT_RUNTIME_CUDA_CUDA_CODEC_BLOCKS_CUH
 
 /* CUDA C++ for the block quantizers: facts about their kinds, and the rotation of blocks. */
-#include "runtime/cuda/cuda_codec_math.h"
+#include "runtime/cuda/cuda_codec_math.cuh"
 
 namespace hdt_codec
 {
@@ -192,4 +192,4 @@ static inline unsigned log2_of(size_t n)
 
 } // namespace hdt_codec
 
-#endif /* HDT_RUNTIME_CUDA_CUDA_CODEC_BLOCKS_H */
+#endif /* HDT_RUNTIME_CUDA_CUDA_CODEC_BLOCKS_CUH */
