@@ -36,7 +36,8 @@ static cudaError_t encoder(encode_tiled *encode)
     void *entry = nullptr;
     cudaDriverEntryPointQueryResult result = cudaDriverEntryPointSymbolNotFound;
 
-    if (found == nullptr) {
+    *encode = __atomic_load_n(&found, __ATOMIC_RELAXED);
+    if (*encode == nullptr) {
         const cudaError_t code = cudaGetDriverEntryPointByVersion(
             "cuTensorMapEncodeTiled", &entry, 12000, cudaEnableDefault, &result);
 
@@ -46,9 +47,9 @@ static cudaError_t encoder(encode_tiled *encode)
         if (result != cudaDriverEntryPointSuccess) {
             return cudaErrorNotSupported;
         }
-        found = reinterpret_cast<encode_tiled>(entry);
+        *encode = reinterpret_cast<encode_tiled>(entry);
+        __atomic_store_n(&found, *encode, __ATOMIC_RELAXED);
     }
-    *encode = found;
     return cudaSuccess;
 }
 

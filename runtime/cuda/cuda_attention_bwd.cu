@@ -23,10 +23,24 @@ namespace hdt_tile
 constexpr int BARRIERS = 128; /* bytes of a ring's barriers */
 constexpr int BLOCK = 64;     /* keys or queries that pass through the ring at a time */
 
+/* acc += a B, done when it returns. */
+template <class M, int N, int STEPS>
+__device__ __forceinline__ void product_done(float (&acc)[N][4], uint32_t (&a)[STEPS][4],
+                                             uint32_t b)
+{
+    M::begin(acc, a);
+    M::product(acc, a, b, true);
+    M::commit();
+    M::template wait<0>(acc, a);
+}
+
 /* ---- dq -------------------------------------------------------------------------------------- */
 
-template <int HS_, int GROUPS_, int STAGES_, class M_> struct dq_shape {
+/* BEHIND: the product for dq of a block is queued after the next block's scores; the first one is
+ * of zeros. */
+template <int HS_, int GROUPS_, int STAGES_, bool BEHIND_, class M_> struct dq_shape {
     using M = M_;
+    static constexpr bool BEHIND = BEHIND_;
     static constexpr int HS = HS_;
     static constexpr int STAGES = STAGES_;
     static constexpr int THREADS = GROUPS_ * GROUP;
@@ -162,6 +176,19 @@ __device__ __forceinline__ void dq_probs(float (&s)[N][4], const stats (&st)[2],
     }
 }
 
+template <int N>
+__device__ __forceinline__ void dq_score_grads(float (&s)[N][4], const float (&dp)[N][4],
+                                               const stats (&st)[2])
+{
+#pragma unroll
+    for (int j = 0; j < N; j++) {
+#pragma unroll
+        for (int e = 0; e < 4; e++) {
+            s[j][e] *= dp[j][e] - st[e / 2].delta;
+        }
+    }
+}
+
 template <class S> __device__ __forceinline__ void dq_run(const attention_args &args)
 {
     using M = typename S::M;
@@ -170,7 +197,7 @@ template <class S> __device__ __forceinline__ void dq_run(const attention_args &
     const dq_block<S> b(args, smem);
     const int row = b.row + lane.row, last_key = row + args.key_offset();
     const float scale2 = args.scale * LOG2E;
-    uint32_t q[S::HS / 16][4], dout[S::HS / 16][4], ds[BLOCK / 16][4];
+    uint32_t q[S::HS / 16][4], dout[S::HS / 16][4], ds[BLOCK / 16][4] = {};
     float s[BLOCK / 8][4], dp[BLOCK / 8][4], dq[S::HS / 8][4] = {};
     stats st[2];
 
@@ -189,28 +216,38 @@ template <class S> __device__ __forceinline__ void dq_run(const attention_args &
             load_operand<S::ROWS>(b.dout_tile(), static_cast<int>(threadIdx.x / 32) * 16, dout);
             stats_make(b, row, dout, st);
         }
-        M::begin(s, dp);
+        if constexpr (S::BEHIND) {
+            M::begin(s, dp, dq, ds);
+        } else {
+            M::begin(s, dp);
+        }
         M::template product_turned<BLOCK>(s, q, b.k_tile(i), false);
         M::commit();
         M::template product_turned<BLOCK>(dp, dout, b.v_tile(i), false);
         M::commit();
-        M::template wait<1>(s);
+        if constexpr (S::BEHIND) {
+            M::product(dq, ds, b.k_tile(max(i - 1, 0)), true);
+            M::commit();
+        }
+        M::template wait<1 + S::BEHIND>(s);
         dq_probs(s, st, scale2, b.first_key(i) + BLOCK - 1 > b.row + args.key_offset(),
                  last_key - b.first_key(i), lane.col);
-        M::template wait<0>(dp);
-#pragma unroll
-        for (int j = 0; j < BLOCK / 8; j++) {
-#pragma unroll
-            for (int e = 0; e < 4; e++) {
-                s[j][e] *= dp[j][e] - st[e / 2].delta;
+        M::template wait<S::BEHIND>(dp);
+        dq_score_grads(s, dp, st);
+        if constexpr (S::BEHIND) {
+            M::template wait<0>(dq, ds);
+            if (i > 0) {
+                b.ring.done(i - 1);
             }
         }
         acc_to_operand(s, ds);
-        M::begin(dq, ds);
-        M::product(dq, ds, b.k_tile(i), true);
-        M::commit();
-        M::template wait<0>(dq, ds);
-        b.ring.done(i);
+        if constexpr (!S::BEHIND) {
+            product_done<M>(dq, ds, b.k_tile(i));
+            b.ring.done(i);
+        }
+    }
+    if constexpr (S::BEHIND) {
+        product_done<M>(dq, ds, b.k_tile(b.ring.n - 1));
     }
     const size_t at = static_cast<size_t>(b.seq) * args.q.n_rows * args.q.stride +
                       static_cast<size_t>(b.head) * args.q.n_cols;
@@ -234,9 +271,11 @@ __global__ void __launch_bounds__(S::THREADS, 1)
 
 /* ---- dk, dv ---------------------------------------------------------------------------------- */
 
-/* HELD: the keys and values of a group stay in registers instead of shared memory. */
-template <int HS_, int GROUPS_, int STAGES_, bool HELD_, class M_> struct dkv_shape {
+/* HELD: the keys and values of a group stay in registers instead of shared memory. BEHIND: as in
+ * dq_shape, for dk. */
+template <int HS_, int GROUPS_, int STAGES_, bool HELD_, bool BEHIND_, class M_> struct dkv_shape {
     using M = M_;
+    static constexpr bool BEHIND = BEHIND_;
     static constexpr int HS = HS_;
     static constexpr int STAGES = STAGES_;
     static constexpr bool HELD = HELD_;
@@ -448,7 +487,7 @@ template <class S> __device__ __forceinline__ void dkv_run(const attention_args 
     const int row = b.row + lane.row;
     const float scale2 = args.scale * LOG2E;
     dkv_operands<S> operands;
-    uint32_t p[BLOCK / 16][4];
+    uint32_t p[BLOCK / 16][4], ds[BLOCK / 16][4] = {};
     float s[BLOCK / 8][4], dp[BLOCK / 8][4], dk[S::HS / 8][4] = {}, dv[S::HS / 8][4] = {};
 
     if (threadIdx.x == 0) {
@@ -468,23 +507,44 @@ template <class S> __device__ __forceinline__ void dkv_run(const attention_args 
         if (i == 0) {
             operands.load(b);
         }
-        M::begin(s, dp);
+        if constexpr (S::BEHIND) {
+            M::begin(s, dp, dk, ds);
+        } else {
+            M::begin(s, dp);
+        }
         operands.products(b, q_tile, s, dp);
-        M::template wait<1>(s);
+        if constexpr (S::BEHIND) {
+            M::product(dk, ds, b.q_tile(max(i - 1, 0) % S::STAGES), true);
+            M::commit();
+            M::template wait<2>(s, dv, p);
+        } else {
+            M::template wait<1>(s);
+        }
         dkv_probs(s, st, scale2, b.row + S::ROWS - 1 > last_key, row - last_key, lane.col);
         acc_to_operand(s, p);
         M::begin(dv, p);
         M::product(dv, p, q_tile + S::Q_BYTES, true);
         M::commit();
-        M::template wait<1>(dp);
+        M::template wait<1 + S::BEHIND>(dp);
         dkv_score_grads(s, dp, st, lane.col);
-        M::template wait<0>(dv, p);
-        acc_to_operand(s, p);
-        M::begin(dk, p);
-        M::product(dk, p, q_tile, true);
+        if constexpr (S::BEHIND) {
+            M::template wait<1>(dk, ds);
+            if (i > 0) {
+                b.ring.done(i - 1);
+            }
+            acc_to_operand(s, ds);
+        } else {
+            M::template wait<0>(dv, p);
+            acc_to_operand(s, p);
+            product_done<M>(dk, p, q_tile);
+            b.ring.done(i);
+        }
+    }
+    if constexpr (S::BEHIND) {
+        M::begin(dk, ds);
+        M::product(dk, ds, b.q_tile((b.ring.n - 1) % S::STAGES), true);
         M::commit();
-        M::template wait<0>(dk, p);
-        b.ring.done(i);
+        M::template wait<0>(dk, dv, ds, p);
     }
     dkv_finish(b, dk, dv, row);
 }
@@ -578,17 +638,20 @@ cudaError_t hdt_cuda_attention_bwd_bf16(cudaStream_t stream, const struct hdt_cu
     args.dv = static_cast<__nv_bfloat16 *>(g->dv);
     if (!a->plain && bulk_device()) {
         using M = tile_group;
+        using dq_64 = dq_shape<64, 3, 5, false, M>;
+        using dkv_64 = dkv_shape<64, 2, 5, true, false, M>;
+        using dq_128 = dq_shape<128, 2, 4, true, M>;
+        using dkv_128 = dkv_shape<128, 2, 4, false, true, M>;
 
-        return a->head_size <= 64
-                   ? bwd_launch_both<dq_shape<64, 3, 5, M>, dkv_shape<64, 2, 5, true, M>>(stream,
-                                                                                          &args)
-                   : bwd_launch_both<dq_shape<128, 2, 4, M>, dkv_shape<128, 2, 4, false, M>>(stream,
-                                                                                             &args);
+        return a->head_size <= 64 ? bwd_launch_both<dq_64, dkv_64>(stream, &args)
+                                  : bwd_launch_both<dq_128, dkv_128>(stream, &args);
     }
     using M = tile_warp;
+    using dq_64 = dq_shape<64, 2, 2, false, M>;
+    using dkv_64 = dkv_shape<64, 2, 2, true, false, M>;
+    using dq_128 = dq_shape<128, 1, 2, false, M>;
+    using dkv_128 = dkv_shape<128, 1, 2, false, false, M>;
 
-    return a->head_size <= 64
-               ? bwd_launch_both<dq_shape<64, 2, 2, M>, dkv_shape<64, 2, 2, true, M>>(stream, &args)
-               : bwd_launch_both<dq_shape<128, 1, 2, M>, dkv_shape<128, 1, 2, false, M>>(stream,
-                                                                                         &args);
+    return a->head_size <= 64 ? bwd_launch_both<dq_64, dkv_64>(stream, &args)
+                              : bwd_launch_both<dq_128, dkv_128>(stream, &args);
 }
