@@ -2,6 +2,7 @@
 /* Attention on a device: arguments checked and made ready for the kernels. */
 #include "runtime/cuda/cuda_attention.cuh"
 
+#include <atomic>
 #include <math.h>
 #include <string.h>
 
@@ -32,13 +33,19 @@ bool bulk_device()
 /* The driver's function by way of the runtime: the module links no driver library. */
 static cudaError_t encoder(encode_tiled *encode)
 {
-    static encode_tiled found;
+    static std::atomic<encode_tiled> found{nullptr};
     void *entry = nullptr;
     cudaDriverEntryPointQueryResult result = cudaDriverEntryPointSymbolNotFound;
 
-    if (found == nullptr) {
+    *encode = found.load(std::memory_order_relaxed);
+    if (*encode == nullptr) {
+#if CUDART_VERSION >= 12050
         const cudaError_t code = cudaGetDriverEntryPointByVersion(
             "cuTensorMapEncodeTiled", &entry, 12000, cudaEnableDefault, &result);
+#else
+        const cudaError_t code =
+            cudaGetDriverEntryPoint("cuTensorMapEncodeTiled", &entry, cudaEnableDefault, &result);
+#endif
 
         if (code != cudaSuccess) {
             return code;
@@ -46,9 +53,9 @@ static cudaError_t encoder(encode_tiled *encode)
         if (result != cudaDriverEntryPointSuccess) {
             return cudaErrorNotSupported;
         }
-        found = reinterpret_cast<encode_tiled>(entry);
+        *encode = reinterpret_cast<encode_tiled>(entry);
+        found.store(*encode, std::memory_order_relaxed);
     }
-    *encode = found;
     return cudaSuccess;
 }
 
