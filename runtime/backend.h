@@ -338,7 +338,7 @@ struct hdt_backend {
                  enum hdt_copy_kind kind);
 
     const struct hdt_ops *ops;
-    const struct hdt_mixed_ops *mixed; /* all of them; NULL: float32 is all there is */
+    const struct hdt_mixed_ops *mixed;      /* all of them; NULL: float32 is all there is */
     const struct hdt_device_codecs *codecs; /* compress/device.h; NULL: the host codes tensors */
 };
 
