@@ -320,7 +320,7 @@ static uint64_t memory_default(const struct hdt_backend *backend, struct hdt_dev
 
     backend->device_info(device, &info);
     if (!(backend->caps & HDT_BACKEND_HOST_MEMORY)) {
-        return info.memory_bytes / 5 * 4;
+        return (info.memory_free ? info.memory_free : info.memory_bytes) / 5 * 4;
     }
     meminfo = fopen("/proc/meminfo", "re");
     while (meminfo && fgets(line, sizeof(line), meminfo)) {

@@ -16,12 +16,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define WORKSPACE_BYTES ((size_t)32 << 20)
-#define CHOICES         8
-#define TUNE_FLOPS      1e9 /* smaller products are not worth the trial */
-#define TUNE_RUNS       4
-#define PLANS_MAX       1024
-#define ALIGN_MAX       256u
+#define CHOICES    8
+#define TUNE_FLOPS 1e9 /* smaller products are not worth the trial */
+#define TUNE_RUNS  4
+#define PLANS_MAX  1024
+#define ALIGN_MAX  256u
 
 /* What the choice of a kernel depends on. No padding, so that it can be compared as bytes. */
 struct key {
@@ -169,7 +168,7 @@ static cublasStatus_t plan_describe(struct plan *plan)
 static cublasStatus_t preference_fill(cublasLtMatmulPreference_t preference, const struct key *k)
 {
     const uint32_t scheme = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
-    const size_t workspace = WORKSPACE_BYTES;
+    const size_t workspace = HDT_CUDA_WORKSPACE;
     const struct {
         cublasLtMatmulPreferenceAttributes_t attr;
         const void *value;
@@ -197,7 +196,7 @@ static cublasStatus_t product_queue(const struct hdt_cuda_gemms *gemms, struct h
 {
     return cublasLtMatmul(gemms->handle, plan->op, &g->alpha, g->b, plan->b, g->a, plan->a,
                           &g->beta, g->beta != 0 ? g->c : d, plan->d, d, plan->d, algo,
-                          s->workspace, WORKSPACE_BYTES, s->handle);
+                          s->workspace, HDT_CUDA_WORKSPACE, s->handle);
 }
 
 /* ---- trials ---------------------------------------------------------------------------------- */
@@ -400,7 +399,7 @@ void hdt_cuda_gemm(struct hdt_stream *s, const struct hdt_cuda_gemm *g)
     struct plan *plan;
 
     HDT_ASSERT(g->m > 0 && g->n > 0 && g->k > 0);
-    if (!hdt_cuda_stream_enter(s) || !hdt_cuda_workspace(s, WORKSPACE_BYTES)) {
+    if (!hdt_cuda_stream_enter(s) || !hdt_cuda_workspace(s, HDT_CUDA_WORKSPACE)) {
         return;
     }
     /* Held while the product is queued: plans may be dropped by another thread's. */
