@@ -176,6 +176,9 @@ void hdt_conf_defaults(const struct hdt_conf_schema *schema, void *out);
 void hdt_conf_release(const struct hdt_conf_schema *schema, void *obj);
 void hdt_conf_doc_free(struct hdt_conf_doc *doc);
 
+/* Does a setting ("a", "a.b") stand in the document, as its writer gave it? */
+bool hdt_conf_has(const struct hdt_conf_doc *doc, const char *key);
+
 /* Set err with where = file:line of the value at `key` ("wan.listen", "peers[1].address"; the
  * nearest parent if the key was not given). doc may be NULL: then without a place. */
 enum hdt_status hdt_conf_error(const struct hdt_conf_doc *doc, const char *key,
@@ -196,6 +199,10 @@ void hdt_conf_write_mdoc(const struct hdt_conf_schema *schema, FILE *out);
 
 /* Full names of the settings that begin with `begin`, one a line: for completion. */
 void hdt_conf_write_names(const struct hdt_conf_schema *schema, const char *begin, FILE *out);
+
+/* The settings that are not as their defaults, as YAML that loads back to the same values. Paths
+ * stand as they are in the struct. Errors stay in the stream (ferror). */
+void hdt_conf_write(const struct hdt_conf_schema *schema, const void *obj, FILE *out);
 
 /* JSON form: the same names; bytes, rates and durations as numbers in the field's unit, enums by
  * name. to_json returns a new reference, never NULL. from_json checks like the parser does;

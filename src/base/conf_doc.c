@@ -150,6 +150,16 @@ static int key_step(const struct hdt_conf_doc *doc, int node, const char **key)
     return hdt_conf_doc_child(doc, node, name);
 }
 
+bool hdt_conf_has(const struct hdt_conf_doc *doc, const char *key)
+{
+    int node = doc && doc->n > 0 ? 0 : -1;
+
+    while (*key && node >= 0) {
+        node = key_step(doc, node, &key);
+    }
+    return node > 0 && doc->nodes[node].line > 0;
+}
+
 enum hdt_status hdt_conf_error(const struct hdt_conf_doc *doc, const char *key,
                                struct hdt_error *err, enum hdt_status status, const char *fmt, ...)
 {

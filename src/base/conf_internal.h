@@ -90,6 +90,8 @@ const char *hdt_conf_type_name(const struct hdt_conf_row *row);
 /* A bound (row->min or row->max) in the row's unit. */
 char *hdt_conf_bound_format(const struct hdt_conf_row *row, double bound,
                             char buf[HDT_CONF_VALUE_CAP]);
+/* A number in as few digits as read back to it. Returns buf. */
+char *hdt_conf_number_format(double value, char buf[HDT_CONF_VALUE_CAP]);
 bool hdt_conf_row_is_bounded(const struct hdt_conf_row *row);
 
 /* A number that may be null. */

@@ -442,14 +442,15 @@ static void quantity_format(const struct unit *units, uint64_t value, char *buf)
              value == 0 || strcmp(units->name, "B") == 0 ? "" : units->name);
 }
 
-static void number_format(double value, char *buf)
+char *hdt_conf_number_format(double value, char buf[HDT_CONF_VALUE_CAP])
 {
     for (int digits = 6; digits <= 17; digits++) {
         snprintf(buf, HDT_CONF_VALUE_CAP, "%.*g", digits, value);
         if (strtod(buf, NULL) == value) {
-            return;
+            break;
         }
     }
+    return buf;
 }
 
 char *hdt_conf_bound_format(const struct hdt_conf_row *row, double bound,
@@ -470,7 +471,7 @@ char *hdt_conf_bound_format(const struct hdt_conf_row *row, double bound,
         snprintf(buf, HDT_CONF_VALUE_CAP, "%.0f", bound);
         break;
     default:
-        number_format(bound, buf);
+        hdt_conf_number_format(bound, buf);
         break;
     }
     return buf;

@@ -18,7 +18,7 @@ static void candidate(const char *word, const char *begin)
     }
 }
 
-static void options_print(const struct argp *argp, const char *begin)
+static void table_print(const struct argp *argp, const char *begin)
 {
     char word[64];
 
@@ -27,6 +27,15 @@ static void options_print(const struct argp *argp, const char *begin)
             snprintf(word, sizeof(word), "--%s", o->name);
             candidate(word, begin);
         }
+    }
+}
+
+/* Options of a command, and of the parsers that it shares with others. */
+static void options_print(const struct argp *argp, const char *begin)
+{
+    table_print(argp, begin);
+    for (const struct argp_child *c = argp->children; c && c->argp; c++) {
+        table_print(c->argp, begin);
     }
     candidate("--help", begin);
 }

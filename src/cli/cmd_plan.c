@@ -5,14 +5,17 @@
 #include "src/cli/cmd.h"
 #include "src/cli/explain.h"
 #include "src/cli/gwoptions.h"
+#include "src/cli/layout_plan.h"
 #include "src/cli/planned.h"
 #include "src/cli/validated.h"
 #include "src/base/buf.h"
 
 #include <argp.h>
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define STATUS_TIMEOUT_MS 5000
 
@@ -31,10 +34,15 @@ enum plan_option {
 static const struct argp_option options[] = {
     {"json", OPT_JSON, NULL, 0, "Print the plan as JSON", 0},
     {"cluster", OPT_CLUSTER, "FILE", 0,
-     "Plan for the cluster in FILE (the \"cluster\" of --json) instead of asking a gateway", 0},
+     "Plan for the cluster in FILE: of a job the \"cluster\" of --json, instead of asking a gateway; "
+     "of a layout a cluster file, not its own",
+     0},
     {"trace", OPT_TRACE, "FILE", 0,
      "Write the predicted timeline of a step for chrome://tracing or ui.perfetto.dev", 0},
-    {"codec", OPT_CODEC, "NAME", 0, "Codec of all edges between sites, in place of the job's", 0},
+    {"codec", OPT_CODEC, "NAME", 0,
+     "Codec of all edges between sites, in place of the job's; of a layout those that it may have, as "
+     "none,int8",
+     0},
     {"schedule", OPT_SCHEDULE, "NAME", 0, "Order of the work in a step, in place of the job's", 0},
     {"remeasure", OPT_REMEASURE, NULL, 0, "Measure links again, even when that was done just now",
      0},
@@ -49,11 +57,41 @@ static const struct argp_option options[] = {
 };
 
 struct plan_args {
+    struct hdt_layout_plan_args layout;
     struct hdt_gwclient_conf client;
     struct hdt_planned_overrides overrides;
     const char *job, *cluster, *trace, *run, *profiles;
     bool json, explain;
 };
+
+static error_t args_check(struct plan_args *args, struct argp_state *state)
+{
+    bool is_layout = args->job && hdt_layout_plan_is_for(args->job);
+
+    if (!args->job == !args->run) {
+        argp_error(state, args->job ? "--validate takes a run, not a job file"
+                                    : "which job? give its file, e.g. job.yaml, or a layout");
+    } else if (args->profiles && !args->run) {
+        argp_error(state, "--write-profiles belongs to --validate: it writes what a run says");
+    } else if (args->layout.given && !is_layout && (!args->job || access(args->job, R_OK) == 0)) {
+        argp_error(state, "--%s is for layouts (files that name a 'cluster:')", args->layout.given);
+    } else if (is_layout && args->overrides.remeasure) {
+        argp_error(state, "--remeasure is for jobs: a layout's cluster is not measured");
+    } else if (args->layout.output && args->layout.what_if.n > 0) {
+        argp_error(state, "--output writes a plan for a cluster that there is: change its file "
+                          "instead of --what-if");
+    }
+    if (is_layout) {
+        args->layout.layout = args->job;
+        args->layout.instead.cluster = args->cluster;
+        args->layout.trace = args->trace;
+        args->layout.schedule = args->overrides.schedule;
+        args->layout.codec = args->overrides.codec;
+        args->layout.json = args->json;
+        args->layout.explain = args->explain;
+    }
+    return 0;
+}
 
 static error_t option_parse(int key, char *arg, struct argp_state *state)
 {
@@ -62,6 +100,7 @@ static error_t option_parse(int key, char *arg, struct argp_state *state)
     switch (key) {
     case ARGP_KEY_INIT:
         state->child_inputs[0] = &args->client;
+        state->child_inputs[1] = &args->layout;
         return 0;
     case OPT_JSON:
         args->json = true;
@@ -91,6 +130,9 @@ static error_t option_parse(int key, char *arg, struct argp_state *state)
         args->profiles = arg;
         return 0;
     case ARGP_KEY_ARG:
+        if (hdt_layout_plan_args_take(&args->layout, arg)) {
+            return 0;
+        }
         if (args->job) {
             argp_error(state, "unexpected '%s'", arg);
             return EINVAL;
@@ -98,28 +140,22 @@ static error_t option_parse(int key, char *arg, struct argp_state *state)
         args->job = arg;
         return 0;
     case ARGP_KEY_END:
-        if (!args->job == !args->run) {
-            argp_error(state, args->job ? "--validate takes a run, not a job file"
-                                        : "which job? give its file, e.g. job.yaml");
-            return EINVAL;
-        }
-        if (args->profiles && !args->run) {
-            argp_error(state, "--write-profiles belongs to --validate: it writes what a run says");
-            return EINVAL;
-        }
-        return 0;
+        return args_check(args, state);
     default:
         return ARGP_ERR_UNKNOWN;
     }
 }
 
-static const struct argp_child children[] = {{&hdt_gwoptions_argp, 0, NULL, 0}, {0}};
+static const struct argp_child children[] = {
+    {&hdt_gwoptions_argp, 0, NULL, 0}, {&hdt_layout_plan_argp, 0, NULL, 0}, {0}};
 static const struct argp argp = {
     .options = options,
     .parser = option_parse,
-    .args_doc = "JOB.YAML\n--validate=RUN",
-    .doc = "Say what would run where, how fast, and what limits it. Workers measure their devices "
-           "and gateways their links for it; nothing is started.",
+    .args_doc = "JOB.YAML\nLAYOUT.yaml\n--validate=RUN",
+    .doc =
+        "Say what would run where, how fast, and what limits it. Of a job: workers measure their "
+        "devices and gateways their links for it; nothing is started. Of a layout, which names a "
+        "cluster that need not exist: the plan with the most tokens a second that fits.",
     .children = children,
 };
 
@@ -262,33 +298,85 @@ static enum hdt_status validate(const struct plan_args *args, struct hdt_error *
     return status;
 }
 
+/* ---- of a layout ---- */
+
+static enum hdt_status layout_show(struct hdt_layout_planned *p, struct hdt_error *err)
+{
+    const struct hdt_layout_plan_args *args = p->args;
+    json_t *lines = NULL, *json;
+
+    if (args->explain || args->trace || args->svg) {
+        HDT_TRY(hdt_laid_out_run(&p->laid, err));
+    }
+    HDT_TRY(args->explain ? hdt_layout_explain(p, &lines, err) : HDT_OK);
+    if (args->json) {
+        json = hdt_layout_planned_json(p);
+        if (lines) {
+            json_object_set_new(json, "explain", lines);
+        }
+        json_show(json);
+    } else {
+        hdt_layout_planned_print(p, stdout);
+        if (lines) {
+            explanation_print(lines);
+        }
+    }
+    if (fflush(stdout) != 0 || ferror(stdout)) {
+        return hdt_error_set_errno(err, HDT_EIO, errno, "cannot write to standard output");
+    }
+    HDT_TRY(args->output ? hdt_layout_planned_write(p, args->output, err) : HDT_OK);
+    HDT_TRY(args->trace ? hdt_laid_out_trace(&p->laid, args->trace, err) : HDT_OK);
+    return args->svg ? hdt_laid_out_svg(&p->laid, args->svg, err) : HDT_OK;
+}
+
+static enum hdt_status layout_run(const struct hdt_layout_plan_args *args, struct hdt_error *err)
+{
+    struct hdt_layout_planned planned;
+    enum hdt_status status = hdt_layout_plan(&planned, args, err);
+
+    if (status == HDT_OK) {
+        status = layout_show(&planned, err);
+    }
+    hdt_layout_planned_release(&planned);
+    return status;
+}
+
+/* ---- all ---- */
+
+static enum hdt_status job_run(const struct plan_args *args, struct hdt_error *err)
+{
+    struct hdt_planned planned;
+    enum hdt_status status;
+
+    HDT_TRY(hdt_planned_load(&planned, args->job, &args->overrides, err));
+    status = plan_survey(&planned, args, err);
+    if (status == HDT_OK) {
+        status = hdt_planned_search(&planned, err);
+    }
+    if (status == HDT_OK) {
+        plan_show(&planned, args);
+        status = args->trace ? hdt_planned_trace(&planned, args->trace, err) : HDT_OK;
+    }
+    hdt_planned_release(&planned);
+    return status;
+}
+
 static int plan_run(int argc, char **argv)
 {
     struct plan_args args = {0};
-    struct hdt_planned planned;
     struct hdt_error err = {0};
     enum hdt_status status;
 
     hdt_cmd_parse(&argp, argc, argv, &args);
-    if (hdt_planned_overrides_check(&args.overrides, &err) != HDT_OK) {
+    if (args.layout.layout) {
+        status = layout_run(&args.layout, &err);
+    } else if (hdt_planned_overrides_check(&args.overrides, &err) != HDT_OK) {
         hdt_cmd_fail(&err);
         return HDT_EXIT_USAGE;
+    } else {
+        status = args.run ? validate(&args, &err) : job_run(&args, &err);
     }
-    if (args.run) {
-        return validate(&args, &err) == HDT_OK ? HDT_EXIT_OK : hdt_cmd_fail(&err);
-    }
-    if (hdt_planned_load(&planned, args.job, &args.overrides, &err) != HDT_OK) {
-        return hdt_cmd_fail(&err);
-    }
-    status = plan_survey(&planned, &args, &err);
-    if (status == HDT_OK) {
-        status = hdt_planned_search(&planned, &err);
-    }
-    if (status == HDT_OK) {
-        plan_show(&planned, &args);
-        status = args.trace ? hdt_planned_trace(&planned, args.trace, &err) : HDT_OK;
-    }
-    hdt_planned_release(&planned);
+    hdt_layout_plan_args_release(&args.layout);
     return status == HDT_OK ? HDT_EXIT_OK : hdt_cmd_fail(&err);
 }
 

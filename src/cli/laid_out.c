@@ -10,14 +10,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum hdt_status hdt_laid_out_load(struct hdt_laid_out *l, const char *path,
-                                  const struct hdt_layout_instead *instead, struct hdt_error *err)
+/* The simulation of l->files; all is released on failure. */
+static enum hdt_status sim_attach(struct hdt_laid_out *l, struct hdt_error *err)
 {
     const struct hdt_sim_setup *setup;
     enum hdt_status status;
 
-    memset(l, 0, sizeof(*l));
-    HDT_TRY(hdt_layout_open(path, instead, &l->files, err));
     status = hdt_layout_sim_open(&l->files, &hdt_stage_cost_fitted, &l->sim, err);
     if (status != HDT_OK) {
         hdt_laid_out_release(l);
@@ -37,13 +35,34 @@ enum hdt_status hdt_laid_out_load(struct hdt_laid_out *l, const char *path,
     return HDT_OK;
 }
 
+enum hdt_status hdt_laid_out_load(struct hdt_laid_out *l, const char *path,
+                                  const struct hdt_layout_instead *instead, struct hdt_error *err)
+{
+    memset(l, 0, sizeof(*l));
+    HDT_TRY(hdt_layout_open(path, instead, &l->files, err));
+    return sim_attach(l, err);
+}
+
+enum hdt_status hdt_laid_out_derive(struct hdt_laid_out *l, const struct hdt_layout_files *job,
+                                    const struct hdt_layout *layout, struct hdt_error *err)
+{
+    memset(l, 0, sizeof(*l));
+    l->is_derived = true;
+    HDT_TRY(hdt_layout_derive(job, layout, &l->files, err));
+    return sim_attach(l, err);
+}
+
 void hdt_laid_out_release(struct hdt_laid_out *l)
 {
     hdt_played_release(&l->played);
     hdt_scenario_release(&l->scenario);
     free(l->links);
     hdt_layout_sim_close(l->sim);
-    hdt_layout_release(&l->files);
+    if (l->is_derived) {
+        hdt_layout_derived_release(&l->files);
+    } else {
+        hdt_layout_release(&l->files);
+    }
     memset(l, 0, sizeof(*l));
 }
 

@@ -13,6 +13,7 @@ extern "C" {
 #endif
 
 struct hdt_laid_out {
+    bool is_derived; /* files borrow from those of a job */
     struct hdt_layout_files files;
     struct hdt_layout_sim *sim;
     struct hdt_cost_link *links; /* names, for the scenario */
@@ -23,6 +24,9 @@ struct hdt_laid_out {
 /* The struct is zeroed first and to be released on HDT_OK only. As hdt_layout_open. */
 enum hdt_status hdt_laid_out_load(struct hdt_laid_out *l, const char *path,
                                   const struct hdt_layout_instead *instead, struct hdt_error *err);
+/* The same of a layout on the files of its job; both stay until it is released. */
+enum hdt_status hdt_laid_out_derive(struct hdt_laid_out *l, const struct hdt_layout_files *job,
+                                    const struct hdt_layout *layout, struct hdt_error *err);
 void hdt_laid_out_release(struct hdt_laid_out *l);
 
 /* Play it with l->scenario, once. */

@@ -21,6 +21,7 @@ static const char *const offload_names[] = {"none", "optimizer", "activations", 
 static const char *const stage_offload_names[] = {"layout",      "none", "optimizer",
                                                   "activations", "both", NULL};
 static const char *const recompute_names[] = {"none", "selective", "full", NULL};
+static const char *const stage_recompute_names[] = {"layout", "none", "selective", "full", NULL};
 
 static const struct hdt_conf_row profile_rows[] = {
     HDT_CONF_PATH(struct hdt_layout_profile, file, NULL, "A file. Example: gh200.json."),
@@ -43,8 +44,20 @@ static const struct hdt_conf_row stage_rows[] = {
                  "Example: 12."),
     HDT_CONF_ENUM(struct hdt_layout_stage, offload, "layout", stage_offload_names,
                   "What hosts have of this stage; layout: what offload says for all."),
+    HDT_CONF_ENUM(struct hdt_layout_stage, recompute, "layout", stage_recompute_names,
+                  "What a backward of this stage computes again; layout: what recompute says for "
+                  "all."),
     HDT_CONF_LIST(struct hdt_layout_stage, on, on_rows, struct hdt_layout_on,
                   "Where its replicas run, in their order; all stages have as many."),
+    HDT_CONF_END};
+
+static const struct hdt_conf_row replicas_rows[] = {
+    HDT_CONF_INT(struct hdt_layout_replicas, count, "1", 1, HDT_LAYOUT_MAX_GROUPS,
+                 "How many replicas, behind those of the entries before."),
+    HDT_CONF_COUNT(struct hdt_layout_replicas, micro_batch, "auto", 1, 65536,
+                   "Sequences of their micro-batches. auto: micro_batch."),
+    HDT_CONF_INT(struct hdt_layout_replicas, micro_batches, NULL, 1, 65536,
+                 "Micro-batches of each of them in a step. Example: 8."),
     HDT_CONF_END};
 
 static const struct hdt_conf_row wan_rows[] = {
@@ -124,6 +137,9 @@ static const struct hdt_conf_row layout_rows[] = {
     HDT_CONF_SECTION(struct hdt_layout, wan, wan_rows, "What leaves a site."),
     HDT_CONF_LIST(struct hdt_layout, stages, stage_rows, struct hdt_layout_stage,
                   "The pipeline, from embedding to head."),
+    HDT_CONF_LIST(struct hdt_layout, replicas, replicas_rows, struct hdt_layout_replicas,
+                  "Unlike shares of the global batch, for replicas on unlike devices: gradients "
+                  "are weighted by tokens. None: all replicas have as many micro-batches."),
     HDT_CONF_SECTION(struct hdt_layout, measured, measured_rows,
                      "What a run took, to be shown beside the prediction; nothing is fitted to "
                      "it."),
@@ -188,6 +204,38 @@ static enum hdt_status chunks_check(const struct loader *loader)
     return HDT_OK;
 }
 
+static enum hdt_status length_check(const struct loader *loader)
+{
+    const struct hdt_layout *l = &loader->files->layout;
+
+    if (l->seq_len > loader->files->model.T) {
+        return hdt_conf_error(loader->doc, "seq_len", loader->err, HDT_EINVAL,
+                              "sequences of %lld tokens are longer than the model's %lld",
+                              (long long)l->seq_len, (long long)loader->files->model.T);
+    }
+    return HDT_OK;
+}
+
+/* A backward in two halves needs what a recomputation would make for one of them. */
+static enum hdt_status split_check(const struct loader *loader)
+{
+    const struct hdt_layout *l = &loader->files->layout;
+    char key[48];
+
+    for (size_t i = 0; i < loader->files->n_stages; i++) {
+        if (!hdt_schedule_is_split((enum hdt_schedule_kind)l->schedule) ||
+            hdt_layout_recompute(l, i) == HDT_LAYOUT_KEEP) {
+            continue;
+        }
+        snprintf(key, sizeof(key), "stages[%zu].recompute", i);
+        return hdt_conf_error(
+            loader->doc, hdt_layout_stage(l, i)->recompute > 0 ? key : "recompute", loader->err,
+            HDT_EINVAL, "schedule %s keeps activations, it cannot recompute them",
+            hdt_schedule_names[l->schedule]);
+    }
+    return HDT_OK;
+}
+
 static enum hdt_status order_check(const struct loader *loader)
 {
     struct hdt_layout *l = &loader->files->layout;
@@ -204,22 +252,45 @@ static enum hdt_status order_check(const struct loader *loader)
         return hdt_conf_error(loader->doc, "stages", loader->err, HDT_EINVAL,
                               "schedule interleaved needs 2 stages at least");
     }
-    if (hdt_schedule_is_split((enum hdt_schedule_kind)l->schedule) &&
-        l->recompute != HDT_LAYOUT_KEEP) {
-        return hdt_conf_error(loader->doc, "recompute", loader->err, HDT_EINVAL,
-                              "schedule %s keeps activations, it cannot recompute them",
-                              hdt_schedule_names[l->schedule]);
-    }
+    HDT_TRY(split_check(loader));
     if (l->all_reduce == HDT_LAYOUT_TREE && l->optimizer.sharded) {
         hdt_conf_error(loader->doc, "all_reduce", loader->err, HDT_EINVAL,
                        "optimizer.sharded scatters and gathers, which trees do not do");
         hdt_error_hint(loader->err, "choose ring, hierarchical or auto");
         return HDT_EINVAL;
     }
-    if (l->seq_len > loader->files->model.T) {
-        return hdt_conf_error(loader->doc, "seq_len", loader->err, HDT_EINVAL,
-                              "sequences of %lld tokens are longer than the model's %lld",
-                              (long long)l->seq_len, (long long)loader->files->model.T);
+    return length_check(loader);
+}
+
+/* Entries of `replicas` are all replicas, and theirs is the global batch. */
+static enum hdt_status shares_check(const struct loader *loader)
+{
+    struct hdt_layout_files *f = loader->files;
+    const struct hdt_layout_replicas *all = f->layout.replicas.items;
+    int64_t n = 0, sequences = 0;
+
+    f->n_micro_batches = 0;
+    for (size_t i = 0; i < f->layout.replicas.n; i++) {
+        int64_t one = all[i].micro_batch > 0 ? all[i].micro_batch : f->layout.micro_batch;
+
+        n += all[i].count;
+        sequences += all[i].count * one * all[i].micro_batches;
+        if (all[i].micro_batches > f->n_micro_batches) {
+            f->n_micro_batches = all[i].micro_batches;
+        }
+        if (n > HDT_LAYOUT_MAX_GROUPS || sequences > f->layout.global_batch) {
+            break;
+        }
+    }
+    if (n != (int64_t)f->n_replicas || sequences != f->layout.global_batch) {
+        hdt_conf_error(loader->doc, "replicas", loader->err, HDT_EINVAL,
+                       "the entries have %lld replicas with %lld sequences, the stages %zu "
+                       "replicas, the step %lld sequences",
+                       (long long)n, (long long)sequences, f->n_replicas,
+                       (long long)f->layout.global_batch);
+        hdt_error_hint(loader->err, "counts must add up to the replicas of a stage, count x "
+                                    "micro_batch x micro_batches to global_batch");
+        return HDT_EINVAL;
     }
     return HDT_OK;
 }
@@ -253,6 +324,9 @@ static enum hdt_status batch_check(const struct loader *loader)
         }
     }
     f->n_replicas = (size_t)n_first;
+    if (f->layout.replicas.n > 0) {
+        return shares_check(loader);
+    }
     f->n_micro_batches = all / (n_first * one);
     if (f->n_micro_batches < 1 || f->n_micro_batches * n_first * one != all ||
         f->n_micro_batches > 65536) {
@@ -568,7 +642,11 @@ static enum hdt_status files_load(const struct loader *loader,
     HDT_TRY(hdt_devices_load(instead->catalogue, &f->catalogue, loader->err));
     HDT_TRY(hdt_cluster_file_load(cluster, &f->catalogue, &f->cluster, loader->err));
     HDT_TRY(hdt_model_shape_load(model, &f->model, loader->err));
-    HDT_TRY(profiles_load(loader));
+    return profiles_load(loader);
+}
+
+static enum hdt_status plan_check(const struct loader *loader)
+{
     HDT_TRY(layers_check(loader));
     HDT_TRY(order_check(loader));
     HDT_TRY(chunks_check(loader));
@@ -578,12 +656,16 @@ static enum hdt_status files_load(const struct loader *loader,
 }
 
 /* files->layout and files->doc are there; all is released on failure. */
-static enum hdt_status layout_complete(struct hdt_layout_files *files,
+static enum hdt_status layout_complete(struct hdt_layout_files *files, bool has_plan,
                                        const struct hdt_layout_instead *instead,
                                        struct hdt_error *err)
 {
     struct loader loader = {.files = files, .doc = files->doc, .err = err};
     enum hdt_status status = files_load(&loader, instead);
+
+    if (status == HDT_OK) {
+        status = has_plan ? plan_check(&loader) : length_check(&loader);
+    }
 
     if (status != HDT_OK) {
         hdt_layout_release(files);
@@ -591,21 +673,73 @@ static enum hdt_status layout_complete(struct hdt_layout_files *files,
     return status;
 }
 
-enum hdt_status hdt_layout_open(const char *path, const struct hdt_layout_instead *instead,
-                                struct hdt_layout_files *files, struct hdt_error *err)
+static enum hdt_status layout_open(const char *path, bool has_plan,
+                                   const struct hdt_layout_instead *instead,
+                                   struct hdt_layout_files *files, struct hdt_error *err)
 {
     memset(files, 0, sizeof(*files));
     HDT_TRY(hdt_conf_load(&hdt_layout_schema, path, &files->layout, &files->doc, err));
-    return layout_complete(files, instead, err);
+    return layout_complete(files, has_plan, instead, err);
+}
+
+static enum hdt_status layout_parse(const char *text, size_t len, const char *file, bool has_plan,
+                                    const struct hdt_layout_instead *instead,
+                                    struct hdt_layout_files *files, struct hdt_error *err)
+{
+    memset(files, 0, sizeof(*files));
+    HDT_TRY(hdt_conf_parse(&hdt_layout_schema, text, len, file, &files->layout, &files->doc, err));
+    return layout_complete(files, has_plan, instead, err);
+}
+
+enum hdt_status hdt_layout_open(const char *path, const struct hdt_layout_instead *instead,
+                                struct hdt_layout_files *files, struct hdt_error *err)
+{
+    return layout_open(path, true, instead, files, err);
+}
+
+enum hdt_status hdt_layout_open_job(const char *path, const struct hdt_layout_instead *instead,
+                                    struct hdt_layout_files *files, struct hdt_error *err)
+{
+    return layout_open(path, false, instead, files, err);
 }
 
 enum hdt_status hdt_layout_parse(const char *text, size_t len, const char *file,
                                  const struct hdt_layout_instead *instead,
                                  struct hdt_layout_files *files, struct hdt_error *err)
 {
+    return layout_parse(text, len, file, true, instead, files, err);
+}
+
+enum hdt_status hdt_layout_parse_job(const char *text, size_t len, const char *file,
+                                     const struct hdt_layout_instead *instead,
+                                     struct hdt_layout_files *files, struct hdt_error *err)
+{
+    return layout_parse(text, len, file, false, instead, files, err);
+}
+
+enum hdt_status hdt_layout_derive(const struct hdt_layout_files *base,
+                                  const struct hdt_layout *layout, struct hdt_layout_files *files,
+                                  struct hdt_error *err)
+{
+    struct loader loader = {.files = files, .doc = base->doc, .err = err};
+    enum hdt_status status;
+
+    *files = *base;
+    files->layout = *layout;
+    files->n_stages = layout->stages.n;
+    files->n_replicas = 0;
+    files->groups = NULL;
+    status = plan_check(&loader);
+    if (status != HDT_OK) {
+        hdt_layout_derived_release(files);
+    }
+    return status;
+}
+
+void hdt_layout_derived_release(struct hdt_layout_files *files)
+{
+    free(files->groups);
     memset(files, 0, sizeof(*files));
-    HDT_TRY(hdt_conf_parse(&hdt_layout_schema, text, len, file, &files->layout, &files->doc, err));
-    return layout_complete(files, instead, err);
 }
 
 void hdt_layout_release(struct hdt_layout_files *files)
@@ -620,24 +754,6 @@ void hdt_layout_release(struct hdt_layout_files *files)
     hdt_conf_release(&hdt_layout_schema, &files->layout);
     hdt_conf_doc_free(files->doc);
     memset(files, 0, sizeof(*files));
-}
-
-/* ---- asking ---- */
-
-enum hdt_layout_offload hdt_layout_offload(const struct hdt_layout *layout, size_t stage)
-{
-    int own = hdt_layout_stage(layout, stage)->offload;
-
-    return (enum hdt_layout_offload)(own > 0 ? own - 1 : layout->offload);
-}
-
-void hdt_layout_offload_key(const struct hdt_layout *layout, size_t stage, char *key, size_t cap)
-{
-    if (hdt_layout_stage(layout, stage)->offload > 0) {
-        snprintf(key, cap, "stages[%zu].offload", stage);
-    } else {
-        snprintf(key, cap, "offload");
-    }
 }
 
 const struct hdt_layer_profile *hdt_layout_profile(const struct hdt_layout_files *files,

@@ -79,7 +79,15 @@ struct hdt_layout_on {
 struct hdt_layout_stage {
     int64_t layers;
     int offload;             /* 0: as the layout; else 1 more than enum hdt_layout_offload */
+    int recompute;           /* 0: as the layout; else 1 more than enum hdt_layout_recompute */
     struct hdt_conf_list on; /* of struct hdt_layout_on */
+};
+
+/* Replicas in their order that have other micro-batches than all would have. */
+struct hdt_layout_replicas {
+    int64_t count;
+    int64_t micro_batch;   /* sequences; 0: the layout's */
+    int64_t micro_batches; /* of each of these replicas */
 };
 
 /* What leaves a site. */
@@ -113,7 +121,8 @@ struct hdt_layout {
     int offload;          /* enum hdt_layout_offload */
     struct hdt_layout_optimizer optimizer;
     struct hdt_layout_wan wan;
-    struct hdt_conf_list stages; /* of struct hdt_layout_stage */
+    struct hdt_conf_list stages;   /* of struct hdt_layout_stage */
+    struct hdt_conf_list replicas; /* of struct hdt_layout_replicas; none: all are alike */
     struct hdt_layout_measured measured;
 };
 
@@ -138,7 +147,7 @@ struct hdt_layout_files {
     size_t n_profiles;
     size_t n_stages, n_replicas;
     struct hdt_layout_group *groups; /* (n_replicas, n_stages) */
-    int64_t n_micro_batches;         /* of a replica */
+    int64_t n_micro_batches;         /* of the replica that has most */
 };
 
 /* What stands in for what the file names; NULL: nothing. */
@@ -158,6 +167,25 @@ enum hdt_status hdt_layout_parse(const char *text, size_t len, const char *file,
                                  struct hdt_layout_files *files, struct hdt_error *err);
 void hdt_layout_release(struct hdt_layout_files *files);
 
+/* Load a layout without its plan: stages and replicas may be missing, and are not looked at.
+ * files->groups is NULL. Errors as hdt_layout_open's. */
+enum hdt_status hdt_layout_open_job(const char *path, const struct hdt_layout_instead *instead,
+                                    struct hdt_layout_files *files, struct hdt_error *err);
+/* The same from memory, as hdt_layout_parse. */
+enum hdt_status hdt_layout_parse_job(const char *text, size_t len, const char *file,
+                                     const struct hdt_layout_instead *instead,
+                                     struct hdt_layout_files *files, struct hdt_error *err);
+
+/* `layout` on what `base` has loaded: checked and placed as a file is. `layout` is borrowed, and so
+ * is all of `base`; both must stay. hdt_layout_derived_release on success. HDT_EINVAL. */
+enum hdt_status hdt_layout_derive(const struct hdt_layout_files *base,
+                                  const struct hdt_layout *layout, struct hdt_layout_files *files,
+                                  struct hdt_error *err);
+void hdt_layout_derived_release(struct hdt_layout_files *files);
+
+/* A copy with strings and lists of its own; hdt_conf_release(&hdt_layout_schema, copy). */
+void hdt_layout_copy(const struct hdt_layout *layout, struct hdt_layout *copy);
+
 static inline const struct hdt_layout_stage *hdt_layout_stage(const struct hdt_layout *layout,
                                                               size_t idx)
 {
@@ -173,6 +201,13 @@ static inline const struct hdt_layout_group *hdt_layout_group(const struct hdt_l
 /* What a stage offloads; where that stands ("offload", "stages[3].offload"), for messages. */
 enum hdt_layout_offload hdt_layout_offload(const struct hdt_layout *layout, size_t stage);
 void hdt_layout_offload_key(const struct hdt_layout *layout, size_t stage, char *key, size_t cap);
+
+/* What a stage recomputes. */
+enum hdt_layout_recompute hdt_layout_recompute(const struct hdt_layout *layout, size_t stage);
+
+/* Sequences of a replica's micro-batches, and how many it has. */
+int64_t hdt_layout_micro_batch(const struct hdt_layout *layout, size_t replica);
+int64_t hdt_layout_n_micro_batches(const struct hdt_layout_files *files, size_t replica);
 
 /* The profile of a group's device; NULL: there is none. */
 const struct hdt_layer_profile *hdt_layout_profile(const struct hdt_layout_files *files,

@@ -100,7 +100,7 @@ static double tflops_of(const struct hdt_device *device, int precision)
 }
 
 static enum hdt_status device_fill(const struct hdt_layout_files *files,
-                                   const struct hdt_layout_group *group,
+                                   const struct hdt_layout_group *group, int64_t micro_batch,
                                    const struct hdt_stage_cost_model *model,
                                    const struct hdt_stage_cost_constants *constants,
                                    struct hdt_stage_cost_device *out, struct hdt_error *err)
@@ -108,7 +108,7 @@ static enum hdt_status device_fill(const struct hdt_layout_files *files,
     const struct hdt_device *d = group->nodes->device;
     const struct hdt_link_curve *inside = group->nodes->inside;
     double tflops = tflops_of(d, files->layout.precision);
-    double rows = (double)files->layout.micro_batch * model->T * model->C * model->value_bytes;
+    double rows = (double)micro_batch * model->T * model->C * model->value_bytes;
 
     if (isnan(tflops) || isnan(d->memory.gb_per_s)) {
         hdt_conf_error(files->doc, isnan(tflops) ? "precision" : "cluster", err, HDT_EINVAL,
@@ -311,9 +311,9 @@ static double moments_bytes_of(const struct hdt_layout *layout)
     }
 }
 
-static enum hdt_stage_cost_recompute recompute_of(const struct hdt_layout *layout)
+static enum hdt_stage_cost_recompute recompute_of(const struct hdt_layout *layout, size_t stage)
 {
-    switch (layout->recompute) {
+    switch (hdt_layout_recompute(layout, stage)) {
     case HDT_LAYOUT_SELECTIVE:
         return HDT_STAGE_COST_KEEP_LINEAR;
     case HDT_LAYOUT_FULL:
@@ -334,12 +334,13 @@ enum hdt_status hdt_layout_part_init(const struct hdt_layout_files *files,
     const struct hdt_layer_profile *profile = hdt_layout_profile(files, group);
     const struct hdt_layout *layout = &files->layout;
     enum hdt_layout_offload offload = hdt_layout_offload(layout, part_idx % files->n_stages);
+    int64_t micro_batch = hdt_layout_micro_batch(layout, replica);
 
     memset(part, 0, sizeof(*part));
-    HDT_TRY(device_fill(files, group, model, constants, &part->device, err));
+    HDT_TRY(device_fill(files, group, micro_batch, model, constants, &part->device, err));
     part->input_share = input_share_of(model);
     if (profile) {
-        profile_fill(profile, group->tp, files->layout.micro_batch, part);
+        profile_fill(profile, group->tp, micro_batch, part);
     }
     part->cost = (struct hdt_stage_cost){
         .constants = constants,
@@ -347,11 +348,11 @@ enum hdt_status hdt_layout_part_init(const struct hdt_layout_files *files,
         .device = &part->device,
         .profile = &part->profile,
         .n_layers = chunk_layers(files, part_idx),
-        .micro_batch = layout->micro_batch,
+        .micro_batch = micro_batch,
         .tp = (int)group->tp,
         .is_first = part_idx == 0,
         .is_last = part_idx + 1 == hdt_layout_n_parts(files),
-        .recompute = recompute_of(layout),
+        .recompute = recompute_of(layout, part_idx % files->n_stages),
         .optimizer = {.moments_bytes = moments_bytes_of(layout),
                       .n_shards = layout->optimizer.sharded ? (int)files->n_replicas : 1,
                       .on_host = offload & HDT_LAYOUT_OFFLOAD_OPTIMIZER},

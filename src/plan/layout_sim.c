@@ -300,8 +300,8 @@ static void plan_fill(struct replica *r)
         .n_flows = 2 * (n - 1),
         .n_replicas = 1,
         .schedule = (enum hdt_schedule_kind)layout->schedule,
-        .micro_batch = layout->micro_batch,
-        .n_micro_batches = r->sim->files->n_micro_batches,
+        .micro_batch = hdt_layout_micro_batch(layout, r->idx),
+        .n_micro_batches = hdt_layout_n_micro_batches(r->sim->files, r->idx),
         .seq_len = layout->seq_len,
     };
     for (size_t p = 0; p < n; p++) {
@@ -398,7 +398,8 @@ static enum hdt_status bytes_check(const struct replica *r, struct hdt_error *er
     for (size_t p = 0; p < r->sim->n_parts; p++) {
         struct hdt_stage_cost_memory m;
 
-        hdt_stage_cost_memory(&r->parts[p].cost, r->sim->files->n_micro_batches, &m);
+        hdt_stage_cost_memory(&r->parts[p].cost, hdt_layout_n_micro_batches(r->sim->files, r->idx),
+                              &m);
         if (!(m.total < BYTES_MAX)) {
             hdt_error_set(err, HDT_EINVAL, "cannot simulate '%.64s': stage %zu needs %.3g bytes",
                           r->sim->files->layout.name, p % r->sim->n_stages, m.total);

@@ -639,3 +639,75 @@ Test(conf, an_optional_number_is_itself_again_after_json)
     cr_expect(isnan(after.tflops));
     json_decref(json);
 }
+
+/* ---- writing ---- */
+
+static char *written(const struct fruit *f)
+{
+    char *text;
+    size_t len;
+    FILE *out = open_memstream(&text, &len);
+
+    hdt_conf_write(&fruit_schema, f, out);
+    cr_assert_eq(fclose(out), 0);
+    return text;
+}
+
+Test(conf, what_is_written_is_not_a_default)
+{
+    static const char text[] = "site: 'a \"b\": c\\'\n"
+                               "steps: 100\n"
+                               "timeout: 90s\n"
+                               "ratio: 0.1\n"
+                               "codec: int8\n"
+                               "words: ['1', x]\n"
+                               "wan: {rate: 2.5gbit, chunk: 1.5MiB}\n"
+                               "peers:\n"
+                               "  - {name: b, address: 'h:1'}\n"
+                               "  - {name: c, address: 'h:2', weight: 10, tags: []}\n";
+    struct hdt_error err = {0};
+    struct fruit f;
+    char *got;
+
+    cr_assert_eq(parse(text, &f, &err), HDT_OK, "%s: %s", err.where, err.msg);
+    got = written(&f);
+    cr_expect_str_eq(got, "site: \"a \\\"b\\\": c\\\\\"\n"
+                          "timeout: \"90s\"\n"
+                          "ratio: 0.1\n"
+                          "codec: \"int8\"\n"
+                          "words: [\"1\", \"x\"]\n"
+                          "wan:\n"
+                          "  rate: \"2500mbit\"\n"
+                          "  chunk: \"1536KiB\"\n"
+                          "peers:\n"
+                          "  - {name: \"b\", address: \"h:1\"}\n"
+                          "  - {name: \"c\", address: \"h:2\", weight: 10, tags: []}\n");
+    free(got);
+    hdt_conf_release(&fruit_schema, &f);
+}
+
+/* Also values without a unit of their own, and lists whose items do not fit a line. */
+Test(conf, what_is_written_reads_back_the_same)
+{
+    static const char text[] = "{site: x, state: /a b/c, fast: false, ratio: 0.30000000000000004,"
+                               " timeout: 100ms, words: ['', '#', 'null'],"
+                               " wan: {listen: '', rate: max, chunk: 65537},"
+                               " peers: [{name: long-long-long-long-long-long-long-long, address: "
+                               "'[2001:db8::1]:7600, or more of it', weight: 3, tags: [q, r]}]}";
+    struct hdt_error err = {0};
+    struct fruit before, after;
+    json_t *is, *was;
+    char *got;
+
+    cr_assert_eq(parse(text, &before, &err), HDT_OK, "%s: %s", err.where, err.msg);
+    got = written(&before);
+    cr_assert_eq(parse(got, &after, &err), HDT_OK, "%s: %s\n%s", err.where, err.msg, got);
+    was = hdt_conf_to_json(&fruit_schema, &before);
+    is = hdt_conf_to_json(&fruit_schema, &after);
+    cr_expect(json_equal(was, is), "%s", got);
+    json_decref(is);
+    json_decref(was);
+    free(got);
+    hdt_conf_release(&fruit_schema, &before);
+    hdt_conf_release(&fruit_schema, &after);
+}

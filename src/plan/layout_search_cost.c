@@ -1,0 +1,893 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "config.h"
+
+/*
+ * What a candidate takes, in microseconds of work: stages by stage_cost.h, each class's pipeline
+ * played by itself for as many micro-batches as it needs to come to its pace, collectives by the
+ * same formulas as the simulator's, each alone on its links.
+ */
+#include "src/base/buf.h"
+#include "src/plan/layout_search_impl.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define GIB (1024.0 * 1024 * 1024)
+
+/* ---- units ---- */
+
+static void unit_times(const struct hdt_stage_cost *like, struct search_unit *u)
+{
+    struct hdt_stage_cost cost = *like;
+    double fwd_s, bwd_s;
+
+    cost.recompute = HDT_STAGE_COST_KEEP_ALL;
+    for (int first = 0; first < 2; first++) {
+        for (int last = 0; last < 2; last++) {
+            cost.is_first = first;
+            cost.is_last = last;
+            cost.n_layers = 0;
+            hdt_stage_cost_time(&cost, &u->base_fwd_s[first][last], &u->base_bwd_s[first][last]);
+        }
+    }
+    cost.is_first = cost.is_last = false;
+    for (int r = 0; r < 3; r++) {
+        cost.recompute = (enum hdt_stage_cost_recompute)r;
+        cost.n_layers = 1;
+        hdt_stage_cost_time(&cost, &fwd_s, &bwd_s);
+        if (r == 0) {
+            u->fwd_s = fwd_s - u->base_fwd_s[0][0];
+            u->bwd_s = bwd_s - u->base_bwd_s[0][0];
+        }
+        u->again_s[r] = bwd_s - u->base_bwd_s[0][0] - u->bwd_s;
+    }
+}
+
+static void unit_make(struct search *s, int kind, int tp, int batch, struct search_unit *u)
+{
+    const struct search_kind *k = &s->kinds[kind];
+    struct hdt_layout_group group = {
+        .site_idx = k->site_idx, .nodes_idx = k->nodes_idx, .nodes = k->nodes, .tp = k->tps[tp]};
+    struct hdt_layout_stage stage = {.layers = 1};
+    struct hdt_layout_files files = *s->base;
+    struct hdt_stage_cost_message message;
+
+    files.layout.stages = (struct hdt_conf_list){.items = &stage, .n = 1};
+    files.layout.replicas = (struct hdt_conf_list){.n = 0};
+    files.layout.micro_batch = s->batches[batch];
+    files.layout.chunks = 1;
+    files.n_stages = files.n_replicas = 1;
+    files.groups = &group;
+    u->is_made = true;
+    if (hdt_layout_part_init(&files, s->constants, &s->model, 0, 0, &u->part, NULL) != HDT_OK) {
+        return;
+    }
+    /* The part stays where it is: what points into it may. */
+    u->is_known = true;
+    unit_times(&u->part.cost, u);
+    hdt_stage_cost_message(&u->part.cost, &message);
+    u->message_bytes = message.bytes * k->tps[tp];
+}
+
+const struct search_unit *search_unit_get(struct search *s, int kind, int tp, int batch)
+{
+    struct search_unit *u = &s->units[(kind * SEARCH_MAX_TPS + tp) * SEARCH_MAX_BATCHES + batch];
+
+    if (!u->is_made) {
+        unit_make(s, kind, tp, batch, u);
+    }
+    return u->is_known ? u : NULL;
+}
+
+const struct search_unit *search_unit_of(struct search *s, const struct search_cand *c,
+                                         int class_idx, int stage)
+{
+    struct search_cell cell = c->cells[class_idx][stage];
+
+    return search_unit_get(s, cell.kind, cell.tp, c->classes[class_idx].batch);
+}
+
+/* ---- stages ---- */
+
+void search_stage_time(struct search *s, const struct search_cand *c, int class_idx, int stage,
+                       double *fwd_s, double *bwd_s)
+{
+    const struct search_unit *u = search_unit_of(s, c, class_idx, stage);
+    int first = stage == 0, last = stage + 1 == c->n_stages;
+    double n = c->layers[stage];
+
+    *fwd_s = u->base_fwd_s[first][last] + n * u->fwd_s;
+    *bwd_s = u->base_bwd_s[first][last] + n * (u->bwd_s + u->again_s[c->recompute[stage]]);
+}
+
+void search_stage_cost(struct search *s, const struct search_cand *c, int class_idx, int stage,
+                       struct hdt_stage_cost *cost)
+{
+    int n_replicas = 0;
+
+    for (int i = 0; i < c->n_classes; i++) {
+        n_replicas += c->classes[i].n;
+    }
+    *cost = search_unit_of(s, c, class_idx, stage)->part.cost;
+    cost->n_layers = c->layers[stage];
+    cost->is_first = stage == 0;
+    cost->is_last = stage + 1 == c->n_stages;
+    cost->recompute = (enum hdt_stage_cost_recompute)c->recompute[stage];
+    cost->optimizer.n_shards = c->sharded ? n_replicas : 1;
+    cost->optimizer.on_host = c->offload[stage] & HDT_LAYOUT_OFFLOAD_OPTIMIZER;
+    cost->activations_on_host = c->offload[stage] & HDT_LAYOUT_OFFLOAD_ACTIVATIONS;
+}
+
+int search_in_flight(const struct search_cand *c, int stage, int64_t n_mb)
+{
+    int64_t n = c->n_stages - stage;
+
+    if (c->schedule == HDT_SCHEDULE_GPIPE) {
+        n = n_mb;
+    } else if (c->schedule == HDT_SCHEDULE_ZB_H1) {
+        n = c->n_stages;
+    } else if (c->schedule == HDT_SCHEDULE_ZB_MEM) {
+        n = 2 * c->n_stages - 1;
+    }
+    return (int)(n < n_mb ? n : n_mb);
+}
+
+static int64_t most_mb(const struct search_class *cl)
+{
+    return cl->n_mb + (cl->n_more > 0);
+}
+
+/* Keep the least shortage: what is nearest to fitting says what would help. */
+static void shortage_note(struct search *s, const struct search_cand *c, int class_idx, int stage,
+                          double bytes, double has, bool on_host)
+{
+    if (s->shortage.bytes == 0 || bytes - has < s->shortage.bytes - s->shortage.has_bytes) {
+        s->shortage = (struct search_short){.bytes = bytes,
+                                            .has_bytes = has,
+                                            .kind = c->cells[class_idx][stage].kind,
+                                            .stage = stage,
+                                            .layers = c->layers[stage],
+                                            .on_host = on_host,
+                                            .is_first = stage == 0,
+                                            .is_last = stage + 1 == c->n_stages};
+    }
+}
+
+static bool host_is_known(const struct hdt_cluster_file_host *h, unsigned offload)
+{
+    return !isnan(h->gb) && !isnan(h->gb_per_s) &&
+           !(offload & HDT_LAYOUT_OFFLOAD_OPTIMIZER && isnan(h->memory_gb_per_s));
+}
+
+static bool host_fits(struct search *s, const struct search_cand *c, int class_idx, int stage,
+                      double bytes)
+{
+    const struct search_kind *k = &s->kinds[c->cells[class_idx][stage].kind];
+    const struct hdt_cluster_file_host *h = &k->nodes->host;
+    int64_t tp = k->tps[c->cells[class_idx][stage].tp], per = k->nodes->devices / tp;
+    int64_t n = c->classes[class_idx].n < per ? c->classes[class_idx].n : per;
+
+    if (!host_is_known(h, c->offload[stage])) {
+        return false;
+    }
+    if ((double)(n * tp) * bytes > h->gb * GIB) {
+        shortage_note(s, c, class_idx, stage, (double)(n * tp) * bytes, h->gb * GIB, true);
+        return false;
+    }
+    return true;
+}
+
+bool search_stage_fits(struct search *s, const struct search_cand *c, int class_idx, int stage)
+{
+    const struct search_kind *k = &s->kinds[c->cells[class_idx][stage].kind];
+    struct hdt_stage_cost cost;
+    struct hdt_stage_cost_memory m;
+
+    search_stage_cost(s, c, class_idx, stage, &cost);
+    hdt_stage_cost_memory(&cost, search_in_flight(c, stage, most_mb(&c->classes[class_idx])), &m);
+    if (m.total > k->memory_bytes) {
+        shortage_note(s, c, class_idx, stage, m.total, k->memory_bytes, false);
+        return false;
+    }
+    return c->offload[stage] == 0 ||
+           host_fits(s, c, class_idx, stage, m.host_optimizer + m.host_activations);
+}
+
+/* The most that the device has room for; then the host. */
+int search_stage_most(struct search *s, const struct search_cand *c, int class_idx, int stage)
+{
+    struct search_cell cell = c->cells[class_idx][stage];
+    const struct search_kind *k = &s->kinds[cell.kind];
+    int n_in_flight = search_in_flight(c, stage, most_mb(&c->classes[class_idx]));
+    int64_t tp = k->tps[cell.tp], per = k->nodes->devices / tp;
+    double groups = (double)(c->classes[class_idx].n < per ? c->classes[class_idx].n : per);
+    struct hdt_stage_cost cost;
+    struct hdt_stage_cost_memory one, two;
+    double most;
+
+    search_stage_cost(s, c, class_idx, stage, &cost);
+    cost.n_layers = 1;
+    hdt_stage_cost_memory(&cost, n_in_flight, &one);
+    cost.n_layers = 2;
+    hdt_stage_cost_memory(&cost, n_in_flight, &two);
+    most = floor((k->memory_bytes - one.total) / (two.total - one.total) + 1e-9) + 1;
+    if (one.total > k->memory_bytes) {
+        struct search_cand single = *c;
+
+        single.layers[stage] = 1;
+        search_stage_fits(s, &single, class_idx, stage); /* notes what is short */
+        return 0;
+    }
+    if (c->offload[stage] != HDT_LAYOUT_OFFLOAD_NONE) {
+        double first = one.host_optimizer + one.host_activations;
+        double more = two.host_optimizer + two.host_activations - first;
+        double has = k->nodes->host.gb * GIB / (groups * (double)tp);
+
+        if (!host_is_known(&k->nodes->host, c->offload[stage]) || first > has) {
+            return 0;
+        }
+        most = more > 0 ? search_min(most, floor((has - first) / more + 1e-9) + 1) : most;
+    }
+    return most < 1e6 ? (int)most : 1000000;
+}
+
+bool search_fits(struct search *s, const struct search_cand *c)
+{
+    for (int i = 0; i < c->n_classes; i++) {
+        for (int t = 0; t < c->n_stages; t++) {
+            if (!search_stage_fits(s, c, i, t)) {
+                return false;
+            }
+        }
+    }
+    return true;
+}
+
+/* As layout.c places groups: in order, each node filled before the next one. */
+bool search_places(const struct search *s, const struct search_cand *c)
+{
+    int64_t node[SEARCH_MAX_KINDS] = {0}, used[SEARCH_MAX_KINDS] = {0};
+
+    for (int t = 0; t < c->n_stages; t++) {
+        for (int i = 0; i < c->n_classes; i++) {
+            int k = c->cells[i][t].kind;
+            const struct search_kind *kind = &s->kinds[k];
+            int64_t tp = kind->tps[c->cells[i][t].tp], n = c->classes[i].n;
+            int64_t here = (kind->nodes->devices - used[k]) / tp, per = kind->nodes->devices / tp;
+
+            if (n <= here) {
+                used[k] += n * tp;
+            } else {
+                n -= here;
+                node[k] += 1 + (n - 1) / per;
+                used[k] = ((n - 1) % per + 1) * tp;
+            }
+            if (node[k] >= kind->nodes->count) {
+                return false;
+            }
+        }
+    }
+    return true;
+}
+
+static bool pin_holds(const struct search *s, const struct search_cand *c,
+                      const struct hdt_layout_pin *pin)
+{
+    int64_t first = 0;
+
+    for (int t = 0; t < c->n_stages; t++) {
+        bool is_bound = (pin->parts & HDT_LAYOUT_PIN_EMBED && t == 0) ||
+                        (pin->parts & HDT_LAYOUT_PIN_HEAD && t + 1 == c->n_stages) ||
+                        (pin->parts & HDT_LAYOUT_PIN_LAYERS && first <= pin->last_layer &&
+                         first + c->layers[t] - 1 >= pin->first_layer);
+
+        for (int i = 0; i < c->n_classes && is_bound; i++) {
+            if (s->kinds[c->cells[i][t].kind].site_idx != pin->site_idx) {
+                return false;
+            }
+        }
+        first += c->layers[t];
+    }
+    return true;
+}
+
+bool search_pins_hold(const struct search *s, const struct search_cand *c)
+{
+    for (size_t i = 0; i < s->options->n_pins; i++) {
+        if (!pin_holds(s, c, &s->options->pins[i])) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* ---- links ---- */
+
+struct way {
+    double latency_s, bytes_per_s; /* of a group's messages, when all of the class send */
+    bool is_wan;
+};
+
+static double curve_rate(const struct hdt_link_curve *curve, double bytes, int64_t devices)
+{
+    return curve ? hdt_link_curve_bytes_per_s(curve, bytes > 1 ? bytes : 1, devices) : INFINITY;
+}
+
+static const struct hdt_link_curve *
+between_curve(const struct search *s, const struct search_kind *a, const struct search_kind *b)
+{
+    const struct hdt_cluster_file_site *site =
+        hdt_cluster_file_site(&s->base->cluster, a->site_idx);
+    const struct hdt_cluster_file_pair *pairs = site->pairs.items;
+
+    for (size_t i = 0; a->site_idx == b->site_idx && i < site->pairs.n; i++) {
+        if ((pairs[i].from_idx == a->nodes_idx && pairs[i].to_idx == b->nodes_idx) ||
+            (pairs[i].from_idx == b->nodes_idx && pairs[i].to_idx == a->nodes_idx)) {
+            return pairs[i].link;
+        }
+    }
+    return a->nodes->between;
+}
+
+/* What a group gets of its node's link while the others of its class there send, too. */
+static double node_rate(const struct search *s, const struct search_kind *a,
+                        const struct search_kind *b, int64_t tp, int64_t n, double bytes)
+{
+    const struct hdt_link_curve *curve = between_curve(s, a, b);
+    int64_t per = a->nodes->devices / tp;
+    double groups = (double)(n < per ? n : per);
+    double all = curve_rate(curve, bytes / (double)tp, tp * (int64_t)groups);
+
+    return search_min(all / groups, curve_rate(curve, bytes / (double)tp, tp));
+}
+
+/* From a stage of a class to the next one, or back. */
+static void way_find(const struct search *s, const struct search_cand *c, int class_idx, int from,
+                     int to, double bytes, struct way *way)
+{
+    struct search_cell x = c->cells[class_idx][from], y = c->cells[class_idx][to];
+    const struct search_kind *a = &s->kinds[x.kind], *b = &s->kinds[y.kind];
+    int64_t n = c->classes[class_idx].n, tp_a = a->tps[x.tp], tp_b = b->tps[y.tp];
+
+    *way = (struct way){.bytes_per_s = INFINITY};
+    if (x.kind == y.kind && n * (tp_a + tp_b) <= a->nodes->devices && a->nodes->inside) {
+        way->bytes_per_s =
+            (double)tp_a * curve_rate(a->nodes->inside, bytes / (double)tp_a, n * tp_a);
+        way->latency_s = a->nodes->inside->latency_us / 1e6;
+        return;
+    }
+    way->bytes_per_s =
+        search_min(node_rate(s, a, b, tp_a, n, bytes), node_rate(s, b, a, tp_b, n, bytes));
+    way->latency_s = search_max(between_curve(s, a, b) ? between_curve(s, a, b)->latency_us : 0,
+                                between_curve(s, b, a) ? between_curve(s, b, a)->latency_us : 0) /
+                     1e6;
+    if (a->site_idx != b->site_idx) {
+        const struct hdt_layout_wan *wan = &s->codecs[c->codec];
+        struct hdt_cluster_file_path path;
+
+        path = *search_path(s, a->site_idx, b->site_idx);
+        for (size_t i = 0; i < path.n_legs; i++) {
+            double rate = hdt_cluster_file_leg_bytes_per_s(path.legs[i], bytes / (double)tp_a);
+
+            way->bytes_per_s =
+                search_min(way->bytes_per_s, rate * (1 - path.loss) / wan->codec_ratio / (double)n);
+        }
+        way->latency_s += path.rtt_s / 2;
+        if (!isnan(wan->codec_gb_per_s)) {
+            way->latency_s += 2 * bytes / (wan->codec_gb_per_s * 1e9);
+            way->bytes_per_s = search_min(way->bytes_per_s, wan->codec_gb_per_s * 1e9);
+        }
+        way->is_wan = true;
+    }
+}
+
+/* ---- a pipeline ---- */
+
+/* Micro-batches after which a pipeline is taken to have come to its pace. */
+static int64_t played_mb(int n_stages, int64_t n_mb)
+{
+    int64_t n = 3 * (int64_t)n_stages + 8;
+
+    return n < n_mb ? n : n_mb;
+}
+
+static int64_t warmup_of(const struct search_cand *c, const struct search_pipe *p, int stage,
+                         double slowest_s)
+{
+    int64_t n = p->n_stages - 1 - stage;
+
+    if (c->schedule == HDT_SCHEDULE_GPIPE) {
+        return p->n_mb;
+    }
+    if (c->schedule == HDT_SCHEDULE_ZB_MEM) {
+        n *= 2;
+    }
+    for (int t = stage; c->schedule == HDT_SCHEDULE_WAN && t + 1 < p->n_stages; t++) {
+        n += (int64_t)ceil(2 * p->up_lat[t] / slowest_s);
+    }
+    return n < p->n_mb ? n : p->n_mb;
+}
+
+/* One stage goes on as far as what it waits for is there. */
+struct walker {
+    int64_t f, b; /* forwards and backwards done */
+    double free_s, up_free_s, down_free_s;
+};
+
+static bool stage_advance(struct search_pipe *p, int t, int64_t n, struct walker *w, double *fwd_at,
+                          double *bwd_at)
+{
+    struct walker *own = &w[t];
+    double recv_s = t > 0 ? p->end_s : 0, take_s = t + 1 < p->n_stages ? p->end_s : 0;
+    bool moved = false;
+
+    for (;;) {
+        bool is_fwd = own->f < n && own->f - own->b <= p->warmup[t];
+
+        if (is_fwd) {
+            double ready = t > 0 ? fwd_at[(t - 1) * n + own->f] : 0;
+
+            if (t > 0 && w[t - 1].f <= own->f) {
+                return moved;
+            }
+            own->free_s = search_max(own->free_s, ready) + recv_s + p->fwd_s[t] + take_s;
+            own->up_free_s = search_max(own->up_free_s, own->free_s) + p->up_s[t];
+            fwd_at[t * n + own->f++] = own->up_free_s + p->up_lat[t];
+        } else if (own->b < n) {
+            double ready = t + 1 < p->n_stages ? bwd_at[(t + 1) * n + own->b] : 0;
+
+            if (t + 1 < p->n_stages && w[t + 1].b <= own->b) {
+                return moved;
+            }
+            own->free_s = search_max(own->free_s, ready) + take_s + p->bwd_s[t] + recv_s;
+            own->down_free_s =
+                search_max(own->down_free_s, own->free_s) + (t > 0 ? p->down_s[t - 1] : 0);
+            bwd_at[t * n + own->b++] = own->down_free_s + (t > 0 ? p->down_lat[t - 1] : 0);
+        } else {
+            return moved;
+        }
+        moved = true;
+    }
+}
+
+/* Fills done_s: of the micro-batches that are played and as many more at the pace of the last. */
+static void pipe_play(struct search *s, struct search_pipe *p)
+{
+    int64_t n = played_mb(p->n_stages, p->n_mb), half = n - n / 3 - 1;
+    size_t need = 2 * (size_t)n * (size_t)p->n_stages;
+    struct walker w[SEARCH_MAX_STAGES];
+    double *bwd_at, pace_s;
+    bool moved = true;
+
+    if (need > s->scratch_n) {
+        s->scratch = hdt_realloc(s->scratch, need * sizeof(s->scratch[0]));
+        s->scratch_n = need;
+    }
+    memset(w, 0, sizeof(w[0]) * (size_t)p->n_stages);
+    bwd_at = s->scratch + need / 2;
+    /* Forwards run down in one round, backwards up in the next. */
+    while (moved) {
+        moved = false;
+        for (int t = 0; t < p->n_stages; t++) {
+            moved = stage_advance(p, t, n, w, s->scratch, bwd_at) || moved;
+        }
+        for (int t = p->n_stages - 1; t-- > 0;) {
+            moved = stage_advance(p, t, n, w, s->scratch, bwd_at) || moved;
+        }
+    }
+    pace_s = n < p->n_mb ? (bwd_at[n - 1 - p->n_stages / 2] - bwd_at[half - p->n_stages / 2]) /
+                               (double)(n - 1 - half)
+                         : 0;
+    for (int t = 0; t < p->n_stages; t++) {
+        p->done_s[t] = w[t].free_s + pace_s * (double)(p->n_mb - n);
+    }
+}
+
+/* ---- collectives ---- */
+
+/* Groups of a stage, as far as their ring depends on them. */
+struct ring_shape {
+    int64_t n; /* groups */
+    int64_t n_nodes, n_sites;
+    int64_t tp; /* of the first */
+    double inside_bytes_per_s, between_bytes_per_s, port_bytes_per_s, wan_bytes_per_s;
+    double inside_lat, between_lat, wan_lat;
+    int64_t per_node;
+    double loss;
+};
+
+static void shape_wan(const struct search *s, const struct search_cand *c, int stage,
+                      struct ring_shape *r)
+{
+    size_t sites[SEARCH_MAX_CLASSES];
+
+    for (int i = 0; i < c->n_classes; i++) {
+        size_t site = s->kinds[c->cells[i][stage].kind].site_idx;
+        bool is_new = true;
+
+        for (int64_t k = 0; k < r->n_sites; k++) {
+            is_new = is_new && sites[k] != site;
+        }
+        if (is_new) {
+            sites[r->n_sites++] = site;
+        }
+    }
+    r->wan_bytes_per_s = INFINITY;
+    for (int64_t k = 0; k < r->n_sites && r->n_sites > 1; k++) {
+        struct hdt_cluster_file_path path;
+
+        path = *search_path(s, sites[k], sites[(k + 1) % r->n_sites]);
+        for (size_t l = 0; l < path.n_legs; l++) {
+            r->wan_bytes_per_s = search_min(
+                r->wan_bytes_per_s, hdt_cluster_file_leg_bytes_per_s(path.legs[l], 1 << 26));
+        }
+        r->wan_lat = search_max(r->wan_lat, path.rtt_s / 2);
+        r->loss = search_max(r->loss, path.loss);
+    }
+}
+
+static void shape_fill(const struct search *s, const struct search_cand *c, int stage, double bytes,
+                       struct ring_shape *r)
+{
+    *r = (struct ring_shape){.inside_bytes_per_s = INFINITY,
+                             .between_bytes_per_s = INFINITY,
+                             .port_bytes_per_s = INFINITY};
+    for (int i = 0; i < c->n_classes; i++) {
+        r->n += c->classes[i].n;
+    }
+    for (int i = 0; i < c->n_classes; i++) {
+        const struct search_kind *k = &s->kinds[c->cells[i][stage].kind];
+        int64_t tp = k->tps[c->cells[i][stage].tp], per = k->nodes->devices / tp;
+        int64_t n = c->classes[i].n, here = n < per ? n : per;
+        double piece = bytes / (double)tp / (double)r->n;
+        const struct hdt_link_curve *in = k->nodes->inside, *out = k->nodes->between;
+
+        r->tp = i == 0 ? tp : r->tp;
+        r->n_nodes += (n + per - 1) / per;
+        r->per_node = here > r->per_node ? here : r->per_node;
+        if (here > 1 && in) {
+            r->inside_bytes_per_s =
+                search_min(r->inside_bytes_per_s, (double)tp * curve_rate(in, piece, here * tp) *
+                                                      (in->nominal ? s->constants->ring_share : 1));
+            r->inside_lat = search_max(r->inside_lat, in->latency_us / 1e6);
+        }
+        if (out) {
+            double share = out->nominal ? s->constants->ring_share : 1;
+
+            r->between_bytes_per_s =
+                search_min(r->between_bytes_per_s, curve_rate(out, piece, here * tp) * share);
+            r->port_bytes_per_s =
+                search_min(r->port_bytes_per_s, curve_rate(out, piece, tp) * share);
+            r->between_lat = search_max(r->between_lat, out->latency_us / 1e6);
+        }
+    }
+    shape_wan(s, c, stage, r);
+}
+
+static double ring_s(int64_t n, double bytes, double bytes_per_s, double latency_s)
+{
+    return n > 1 ? 2 * (double)(n - 1) / (double)n * bytes / bytes_per_s +
+                       2 * (double)(n - 1) * latency_s
+                 : 0;
+}
+
+/* All-reduce of `bytes` of each device through the replicas of a stage. */
+static double all_reduce_s(const struct search *s, const struct search_cand *c, int stage,
+                           double bytes, bool is_gather)
+{
+    struct ring_shape r;
+    double all, sync_ratio = is_gather ? 1 : s->codecs[c->codec].sync_ratio;
+
+    shape_fill(s, c, stage, bytes, &r);
+    all = bytes * (double)r.tp;
+    if (r.n < 2) {
+        return 0;
+    }
+    if ((r.n_sites > 1 && c->all_reduce == HDT_LAYOUT_AUTO) ||
+        c->all_reduce == HDT_LAYOUT_HIERARCHICAL) {
+        return ring_s(r.per_node, all, r.inside_bytes_per_s, r.inside_lat) +
+               ring_s(r.n_nodes > r.n_sites ? (r.n_nodes + r.n_sites - 1) / r.n_sites : 1, all,
+                      r.between_bytes_per_s, r.between_lat) +
+               ring_s(r.n_sites, all * sync_ratio / (1 - r.loss), r.wan_bytes_per_s, r.wan_lat);
+    }
+    if (r.n_nodes > 1) {
+        return ring_s(r.n, all / (1 - r.loss),
+                      search_min(search_min(r.inside_bytes_per_s,
+                                            search_min(r.between_bytes_per_s, r.port_bytes_per_s)),
+                                 r.wan_bytes_per_s),
+                      r.wan_lat + r.between_lat);
+    }
+    return ring_s(r.n, all, r.inside_bytes_per_s, r.inside_lat);
+}
+
+/* ---- all of it ---- */
+
+static double furthest_rtt(const struct search *s, const struct search_cand *c)
+{
+    double most = 0;
+    size_t first = s->kinds[c->cells[0][0].kind].site_idx;
+
+    for (int i = 0; i < c->n_classes; i++) {
+        for (int t = 0; t < c->n_stages; t++) {
+            size_t site = s->kinds[c->cells[i][t].kind].site_idx;
+            struct hdt_cluster_file_path path;
+
+            if (site != first) {
+                path = *search_path(s, first, site);
+                most = search_max(most, path.rtt_s);
+            }
+        }
+    }
+    return most;
+}
+
+static void pipe_fill(struct search *s, const struct search_cand *c, int class_idx,
+                      struct search_pipe *p)
+{
+    double slowest_s = 0;
+
+    p->n_stages = c->n_stages;
+    p->n_mb = most_mb(&c->classes[class_idx]);
+    p->end_s = s->constants->message_s;
+    for (int t = 0; t < c->n_stages; t++) {
+        search_stage_time(s, c, class_idx, t, &p->fwd_s[t], &p->bwd_s[t]);
+        slowest_s = search_max(slowest_s, p->fwd_s[t] + p->bwd_s[t]);
+        p->up_s[t] = p->down_s[t] = p->up_lat[t] = p->down_lat[t] = 0;
+        if (t + 1 < c->n_stages) {
+            double up = search_unit_of(s, c, class_idx, t)->message_bytes;
+            double down = search_unit_of(s, c, class_idx, t + 1)->message_bytes;
+            struct way way;
+
+            way_find(s, c, class_idx, t, t + 1, up, &way);
+            p->up_s[t] = up / way.bytes_per_s;
+            p->up_lat[t] = way.latency_s;
+            way_find(s, c, class_idx, t + 1, t, down, &way);
+            p->down_s[t] = down / way.bytes_per_s;
+            p->down_lat[t] = way.latency_s;
+        }
+    }
+    for (int t = 0; t < c->n_stages; t++) {
+        p->warmup[t] = warmup_of(c, p, t, slowest_s);
+    }
+}
+
+/* What leaves the device and comes back for each micro-batch, where activations do; a computation
+ * goes on beside it. */
+static void pipe_offload(struct search *s, const struct search_cand *c, int class_idx,
+                         struct search_pipe *p)
+{
+    for (int t = 0; t < c->n_stages; t++) {
+        const struct search_kind *k = &s->kinds[c->cells[class_idx][t].kind];
+        int64_t n = search_in_flight(c, t, p->n_mb);
+        struct hdt_stage_cost cost;
+        struct hdt_stage_cost_memory m;
+        double move_s;
+
+        if (!(c->offload[t] & HDT_LAYOUT_OFFLOAD_ACTIVATIONS) || n <= HDT_STAGE_COST_HOST_SLOTS) {
+            continue;
+        }
+        search_stage_cost(s, c, class_idx, t, &cost);
+        hdt_stage_cost_memory(&cost, n, &m);
+        move_s = m.host_activations / (double)n / (k->nodes->host.gb_per_s * 1e9);
+        if (move_s > p->fwd_s[t] + p->bwd_s[t]) {
+            double more = move_s - p->fwd_s[t] - p->bwd_s[t];
+
+            p->fwd_s[t] += more / 3;
+            p->bwd_s[t] += more * 2 / 3;
+        }
+    }
+}
+
+/* The least that the class takes: each rank its work, what must come before it and after it. */
+static double pipe_bound(const struct search_cand *c, const struct search_class *cl,
+                         const struct search_pipe *p)
+{
+    double most = 0, before = 0, after = 0;
+    bool is_split = hdt_schedule_is_split((enum hdt_schedule_kind)c->schedule);
+
+    for (int t = 0; t < p->n_stages; t++) {
+        double ends = (t > 0 ? 2 : 0) + (t + 1 < p->n_stages ? 2 : 0);
+        double own = (double)most_mb(cl) * (p->fwd_s[t] + p->bwd_s[t] + ends * p->end_s);
+
+        most = search_max(most, before + own + after);
+        before += (p->fwd_s[t] + p->end_s + p->up_lat[t]) / (double)c->chunks;
+        after +=
+            ((is_split ? 0.3 : 1) * p->bwd_s[t] + p->end_s + p->down_lat[t]) / (double)c->chunks;
+    }
+    return most;
+}
+
+/* The optimizer's step of a stage, with what goes to its host and back. */
+static double step_s_of(struct search *s, const struct search_cand *c, int class_idx, int stage)
+{
+    const struct search_kind *k = &s->kinds[c->cells[class_idx][stage].kind];
+    struct hdt_stage_cost cost;
+    int64_t per = k->nodes->devices / k->tps[c->cells[class_idx][stage].tp];
+    double n, own_s;
+
+    search_stage_cost(s, c, class_idx, stage, &cost);
+    own_s = hdt_stage_cost_step_s(&cost);
+    if (!cost.optimizer.on_host) {
+        return own_s;
+    }
+    n = (double)(c->classes[class_idx].n < per ? c->classes[class_idx].n : per) * cost.tp;
+    return own_s + hdt_stage_cost_down_bytes(&cost) / (k->nodes->host.gb_per_s * 1e9) +
+           search_max(hdt_stage_cost_up_bytes(&cost) / (k->nodes->host.gb_per_s * 1e9),
+                      n * hdt_stage_cost_host_step_bytes(&cost) /
+                          (k->nodes->host.memory_gb_per_s * 1e9));
+}
+
+/* Gradients of a stage: how long after its last backward they are added. */
+static double sync_s_of(struct search *s, const struct search_cand *c, int stage, double bwd_s)
+{
+    struct hdt_stage_cost cost;
+    double sync_s, buckets;
+
+    search_stage_cost(s, c, 0, stage, &cost);
+    sync_s =
+        all_reduce_s(s, c, stage, hdt_stage_cost_grad_bytes(&cost), false) * (c->sharded ? 0.5 : 1);
+    if (c->sync == HDT_LAYOUT_SYNC_OVERLAPPED) {
+        buckets = search_max(1, ceil(hdt_stage_cost_grad_bytes(&cost) / (double)s->bucket));
+        sync_s = search_max(sync_s / buckets, sync_s - bwd_s * (buckets - 1) / buckets);
+    }
+    return sync_s;
+}
+
+static double gather_s_of(struct search *s, const struct search_cand *c, int stage)
+{
+    struct hdt_stage_cost cost;
+
+    search_stage_cost(s, c, 0, stage, &cost);
+    return c->sharded ? 0.5 * all_reduce_s(s, c, stage, hdt_stage_cost_gather_bytes(&cost), true)
+                      : 0;
+}
+
+/* Zero bubble: weights' halves fill what a pipeline waits for at its end. */
+static double split_gain(const struct search_cand *c, const struct search_pipe *p)
+{
+    double gain = 0;
+
+    for (int t = 1; t < p->n_stages && hdt_schedule_is_split((enum hdt_schedule_kind)c->schedule);
+         t++) {
+        gain += 0.3 * p->bwd_s[t];
+    }
+    return gain;
+}
+
+/* Legs carry what all replicas send over them; how long the busiest one takes. */
+static double wan_busy_s(struct search *s, const struct search_cand *c)
+{
+    const struct hdt_layout_wan *wan = &s->codecs[c->codec];
+    size_t n_legs = s->base->cluster.wan.n;
+    double busy[2 * 64] = {0}, most = 0;
+
+    for (int i = 0; i < c->n_classes; i++) {
+        const struct search_class *cl = &c->classes[i];
+        double n = (double)cl->n * (double)cl->n_mb + (double)cl->n_more;
+
+        for (int e = 0; e < 2 * (c->n_stages - 1); e++) {
+            int from = e / 2 + e % 2, to = e / 2 + 1 - e % 2;
+            size_t a = s->kinds[c->cells[i][from].kind].site_idx;
+            size_t b = s->kinds[c->cells[i][to].kind].site_idx;
+            double bytes = search_unit_of(s, c, i, from)->message_bytes;
+            struct hdt_cluster_file_path path;
+
+            if (a == b) {
+                continue;
+            }
+            path = *search_path(s, a, b);
+            for (size_t l = 0; l < path.n_legs; l++) {
+                size_t at =
+                    (size_t)(path.legs[l] -
+                             (const struct hdt_cluster_file_wan *)s->base->cluster.wan.items);
+
+                if (at < 64 && at < n_legs) {
+                    double *sum = &busy[2 * at + path.reversed[l]];
+
+                    *sum += n * bytes * wan->codec_ratio / (1 - path.loss) /
+                            hdt_cluster_file_leg_bytes_per_s(path.legs[l], bytes);
+                    most = search_max(most, *sum);
+                }
+            }
+        }
+    }
+    return most;
+}
+
+/* Of gradients, through legs that all stages share. */
+static double wan_sync_s(const struct search *s, const struct search_cand *c, int stage,
+                         double bytes)
+{
+    struct ring_shape r;
+    double ratio = c->all_reduce == HDT_LAYOUT_AUTO || c->all_reduce == HDT_LAYOUT_HIERARCHICAL
+                       ? s->codecs[c->codec].sync_ratio
+                       : 1;
+
+    shape_fill(s, c, stage, bytes, &r);
+    return r.n_sites > 1 ? ring_s(r.n_sites, bytes * (double)r.tp * ratio / (1 - r.loss),
+                                  r.wan_bytes_per_s, r.wan_lat)
+                         : 0;
+}
+
+bool search_estimate_pipes(struct search *s, const struct search_cand *c, double most_s)
+{
+    s->bucket = search_bucket(s, c);
+    s->wan_s = wan_busy_s(s, c);
+    s->rtt_s = furthest_rtt(s, c);
+    if (s->wan_s > most_s) {
+        return false;
+    }
+    for (int i = 0; i < c->n_classes; i++) {
+        struct search_pipe *p = &s->pipes[i];
+
+        pipe_fill(s, c, i, p);
+        s->pipe_bounds[i] = pipe_bound(c, &c->classes[i], p);
+        if (s->pipe_bounds[i] > most_s) {
+            return false;
+        }
+    }
+    for (int i = 0; i < c->n_classes; i++) {
+        pipe_offload(s, c, i, &s->pipes[i]);
+        pipe_play(s, &s->pipes[i]);
+    }
+    return true;
+}
+
+double search_wan_least(struct search *s, struct search_cand *c)
+{
+    double sync_s = 0, busy_s;
+    int n_layers = (int)s->base->model.L;
+
+    for (int t = 0; t < c->n_stages; t++) {
+        struct hdt_stage_cost cost;
+
+        c->layers[t] = (int16_t)(n_layers / c->n_stages + (t < n_layers % c->n_stages));
+        search_stage_cost(s, c, 0, t, &cost);
+        sync_s += wan_sync_s(s, c, t, hdt_stage_cost_grad_bytes(&cost));
+    }
+    busy_s = wan_busy_s(s, c);
+    return search_max(busy_s, sync_s);
+}
+
+void search_estimate_step(struct search *s, struct search_cand *c)
+{
+    double step_s = 0, gather_s = 0, done_s = 0, bound_s = 0, bwd_s = 0, played_s = 0, legs_s = 0;
+    double gain = split_gain(c, &s->pipes[0]);
+
+    for (int t = 0; t < c->n_stages; t++) {
+        struct hdt_stage_cost cost;
+        double end_s = 0, slowest = 0, leg_s;
+
+        for (int i = 0; i < c->n_classes; i++) {
+            end_s = search_max(end_s, s->pipes[i].done_s[t] - gain);
+            slowest = search_max(slowest, s->pipes[i].bwd_s[t]);
+            step_s = search_max(step_s, step_s_of(s, c, i, t));
+        }
+        search_stage_cost(s, c, 0, t, &cost);
+        leg_s = wan_sync_s(s, c, t, hdt_stage_cost_grad_bytes(&cost)) * (c->sharded ? 0.5 : 1);
+        legs_s += leg_s;
+        done_s = search_max(done_s, end_s + sync_s_of(s, c, t, slowest));
+        gather_s = search_max(gather_s, gather_s_of(s, c, t));
+        played_s = search_max(played_s, end_s);
+        bwd_s = search_max(bwd_s, c->sync == HDT_LAYOUT_SYNC_OVERLAPPED ? slowest : 0);
+        if (c->sharded) {
+            legs_s += 0.5 * wan_sync_s(s, c, t, hdt_stage_cost_gather_bytes(&cost));
+        }
+    }
+    for (int i = 0; i < c->n_classes; i++) {
+        bound_s = search_max(bound_s, s->pipe_bounds[i]);
+    }
+    done_s = search_max(done_s, played_s - bwd_s + legs_s);
+    s->n_estimated++;
+    c->bound_s = search_max(bound_s, s->wan_s) + s->rtt_s + (c->sharded ? 0 : step_s * 0.5);
+    c->estimate_s =
+        search_max(search_max(done_s, s->wan_s) + s->rtt_s + step_s + gather_s, c->bound_s);
+    c->score = search_score(s, c, c->estimate_s);
+}
+
+void search_estimate(struct search *s, struct search_cand *c)
+{
+    search_estimate_pipes(s, c, INFINITY);
+    search_estimate_step(s, c);
+}

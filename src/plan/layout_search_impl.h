@@ -1,0 +1,259 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef HDT_PLAN_LAYOUT_SEARCH_IMPL_H
+#define HDT_PLAN_LAYOUT_SEARCH_IMPL_H
+
+/*
+ * What the files of the search share: layout_search.c runs it, layout_search_space.c writes down
+ * candidates, layout_search_fit.c gives them layers, relief and micro-batches,
+ * layout_search_cost.c estimates and bounds them, layout_search_judge.c simulates them,
+ * layout_search_text.c says why.
+ *
+ * A *kind* is an entry of nodes of the cluster. A *class* is replicas that take the same way
+ * through the cluster: a *cell* (kind and degree) for each stage.
+ */
+#include "src/plan/layout_cost.h"
+#include "src/plan/layout_search.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+static inline double search_max(double a, double b)
+{
+    return a > b ? a : b;
+}
+static inline double search_min(double a, double b)
+{
+    return a < b ? a : b;
+}
+
+#define SEARCH_MAX_KINDS   64
+#define SEARCH_MAX_CLASSES 8
+#define SEARCH_MAX_STAGES  64
+#define SEARCH_MAX_TPS     8  /* degrees of a kind */
+#define SEARCH_MAX_BATCHES 12 /* sizes of micro-batches */
+#define SEARCH_MAX_CODECS  (HDT_LAYOUT_SEARCH_CODECS + 2)
+
+struct search_kind {
+    size_t site_idx, nodes_idx;
+    const struct hdt_cluster_file_nodes *nodes;
+    double memory_bytes; /* of a device */
+    int tps[SEARCH_MAX_TPS];
+    int n_tps;
+};
+
+struct search_cell {
+    uint8_t kind, tp; /* tp: position in the kind's tps */
+};
+
+struct search_class {
+    int n;        /* replicas */
+    int batch;    /* position in the sizes */
+    int64_t n_mb; /* micro-batches of each, */
+    int n_more;   /* and of so many replicas one more */
+};
+
+struct search_cand {
+    int n_stages, n_classes;
+    int16_t layers[SEARCH_MAX_STAGES];
+    uint8_t recompute[SEARCH_MAX_STAGES], offload[SEARCH_MAX_STAGES];
+    struct search_class classes[SEARCH_MAX_CLASSES];
+    struct search_cell cells[SEARCH_MAX_CLASSES][SEARCH_MAX_STAGES];
+    uint8_t schedule, chunks, sharded, sync, all_reduce, codec;
+    double estimate_s, bound_s;
+    double score;  /* the objective of estimate_s; once simulated of that */
+    double step_s; /* simulated; 0: not yet */
+};
+
+/* The costs of a layer and of what is beside it, of a kind at a degree and a micro-batch. */
+struct search_unit {
+    bool is_known, is_made;
+    struct hdt_layout_part part; /* the template: layers, place and relief are filled in */
+    double fwd_s, bwd_s;         /* of a layer */
+    double again_s[3];           /* that recomputing it adds, by enum hdt_layout_recompute */
+    double base_fwd_s[2][2], base_bwd_s[2][2]; /* of a stage without layers: [first][last] */
+    double message_bytes;                      /* of a group, to the next stage */
+};
+
+/* A class's pipeline while it is estimated. */
+struct search_pipe {
+    int n_stages;
+    int64_t n_mb;
+    double fwd_s[SEARCH_MAX_STAGES], bwd_s[SEARCH_MAX_STAGES];
+    double up_s[SEARCH_MAX_STAGES], down_s[SEARCH_MAX_STAGES]; /* wire to the next; back from it */
+    double up_lat[SEARCH_MAX_STAGES], down_lat[SEARCH_MAX_STAGES];
+    double end_s; /* of a message, at each end */
+    int64_t warmup[SEARCH_MAX_STAGES];
+    double done_s[SEARCH_MAX_STAGES]; /* out: when a stage has nothing left to do */
+};
+
+struct search {
+    const struct hdt_layout_files *base;
+    const struct hdt_layout_search_options *options;
+    const struct hdt_stage_cost_constants *constants;
+    struct hdt_stage_cost_model model;
+    struct search_kind kinds[SEARCH_MAX_KINDS];
+    int n_kinds;
+    int batches[SEARCH_MAX_BATCHES];
+    int n_batches;
+    struct hdt_layout_wan codecs[SEARCH_MAX_CODECS];
+    char codec_names[SEARCH_MAX_CODECS][24];
+    int n_codecs;
+    struct search_unit *units;           /* (kinds, SEARCH_MAX_TPS, SEARCH_MAX_BATCHES) */
+    struct hdt_cluster_file_path *paths; /* (sites, sites) */
+    int64_t n_estimated, n_simulated, n_candidates, n_misfits;
+    int64_t start_us;
+    bool is_cut;
+    bool is_small;            /* all candidates are in the pool */
+    bool has_left_out;        /* one that might be better was not simulated */
+    int64_t tasks_left;       /* of simulations */
+    struct search_cand *pool; /* best by estimate, none twice */
+    size_t n_pool, pool_cap;
+    double best_estimate_s;
+    double cut_score;            /* the best since it was set */
+    int64_t climbs_left;         /* estimates of steps */
+    struct search_cand best;     /* simulated; step_s 0: none yet */
+    struct search_short {        /* the least that was missing in a candidate */
+        double bytes, has_bytes; /* of a device; bytes 0: nothing was missing */
+        int kind, stage;
+        int layers;
+        bool on_host;
+        bool is_first, is_last;
+    } shortage;
+    /* Of the candidate that is estimated. */
+    struct search_pipe pipes[SEARCH_MAX_CLASSES];
+    double pipe_bounds[SEARCH_MAX_CLASSES];
+    double wan_s, rtt_s;
+    uint64_t bucket;
+    double *scratch; /* of the pipeline that is played */
+    size_t scratch_n;
+};
+
+/* ---- layout_search_cost.c ---- */
+
+/* NULL: a figure of the device is not known. */
+const struct search_unit *search_unit_get(struct search *s, int kind, int tp, int batch);
+
+/* Of a stage of a class; that of a figure that is not known must not be asked for. */
+const struct search_unit *search_unit_of(struct search *s, const struct search_cand *c,
+                                         int class_idx, int stage);
+void search_stage_cost(struct search *s, const struct search_cand *c, int class_idx, int stage,
+                       struct hdt_stage_cost *cost);
+
+/* A micro-batch through a stage of a class. */
+void search_stage_time(struct search *s, const struct search_cand *c, int class_idx, int stage,
+                       double *fwd_s, double *bwd_s);
+
+/* Do all stages fit, and all groups find room? Fills s->shortage. */
+bool search_fits(struct search *s, const struct search_cand *c);
+bool search_stage_fits(struct search *s, const struct search_cand *c, int class_idx, int stage);
+/* Most layers of a stage that fit with its relief; 0: none. */
+int search_stage_most(struct search *s, const struct search_cand *c, int class_idx, int stage);
+bool search_places(const struct search *s, const struct search_cand *c);
+bool search_pins_hold(const struct search *s, const struct search_cand *c);
+
+/* From site to another. */
+static inline const struct hdt_cluster_file_path *search_path(const struct search *s, size_t from,
+                                                              size_t to)
+{
+    return &s->paths[from * s->base->cluster.sites.n + to];
+}
+
+/* The least that links between sites take, before layers are known: they are set to an even cut. */
+double search_wan_least(struct search *s, struct search_cand *c);
+
+/* Micro-batches that a stage keeps. */
+int search_in_flight(const struct search_cand *c, int stage, int64_t n_mb);
+
+/* c->estimate_s, bound_s and score. */
+void search_estimate(struct search *s, struct search_cand *c);
+/* Its two halves: the second alone where only `sharded` is another. The first one is false when the
+ * bound is more than most_s: it is not played then. */
+bool search_estimate_pipes(struct search *s, const struct search_cand *c, double most_s);
+void search_estimate_step(struct search *s, struct search_cand *c);
+
+/* ---- layout_search_score.c ---- */
+
+/* The objective of a step of so many seconds. */
+double search_score(const struct search *s, const struct search_cand *c, double step_s);
+double search_wan_bytes(struct search *s, const struct search_cand *c, double *price);
+double search_watts(const struct search *s, const struct search_cand *c);
+int64_t search_devices(const struct search *s, const struct search_cand *c);
+
+/* ---- layout_search_fit.c ---- */
+
+/* Give the stages of a candidate layers and relief, its classes micro-batches. False: it cannot be
+ * done. */
+bool search_fill(struct search *s, struct search_cand *c);
+/* Micro-batches alone. */
+bool search_share(struct search *s, struct search_cand *c);
+/* Relief alone: the quickest that fits each stage. */
+bool search_relieve(struct search *s, struct search_cand *c);
+
+/* ---- layout_search_space.c ---- */
+
+struct search_team {
+    int kinds[SEARCH_MAX_KINDS];
+    int n;
+};
+
+/* One way to cut the cluster: teams, a degree for each kind, a size of micro-batches. */
+struct search_cut {
+    struct search_team teams[SEARCH_MAX_CLASSES];
+    int n_teams;
+    uint8_t tp[SEARCH_MAX_KINDS];
+    int batch;
+};
+
+/* Every size and degree of a cut's teams. */
+void search_teams_try(struct search *s, struct search_cut *cut);
+/* Kinds of one device and as many degrees have one type; how many types there are. */
+int search_types(const struct search *s, int *type);
+
+void search_generate(struct search *s);
+void search_enumerate(struct search *s); /* all, where they are few */
+void search_improve(struct search *s);
+
+/* With what the options keep. */
+void search_cand_begin(const struct search *s, struct search_cand *c);
+/* Is it one of the space that the options leave? */
+bool search_is_in_space(const struct search *s, const struct search_cand *c);
+
+/* Estimate, and keep when it is good. */
+void search_offer(struct search *s, struct search_cand *c);
+bool search_goes_on(struct search *s);
+/* But for layers, relief and micro-batches. */
+bool search_is_alike(const struct search_cand *a, const struct search_cand *b);
+bool search_is_same(const struct search_cand *a, const struct search_cand *b);
+
+/* ---- layout_search_text.c ---- */
+
+/* Simulate a layout and say what it is: all of `found` but its layout, bound and estimate. */
+enum hdt_status search_found_rate(const struct hdt_layout_files *files,
+                                  const struct hdt_layout_search_options *options,
+                                  const struct hdt_stage_cost_constants *constants,
+                                  struct hdt_layout_found *found, struct hdt_error *err);
+
+/* How a candidate differs from the best one. */
+void search_differs(const struct search *s, const struct search_cand *best,
+                    const struct search_cand *c, char *text, size_t cap);
+
+/* Nothing was found: why. */
+enum hdt_status search_refuse(const struct search *s, struct hdt_error *err);
+
+/* ---- layout_search_judge.c ---- */
+
+/* A layout of a candidate; hdt_conf_release(&hdt_layout_schema, ...). */
+void search_layout(struct search *s, const struct search_cand *c, struct hdt_layout *layout);
+
+/* Its sync_bucket. */
+uint64_t search_bucket(struct search *s, const struct search_cand *c);
+
+/* Simulate: step_s and score. False: it does not fit, or cannot be. */
+bool search_judge(struct search *s, struct search_cand *c);
+int64_t search_tasks(const struct search_cand *c);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* HDT_PLAN_LAYOUT_SEARCH_IMPL_H */

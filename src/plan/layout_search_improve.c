@@ -1,0 +1,506 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "config.h"
+
+/*
+ * From the best of the pool: first step by step as the estimate says, then the best of those
+ * simulated, then step by step as the simulator says, while there is work left to be spent. The
+ * order of steps is fixed, so that the same inputs lead the same way.
+ */
+#include "src/base/buf.h"
+#include "src/plan/layout_search_impl.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Candidates that are improved by estimate. */
+#define N_CLIMBS 12
+/* Estimates of each, times its stages and some more. */
+#define CLIMB_WORK 3000
+/* Steps that lower less than this share are not taken. */
+#define LEAST_GAIN 1e-4
+
+/* How a neighbour is rated: filled and estimated, or simulated. False: it is none. */
+struct climb {
+    struct search *s;
+    struct search_cand at;
+    bool simulated;
+    int64_t left; /* estimates */
+};
+
+static bool rate(struct climb *m, struct search_cand *c)
+{
+    struct search *s = m->s;
+
+    if (!search_goes_on(s) || !search_places(s, c) || !search_fits(s, c)) {
+        return false;
+    }
+    if (!m->simulated) {
+        if (m->left-- <= 0) {
+            return false;
+        }
+        search_offer(s, c);
+        return c->score < m->at.score * (1 - LEAST_GAIN);
+    }
+    if (!search_pins_hold(s, c) || s->tasks_left < search_tasks(c)) {
+        return false;
+    }
+    search_estimate(s, c);
+    if (s->options->objective == HDT_LAYOUT_THROUGHPUT && c->bound_s >= m->at.step_s) {
+        return false;
+    }
+    /* What the estimate finds much slower than where we are is not worth the work. */
+    if (c->estimate_s > 1.03 * m->at.estimate_s && c->schedule == m->at.schedule) {
+        return false;
+    }
+    return search_judge(s, c) && c->score < m->at.score * (1 - LEAST_GAIN);
+}
+
+static bool take(struct climb *m, const struct search_cand *c)
+{
+    m->at = *c;
+    return true;
+}
+
+/* ---- steps ---- */
+
+static bool step_refill(struct climb *m, struct search_cand *c)
+{
+    if (!m->simulated && m->left <= 0) {
+        return false;
+    }
+    return search_places(m->s, c) && search_fill(m->s, c) && rate(m, c) && take(m, c);
+}
+
+/* A layer from one stage to another. */
+static bool step_layer(struct climb *m, int from, int to)
+{
+    struct search_cand c = m->at;
+
+    if (from == to || c.layers[from] < 2 || m->s->options->space & HDT_LAYOUT_SPACE_EVEN) {
+        return false;
+    }
+    c.layers[from]--;
+    c.layers[to]++;
+    return search_relieve(m->s, &c) && search_share(m->s, &c) && rate(m, &c) && take(m, &c);
+}
+
+/* Stages by how long they take, slowest first. */
+static void stages_rank(struct climb *m, int *order)
+{
+    double own[SEARCH_MAX_STAGES];
+
+    for (int t = 0; t < m->at.n_stages; t++) {
+        int i = t;
+        double fwd_s, bwd_s;
+
+        search_stage_time(m->s, &m->at, 0, t, &fwd_s, &bwd_s);
+        while (i > 0 && own[i - 1] < fwd_s + bwd_s) {
+            own[i] = own[i - 1];
+            order[i] = order[i - 1];
+            i--;
+        }
+        own[i] = fwd_s + bwd_s;
+        order[i] = t;
+    }
+}
+
+/* Between all stages where they are few; else from the slowest to those that have room. */
+static bool layers_climb(struct climb *m)
+{
+    int order[SEARCH_MAX_STAGES], n = m->at.n_stages, most = n <= 6 ? n : 4;
+    bool moved = false;
+
+    stages_rank(m, order);
+    for (int from = 0; from < most; from++) {
+        for (int to = 0; to < most; to++) {
+            moved = step_layer(m, order[from], order[n - 1 - to]) || moved;
+        }
+    }
+    return moved;
+}
+
+/* Does the stage stand at the end of a run of alike ones? */
+static bool is_edge(const struct search_cand *c, int class_idx, int stage)
+{
+    const struct search_cell *cells = c->cells[class_idx];
+
+    return stage == 0 || stage + 1 == c->n_stages ||
+           memcmp(&cells[stage], &cells[stage - 1], sizeof(cells[0])) != 0 ||
+           memcmp(&cells[stage], &cells[stage + 1], sizeof(cells[0])) != 0;
+}
+
+static bool order_climb(struct climb *m)
+{
+    bool moved = false;
+
+    for (int i = 0; i < m->at.n_classes; i++) {
+        for (int a = 0; a < m->at.n_stages; a++) {
+            for (int b = a + 1; b < m->at.n_stages; b++) {
+                struct search_cand c = m->at;
+                struct search_cell swap = c.cells[i][a];
+
+                if (memcmp(&c.cells[i][a], &c.cells[i][b], sizeof(swap)) == 0 ||
+                    (c.n_stages > 8 && !is_edge(&c, i, a) && !is_edge(&c, i, b))) {
+                    continue;
+                }
+                c.cells[i][a] = c.cells[i][b];
+                c.cells[i][b] = swap;
+                moved = step_refill(m, &c) || moved;
+            }
+        }
+    }
+    return moved;
+}
+
+static bool batch_climb(struct climb *m)
+{
+    bool moved = false;
+
+    for (int step = -1; step <= 1; step += 2) {
+        for (int i = -1; i < m->at.n_classes; i++) {
+            struct search_cand c = m->at;
+            bool is_in = true;
+
+            for (int k = 0; k < c.n_classes; k++) {
+                c.classes[k].batch += i < 0 || i == k ? step : 0;
+                is_in = is_in && c.classes[k].batch >= 0 && c.classes[k].batch < m->s->n_batches;
+            }
+            moved = (is_in && step_refill(m, &c)) || moved;
+        }
+    }
+    return moved;
+}
+
+static bool degree_climb(struct climb *m)
+{
+    bool moved = false;
+
+    if (m->s->options->space & HDT_LAYOUT_SPACE_ONE_TP) {
+        return false;
+    }
+    for (int i = 0; i < m->at.n_classes; i++) {
+        for (int t = 0; t < m->at.n_stages; t++) {
+            for (int step = -1; step <= 1; step += 2) {
+                struct search_cand c = m->at;
+                int tp = c.cells[i][t].tp + step;
+
+                if (tp >= 0 && tp < m->s->kinds[c.cells[i][t].kind].n_tps) {
+                    c.cells[i][t].tp = (uint8_t)tp;
+                    moved = step_refill(m, &c) || moved;
+                }
+            }
+        }
+    }
+    return moved;
+}
+
+static bool replicas_climb(struct climb *m)
+{
+    bool moved = false;
+
+    if (m->s->options->space & HDT_LAYOUT_SPACE_POWERS) {
+        return false;
+    }
+    for (int i = 0; i < m->at.n_classes; i++) {
+        for (int step = -1; step <= 1; step += 2) {
+            struct search_cand c = m->at;
+
+            c.classes[i].n += step;
+            moved = (c.classes[i].n >= 1 && step_refill(m, &c)) || moved;
+        }
+    }
+    return moved;
+}
+
+static bool stages_climb(struct climb *m)
+{
+    bool moved = false;
+
+    for (int t = 0; t < m->at.n_stages && m->at.n_stages > 1; t++) {
+        struct search_cand c = m->at;
+
+        for (int i = 0; i < c.n_classes; i++) {
+            memmove(&c.cells[i][t], &c.cells[i][t + 1],
+                    sizeof(c.cells[0][0]) * (size_t)(c.n_stages - 1 - t));
+        }
+        c.n_stages--;
+        moved = step_refill(m, &c) || moved;
+    }
+    return moved;
+}
+
+/* A replica more or less of what a class does. */
+static bool share_climb(struct climb *m)
+{
+    bool moved = false;
+
+    if (m->s->options->space & HDT_LAYOUT_SPACE_ALIKE) {
+        return false;
+    }
+    for (int from = 0; from < m->at.n_classes; from++) {
+        for (int to = 0; to < m->at.n_classes; to++) {
+            struct search_cand c = m->at;
+            struct search_class *a = &c.classes[from], *b = &c.classes[to];
+            int64_t give = (int64_t)a->n * m->s->batches[a->batch];
+
+            if (from == to || a->n_mb < 2 || give % m->s->batches[b->batch] != 0) {
+                continue;
+            }
+            give = give / m->s->batches[b->batch] + b->n_more;
+            a->n_mb--;
+            b->n_mb += give / b->n;
+            b->n_more = (int)(give % b->n);
+            moved = (rate(m, &c) && take(m, &c)) || moved;
+        }
+    }
+    return moved;
+}
+
+static bool relief_climb(struct climb *m)
+{
+    bool moved = false;
+
+    if (m->s->options->space & (HDT_LAYOUT_SPACE_NO_RELIEF | HDT_LAYOUT_SPACE_ONE_RELIEF) ||
+        hdt_schedule_is_split((enum hdt_schedule_kind)m->at.schedule)) {
+        return false;
+    }
+    for (int t = 0; t < m->at.n_stages; t++) {
+        for (int r = 0; r < 3 * 4; r++) {
+            struct search_cand c = m->at;
+
+            if (c.recompute[t] == 0 && c.offload[t] == 0) {
+                break;
+            }
+            if ((m->s->options->keep & HDT_LAYOUT_KEEP_RECOMPUTE && r / 4 != c.recompute[t]) ||
+                (m->s->options->keep & HDT_LAYOUT_KEEP_OFFLOAD && r % 4 != c.offload[t])) {
+                continue;
+            }
+            c.recompute[t] = (uint8_t)(r / 4);
+            c.offload[t] = (uint8_t)(r % 4);
+            moved = (rate(m, &c) && take(m, &c)) || moved;
+        }
+    }
+    return moved;
+}
+
+static bool schedule_climb(struct climb *m)
+{
+    static const uint8_t kinds[] = {HDT_SCHEDULE_1F1B, HDT_SCHEDULE_ZB_H1, HDT_SCHEDULE_ZB_MEM,
+                                    HDT_SCHEDULE_WAN};
+    const unsigned space = m->s->options->space;
+    bool moved = false;
+
+    if (m->s->options->keep & HDT_LAYOUT_KEEP_SCHEDULE || space & HDT_LAYOUT_SPACE_1F1B ||
+        m->at.n_stages < 2) {
+        return false;
+    }
+    for (size_t i = 0; i < sizeof(kinds); i++) {
+        struct search_cand c = m->at;
+
+        if (c.schedule == kinds[i]) {
+            continue;
+        }
+        c.schedule = kinds[i];
+        c.chunks = 1;
+        moved = (search_relieve(m->s, &c) && rate(m, &c) && take(m, &c)) || moved;
+    }
+    for (int chunks = 2; chunks <= 4 && m->simulated; chunks++) {
+        struct search_cand c = m->at;
+        bool has = true;
+
+        for (int t = 0; t < c.n_stages; t++) {
+            has = has && c.layers[t] >= chunks;
+        }
+        c.schedule = HDT_SCHEDULE_INTERLEAVED;
+        c.chunks = (uint8_t)chunks;
+        moved = (has && rate(m, &c) && take(m, &c)) || moved;
+    }
+    return moved;
+}
+
+static bool sync_climb(struct climb *m)
+{
+    bool moved = false;
+    struct search_cand c = m->at;
+
+    if (!(m->s->options->keep & HDT_LAYOUT_KEEP_SYNC)) {
+        c.sync =
+            c.sync == HDT_LAYOUT_SYNC_AFTER ? HDT_LAYOUT_SYNC_OVERLAPPED : HDT_LAYOUT_SYNC_AFTER;
+        moved = (rate(m, &c) && take(m, &c)) || moved;
+    }
+    c = m->at;
+    if (!(m->s->options->keep & HDT_LAYOUT_KEEP_SHARDED)) {
+        c.sharded = !c.sharded;
+        if (!c.sharded || c.all_reduce != HDT_LAYOUT_TREE) {
+            moved = (rate(m, &c) && take(m, &c)) || moved;
+        }
+    }
+    for (int i = HDT_LAYOUT_AUTO;
+         !(m->s->options->keep & HDT_LAYOUT_KEEP_ALL_REDUCE) && i <= HDT_LAYOUT_TREE; i++) {
+        c = m->at;
+        c.all_reduce = (uint8_t)i;
+        if (i != m->at.all_reduce && !(i == HDT_LAYOUT_TREE && c.sharded) && m->simulated) {
+            moved = (rate(m, &c) && take(m, &c)) || moved;
+        }
+    }
+    return moved;
+}
+
+/* ---- climbing ---- */
+
+static int score_compare(const void *a, const void *b)
+{
+    const struct search_cand *x = a, *y = b;
+
+    if (x->score != y->score) {
+        return x->score < y->score ? -1 : 1;
+    }
+    /* The same for every sort: by what they are. */
+    return memcmp(x->layers, y->layers, sizeof(x->layers));
+}
+
+/* Best first, none twice. */
+static void pool_sort(struct search *s)
+{
+    size_t n = 0;
+
+    qsort(s->pool, s->n_pool, sizeof(s->pool[0]), score_compare);
+    for (size_t i = 0; i < s->n_pool; i++) {
+        bool is_new = true;
+
+        for (size_t k = n; k-- > 0 && is_new && s->pool[k].score >= s->pool[i].score;) {
+            is_new = !search_is_same(&s->pool[k], &s->pool[i]);
+        }
+        if (is_new) {
+            s->pool[n++] = s->pool[i];
+        }
+    }
+    s->n_pool = n;
+}
+
+/* pool_put wants a heap: what is sorted, worst first, is one. */
+static void pool_heap(struct search *s)
+{
+    for (size_t a = 0, b = s->n_pool; a + 1 < b; a++) {
+        struct search_cand swap = s->pool[a];
+
+        s->pool[a] = s->pool[--b];
+        s->pool[b] = swap;
+    }
+}
+
+static void climb_by_estimate(struct search *s, const struct search_cand *from)
+{
+    struct climb m = {.s = s, .at = *from, .left = CLIMB_WORK / (8 + from->n_stages)};
+
+    for (int round = 0; round < 6 && search_goes_on(s); round++) {
+        bool moved = layers_climb(&m);
+
+        moved = batch_climb(&m) || moved;
+        moved = degree_climb(&m) || moved;
+        moved = order_climb(&m) || moved;
+        moved = replicas_climb(&m) || moved;
+        moved = stages_climb(&m) || moved;
+        moved = share_climb(&m) || moved;
+        moved = relief_climb(&m) || moved;
+        if (!moved) {
+            return;
+        }
+    }
+}
+
+static void climb_by_simulation(struct search *s)
+{
+    struct climb m = {.s = s, .at = s->best, .simulated = true};
+
+    for (int round = 0; round < 4 && search_goes_on(s); round++) {
+        bool moved = schedule_climb(&m);
+
+        moved = sync_climb(&m) || moved;
+        moved = layers_climb(&m) || moved;
+        moved = relief_climb(&m) || moved;
+        moved = share_climb(&m) || moved;
+        moved = batch_climb(&m) || moved;
+        moved = degree_climb(&m) || moved;
+        moved = order_climb(&m) || moved;
+        if (!moved) {
+            return;
+        }
+    }
+}
+
+/* Shapes that differ in more than layers have their turn. */
+static void starts_pick(struct search *s, struct search_cand *starts, size_t *n)
+{
+    *n = 0;
+    for (size_t i = 0; i < s->n_pool && *n < N_CLIMBS; i++) {
+        bool is_new = true;
+
+        for (size_t k = 0; k < *n && is_new; k++) {
+            is_new = !search_is_alike(&starts[k], &s->pool[i]);
+        }
+        if (is_new) {
+            starts[(*n)++] = s->pool[i];
+        }
+    }
+}
+
+bool search_is_alike(const struct search_cand *a, const struct search_cand *b)
+{
+    bool alike = a->n_stages == b->n_stages && a->n_classes == b->n_classes &&
+                 a->schedule == b->schedule && a->sharded == b->sharded && a->codec == b->codec;
+
+    for (int i = 0; alike && i < a->n_classes; i++) {
+        alike = a->classes[i].n == b->classes[i].n && a->classes[i].batch == b->classes[i].batch &&
+                memcmp(a->cells[i], b->cells[i], (size_t)a->n_stages * sizeof(a->cells[0][0])) == 0;
+    }
+    return alike;
+}
+
+/* Hold those at the top against the simulator, until what is left cannot be better, or the work is
+ * spent: half of it, the rest is for steps. */
+static void pool_judge(struct search *s)
+{
+    int64_t keep = s->is_small ? 0 : s->tasks_left / 2;
+
+    pool_sort(s);
+    for (size_t i = 0; i < s->n_pool && search_goes_on(s); i++) {
+        struct search_cand *c = &s->pool[i];
+
+        if (c->step_s > 0 || (s->best.step_s > 0 && c->bound_s >= s->best.step_s &&
+                              s->options->objective == HDT_LAYOUT_THROUGHPUT)) {
+            continue;
+        }
+        if (s->best.step_s > 0 && (s->tasks_left - keep < search_tasks(c) ||
+                                   (!s->is_small && c->estimate_s > 1.1 * s->best.step_s))) {
+            s->has_left_out = true;
+            if (!s->is_small) {
+                return;
+            }
+            continue;
+        }
+        if (!search_judge(s, c)) {
+            c->score = INFINITY;
+            c->step_s = 0;
+        }
+    }
+}
+
+void search_improve(struct search *s)
+{
+    struct search_cand *starts = hdt_calloc(N_CLIMBS, sizeof(starts[0]));
+    size_t n;
+
+    pool_sort(s);
+    starts_pick(s, starts, &n);
+    pool_heap(s);
+    for (size_t i = 0; i < n && search_goes_on(s); i++) {
+        climb_by_estimate(s, &starts[i]);
+    }
+    free(starts);
+    pool_judge(s);
+    if (s->best.step_s > 0) {
+        climb_by_simulation(s);
+    }
+}

@@ -1,0 +1,215 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "config.h"
+
+/* Candidates as layouts, and those held against the simulator. */
+#include "src/base/buf.h"
+#include "src/plan/layout_search_impl.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Gradients in a few buckets: nearly all of an all-reduce goes beside the backward, and what is
+ * simulated stays small. */
+#define BUCKETS 8
+
+/* ---- as a layout ---- */
+
+static void on_add(const struct search *s, struct hdt_conf_list *list, struct search_cell cell,
+                   int64_t n)
+{
+    const struct search_kind *k = &s->kinds[cell.kind];
+    const struct hdt_cluster_file *cluster = &s->base->cluster;
+    struct hdt_layout_on *all = list->items, *last = list->n > 0 ? &all[list->n - 1] : NULL;
+    const char *site =
+        cluster->sites.n > 1 ? hdt_cluster_file_site(cluster, k->site_idx)->name : "";
+
+    if (last && last->tp == k->tps[cell.tp] && strcmp(last->nodes, k->nodes->name) == 0 &&
+        strcmp(last->site, site) == 0) {
+        last->count += n;
+        return;
+    }
+    all[list->n++] = (struct hdt_layout_on){.site = hdt_strdup(site),
+                                            .nodes = hdt_strdup(k->nodes->name),
+                                            .count = n,
+                                            .tp = k->tps[cell.tp]};
+}
+
+static void stage_write(const struct search *s, const struct search_cand *c, int stage,
+                        bool one_relief, struct hdt_layout_stage *out)
+{
+    *out = (struct hdt_layout_stage){.layers = c->layers[stage]};
+    if (!one_relief) {
+        out->recompute = 1 + c->recompute[stage];
+        out->offload = 1 + c->offload[stage];
+    }
+    out->on.items = hdt_calloc((size_t)c->n_classes, sizeof(struct hdt_layout_on));
+    for (int i = 0; i < c->n_classes; i++) {
+        on_add(s, &out->on, c->cells[i][stage], c->classes[i].n);
+    }
+}
+
+static void replicas_add(const struct search *s, struct hdt_conf_list *list,
+                         const struct search_class *cl, int64_t n, int64_t n_mb)
+{
+    struct hdt_layout_replicas *all = list->items, *last = list->n > 0 ? &all[list->n - 1] : NULL;
+    int64_t one = s->batches[cl->batch];
+
+    if (n == 0) {
+        return;
+    }
+    if (last && last->micro_batch == one && last->micro_batches == n_mb) {
+        last->count += n;
+        return;
+    }
+    all[list->n++] =
+        (struct hdt_layout_replicas){.count = n, .micro_batch = one, .micro_batches = n_mb};
+}
+
+static void replicas_write(const struct search *s, const struct search_cand *c,
+                           struct hdt_layout *layout)
+{
+    struct hdt_conf_list *list = &layout->replicas;
+    struct hdt_layout_replicas *first;
+
+    *list = (struct hdt_conf_list){
+        .items = hdt_calloc(2 * (size_t)c->n_classes, sizeof(struct hdt_layout_replicas))};
+    for (int i = 0; i < c->n_classes; i++) {
+        const struct search_class *cl = &c->classes[i];
+
+        replicas_add(s, list, cl, cl->n_more, cl->n_mb + 1);
+        replicas_add(s, list, cl, cl->n - cl->n_more, cl->n_mb);
+    }
+    first = list->items;
+    layout->micro_batch = first->micro_batch;
+    if (list->n == 1) {
+        list->n = 0;
+    }
+}
+
+static bool has_one_relief(const struct search_cand *c)
+{
+    for (int t = 1; t < c->n_stages; t++) {
+        if (c->recompute[t] != c->recompute[0] || c->offload[t] != c->offload[0]) {
+            return false;
+        }
+    }
+    return true;
+}
+
+uint64_t search_bucket(struct search *s, const struct search_cand *c)
+{
+    uint64_t least = s->base->layout.sync_bucket, mib = 1 << 20;
+    double most = 0;
+
+    if (s->options->keep & HDT_LAYOUT_KEEP_SYNC) {
+        return least;
+    }
+    for (int t = 0; t < c->n_stages; t++) {
+        struct hdt_stage_cost cost;
+
+        search_stage_cost(s, c, 0, t, &cost);
+        most = fmax(most, hdt_stage_cost_grad_bytes(&cost));
+    }
+    most = ceil(most / BUCKETS / (double)mib) * (double)mib;
+    return most > (double)least ? (uint64_t)most : least;
+}
+
+void search_layout(struct search *s, const struct search_cand *c, struct hdt_layout *layout)
+{
+    struct hdt_layout like = s->base->layout;
+    bool one = has_one_relief(c);
+    struct hdt_layout_stage *stages;
+
+    like.stages = like.replicas = (struct hdt_conf_list){.n = 0};
+    hdt_layout_copy(&like, layout);
+    free(layout->stages.items);
+    free(layout->replicas.items);
+    stages = hdt_calloc((size_t)c->n_stages, sizeof(stages[0]));
+    for (int t = 0; t < c->n_stages; t++) {
+        stage_write(s, c, t, one, &stages[t]);
+    }
+    layout->stages = (struct hdt_conf_list){.items = stages, .n = (size_t)c->n_stages};
+    replicas_write(s, c, layout);
+    layout->schedule = c->schedule;
+    layout->chunks = c->chunks;
+    layout->sync = c->sync;
+    layout->sync_bucket = search_bucket(s, c);
+    layout->all_reduce = c->all_reduce;
+    layout->optimizer.sharded = c->sharded;
+    layout->recompute = one ? c->recompute[0] : HDT_LAYOUT_KEEP;
+    layout->offload = one ? c->offload[0] : HDT_LAYOUT_OFFLOAD_NONE;
+    layout->wan = s->codecs[c->codec];
+    layout->measured = (struct hdt_layout_measured){.step_s = NAN, .memory_gb = NAN};
+}
+
+/* ---- simulated ---- */
+
+int64_t search_tasks(const struct search_cand *c)
+{
+    int64_t n = 0;
+
+    for (int i = 0; i < c->n_classes; i++) {
+        n += c->classes[i].n * (c->classes[i].n_mb + (c->classes[i].n_more > 0));
+    }
+    n *= 6 * (int64_t)c->n_stages * c->chunks;
+    for (int i = 0; i < c->n_classes; i++) {
+        n += c->classes[i].n * c->n_stages * (2 * BUCKETS + 8);
+    }
+    return n;
+}
+
+/* Each device has room for what its rank holds. */
+static bool ranks_fit(const struct hdt_layout_files *files, const struct hdt_layout_sim *sim)
+{
+    for (size_t i = 0; i < files->n_stages * files->n_replicas; i++) {
+        double has = hdt_cluster_file_memory_bytes(files->groups[i].nodes);
+
+        if (!(hdt_layout_sim_rank(sim, i)->memory.total <= has)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static bool files_judge(struct search *s, const struct hdt_layout_files *files, double *step_s)
+{
+    struct hdt_layout_sim *sim;
+    struct hdt_sim_result result;
+    bool fits;
+
+    if (hdt_layout_sim_open(files, s->constants, &sim, NULL) != HDT_OK) {
+        return false;
+    }
+    fits = ranks_fit(files, sim);
+    if (fits && hdt_sim_run(hdt_layout_sim_setup(sim), &result, NULL) == HDT_OK) {
+        *step_s = result.makespan_s;
+        hdt_sim_result_release(&result);
+    }
+    hdt_layout_sim_close(sim);
+    return fits && *step_s > 0;
+}
+
+bool search_judge(struct search *s, struct search_cand *c)
+{
+    struct hdt_layout layout;
+    struct hdt_layout_files files;
+    bool fits = false;
+
+    search_layout(s, c, &layout);
+    c->step_s = 0;
+    if (search_pins_hold(s, c) && hdt_layout_derive(s->base, &layout, &files, NULL) == HDT_OK) {
+        fits = files_judge(s, &files, &c->step_s);
+        hdt_layout_derived_release(&files);
+    }
+    hdt_conf_release(&hdt_layout_schema, &layout);
+    s->n_simulated++;
+    s->tasks_left -= search_tasks(c);
+    if (fits) {
+        c->score = search_score(s, c, c->step_s);
+        if (s->best.step_s <= 0 || c->score < s->best.score) {
+            s->best = *c;
+        }
+    }
+    return fits;
+}

@@ -1,0 +1,96 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "config.h"
+
+/* What a candidate uses, and what a step of it is worth by the objective. */
+#include "src/plan/layout_search_impl.h"
+
+int64_t search_devices(const struct search *s, const struct search_cand *c)
+{
+    int64_t n = 0;
+
+    for (int i = 0; i < c->n_classes; i++) {
+        for (int t = 0; t < c->n_stages; t++) {
+            n += c->classes[i].n * (int64_t)s->kinds[c->cells[i][t].kind].tps[c->cells[i][t].tp];
+        }
+    }
+    return n;
+}
+
+double search_watts(const struct search *s, const struct search_cand *c)
+{
+    double watts = 0;
+
+    for (int i = 0; i < c->n_classes; i++) {
+        for (int t = 0; t < c->n_stages; t++) {
+            const struct search_kind *k = &s->kinds[c->cells[i][t].kind];
+
+            watts += (double)(c->classes[i].n * k->tps[c->cells[i][t].tp]) *
+                     k->nodes->device->power.tdp_w;
+        }
+    }
+    return watts;
+}
+
+double search_wan_bytes(struct search *s, const struct search_cand *c, double *price)
+{
+    const struct hdt_layout_wan *wan = &s->codecs[c->codec];
+    double sum = 0;
+
+    *price = 0;
+    for (int i = 0; i < c->n_classes; i++) {
+        const struct search_class *cl = &c->classes[i];
+        double n = (double)cl->n * (double)cl->n_mb + (double)cl->n_more;
+
+        for (int e = 0; e < 2 * (c->n_stages - 1); e++) {
+            int from = e / 2 + e % 2, to = e / 2 + 1 - e % 2;
+            size_t a = s->kinds[c->cells[i][from].kind].site_idx;
+            size_t b = s->kinds[c->cells[i][to].kind].site_idx;
+            struct hdt_cluster_file_path path;
+            double bytes;
+
+            if (a != b) {
+                path = *search_path(s, a, b);
+                bytes = n * search_unit_of(s, c, i, from)->message_bytes * wan->codec_ratio /
+                        (1 - path.loss);
+                sum += bytes * (double)path.n_legs;
+                *price += bytes / 1e9 * path.price_per_gb;
+            }
+        }
+    }
+    for (int t = 0; t < c->n_stages; t++) {
+        struct hdt_stage_cost cost;
+        struct hdt_cluster_file_path path;
+        size_t first = s->kinds[c->cells[0][t].kind].site_idx, last = first;
+
+        search_stage_cost(s, c, 0, t, &cost);
+        for (int i = 1; i <= c->n_classes; i++) {
+            size_t next = i < c->n_classes ? s->kinds[c->cells[i][t].kind].site_idx : first;
+            double bytes = 2 * hdt_stage_cost_grad_bytes(&cost) * cost.tp * wan->sync_ratio;
+
+            if (next != last) {
+                path = *search_path(s, last, next);
+                sum += bytes * (double)path.n_legs;
+                *price += bytes / 1e9 * path.price_per_gb;
+            }
+            last = next;
+        }
+    }
+    return sum;
+}
+
+double search_score(const struct search *s, const struct search_cand *c, double step_s)
+{
+    double price;
+
+    switch (s->options->objective) {
+    case HDT_LAYOUT_COST:
+        search_wan_bytes((struct search *)s, c, &price);
+        return price +
+               (double)search_devices(s, c) * step_s / 3600 * s->options->device_hour_price +
+               1e-12 * step_s;
+    case HDT_LAYOUT_ENERGY:
+        return step_s * search_watts(s, c);
+    default:
+        return step_s;
+    }
+}

@@ -1,0 +1,691 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "config.h"
+
+/*
+ * Candidates for clusters of any size. *Teams* of kinds make pipelines: all kinds one team (unlike
+ * stages), each kind its own (unlike replicas), sites, device types, and what lies between. A team
+ * is cut into as many stages and replicas as it has room for; its kinds stand in the pipeline one
+ * after another in every order, or one of them around the others. Degrees are tried by type.
+ */
+#include "src/base/buf.h"
+#include "src/base/clock.h"
+#include "src/plan/layout_search_impl.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Bounds above the best estimate times this are not looked into. */
+#define SLACK 1.15
+
+/* ---- the pool ---- */
+
+bool search_goes_on(struct search *s)
+{
+    const struct hdt_layout_search_options *o = s->options;
+    double elapsed_s;
+
+    if (s->is_cut || (s->n_estimated % 64 != 0 && s->n_simulated == 0)) {
+        return !s->is_cut;
+    }
+    elapsed_s = (double)(hdt_clock_now_us() - s->start_us) / 1e6;
+    if (o->time_limit_s > 0 && elapsed_s > o->time_limit_s) {
+        s->is_cut = true;
+    } else if (o->on_progress) {
+        struct hdt_layout_progress p = {.n_estimated = s->n_estimated,
+                                        .n_simulated = s->n_simulated,
+                                        .best_step_s =
+                                            s->best.step_s > 0 ? s->best.step_s : INFINITY,
+                                        .elapsed_s = elapsed_s};
+
+        s->is_cut = !o->on_progress(o->ctx, &p);
+    }
+    return !s->is_cut;
+}
+
+bool search_is_same(const struct search_cand *a, const struct search_cand *b)
+{
+    size_t n = (size_t)a->n_stages;
+    bool same = a->n_stages == b->n_stages && a->n_classes == b->n_classes &&
+                a->schedule == b->schedule && a->chunks == b->chunks && a->sharded == b->sharded &&
+                a->sync == b->sync && a->all_reduce == b->all_reduce && a->codec == b->codec &&
+                memcmp(a->layers, b->layers, n * sizeof(a->layers[0])) == 0 &&
+                memcmp(a->recompute, b->recompute, n) == 0 &&
+                memcmp(a->offload, b->offload, n) == 0;
+
+    for (int i = 0; same && i < a->n_classes; i++) {
+        const struct search_class *x = &a->classes[i], *y = &b->classes[i];
+
+        same = x->n == y->n && x->batch == y->batch && x->n_mb == y->n_mb &&
+               x->n_more == y->n_more &&
+               memcmp(a->cells[i], b->cells[i], n * sizeof(a->cells[0][0])) == 0;
+    }
+    return same;
+}
+
+/* The worst of the pool stands at its head: a heap. */
+static void pool_sink(struct search *s)
+{
+    size_t at = 0;
+
+    for (;;) {
+        size_t worst = at, l = 2 * at + 1, r = l + 1;
+        struct search_cand swap;
+
+        worst = l < s->n_pool && s->pool[l].score > s->pool[worst].score ? l : worst;
+        worst = r < s->n_pool && s->pool[r].score > s->pool[worst].score ? r : worst;
+        if (worst == at) {
+            return;
+        }
+        swap = s->pool[at];
+        s->pool[at] = s->pool[worst];
+        s->pool[worst] = swap;
+        at = worst;
+    }
+}
+
+static void pool_rise(struct search *s, size_t at)
+{
+    while (at > 0 && s->pool[(at - 1) / 2].score < s->pool[at].score) {
+        struct search_cand swap = s->pool[at];
+
+        s->pool[at] = s->pool[(at - 1) / 2];
+        s->pool[(at - 1) / 2] = swap;
+        at = (at - 1) / 2;
+    }
+}
+
+static void pool_put(struct search *s, const struct search_cand *c)
+{
+    if (s->n_pool == s->pool_cap) {
+        s->has_left_out = s->has_left_out || s->is_small;
+        if (c->score >= s->pool[0].score) {
+            return;
+        }
+        s->pool[0] = *c;
+        pool_sink(s);
+        return;
+    }
+    s->pool[s->n_pool++] = *c;
+    pool_rise(s, s->n_pool - 1);
+}
+
+bool search_is_in_space(const struct search *s, const struct search_cand *c)
+{
+    unsigned space = s->options->space;
+    int tp = s->kinds[c->cells[0][0].kind].tps[c->cells[0][0].tp];
+    int64_t n = 0;
+
+    for (int i = 0; i < c->n_classes; i++) {
+        n += c->classes[i].n;
+        for (int t = 0; t < c->n_stages; t++) {
+            const struct search_kind *k = &s->kinds[c->cells[i][t].kind];
+
+            if (space & HDT_LAYOUT_SPACE_PURE &&
+                k->nodes->device != s->kinds[c->cells[0][t].kind].nodes->device) {
+                return false;
+            }
+            if (space & HDT_LAYOUT_SPACE_ONE_TP && k->tps[c->cells[i][t].tp] != tp) {
+                return false;
+            }
+        }
+    }
+    return !(space & HDT_LAYOUT_SPACE_POWERS) || (n & (n - 1)) == 0;
+}
+
+static bool crosses_wan(const struct search *s, const struct search_cand *c)
+{
+    size_t site = s->kinds[c->cells[0][0].kind].site_idx;
+
+    for (int i = 0; i < c->n_classes; i++) {
+        for (int t = 0; t < c->n_stages; t++) {
+            if (s->kinds[c->cells[i][t].kind].site_idx != site) {
+                return true;
+            }
+        }
+    }
+    return false;
+}
+
+/* Codecs and sharding that are free: the best of them by estimate; of small clusters all. */
+static void ways_try(struct search *s, struct search_cand *c)
+{
+    bool free_shards = !(s->options->keep & HDT_LAYOUT_KEEP_SHARDED);
+    int kept = c->sharded, n_codecs = crosses_wan(s, c) ? s->n_codecs : 1;
+    bool by_time = s->options->objective == HDT_LAYOUT_THROUGHPUT;
+    struct search_cand best = *c;
+
+    best.score = INFINITY;
+    for (int k = 0; k < n_codecs; k++) {
+        c->codec = (uint8_t)k;
+        if (!search_estimate_pipes(
+                s, c, s->is_small || !by_time ? INFINITY : SLACK * s->best_estimate_s)) {
+            continue;
+        }
+        for (int shards = 0; shards < 2; shards++) {
+            c->sharded = (uint8_t)shards;
+            if ((!free_shards && shards != kept) || !search_fits(s, c)) {
+                continue;
+            }
+            search_estimate_step(s, c);
+            if (s->is_small) {
+                pool_put(s, c);
+            }
+            if (c->score < best.score) {
+                best = *c;
+            }
+        }
+    }
+    *c = best;
+}
+
+void search_offer(struct search *s, struct search_cand *c)
+{
+    s->n_candidates++;
+    if (!search_pins_hold(s, c) || !search_is_in_space(s, c)) {
+        c->score = INFINITY;
+        return;
+    }
+    ways_try(s, c);
+    if (c->score < INFINITY) {
+        if (c->estimate_s < s->best_estimate_s) {
+            s->best_estimate_s = c->estimate_s;
+        }
+        if (!s->is_small) {
+            pool_put(s, c);
+        }
+    }
+}
+
+/* ---- teams ---- */
+
+static int64_t groups_of(const struct search *s, const struct search_cut *cut, int kind)
+{
+    const struct search_kind *k = &s->kinds[kind];
+
+    return k->nodes->count * (k->nodes->devices / k->tps[cut->tp[kind]]);
+}
+
+static int64_t stages_of(const struct search *s, const struct search_cut *cut,
+                         const struct search_team *team, int64_t n)
+{
+    int64_t sum = 0;
+
+    for (int i = 0; i < team->n; i++) {
+        sum += groups_of(s, cut, team->kinds[i]) / n;
+    }
+    return sum;
+}
+
+/* Most replicas of so many stages. */
+static int64_t replicas_of(const struct search *s, const struct search_cut *cut,
+                           const struct search_team *team, int n_stages)
+{
+    int64_t low = 0, high = 0;
+
+    for (int i = 0; i < team->n; i++) {
+        high += groups_of(s, cut, team->kinds[i]);
+    }
+    while (low < high) {
+        int64_t mid = (low + high + 1) / 2;
+
+        if (stages_of(s, cut, team, mid) >= n_stages) {
+            low = mid;
+        } else {
+            high = mid - 1;
+        }
+    }
+    return low;
+}
+
+static bool is_power(int64_t n)
+{
+    return n > 0 && (n & (n - 1)) == 0;
+}
+
+/* How many stages each kind of a team gets: all that it has room for; where that is more than are
+ * wanted, those at the end of the order have fewer. */
+static bool stages_share(const struct search *s, const struct search_cut *cut,
+                         const struct search_team *team, int64_t n, int n_stages, int *shares)
+{
+    int left = n_stages;
+
+    for (int i = 0; i < team->n; i++) {
+        int64_t has = groups_of(s, cut, team->kinds[i]) / n;
+
+        shares[i] = (int)(has < left ? has : left);
+        left -= shares[i];
+    }
+    return left == 0;
+}
+
+/* Stages of a class in the order of its team's kinds; those of kind `around` (a position, -1: none)
+ * half at the front and half at the end. */
+static void cells_write(const struct search_cut *cut, const struct search_team *team,
+                        const int *shares, int around, int front, struct search_cell *cells)
+{
+    int at = 0;
+
+    for (int i = 0; around >= 0 && i < front; i++) {
+        cells[at++] =
+            (struct search_cell){(uint8_t)team->kinds[around], cut->tp[team->kinds[around]]};
+    }
+    for (int i = 0; i < team->n; i++) {
+        for (int k = 0; i != around && k < shares[i]; k++) {
+            cells[at++] = (struct search_cell){(uint8_t)team->kinds[i], cut->tp[team->kinds[i]]};
+        }
+    }
+    for (int i = front; around >= 0 && i < shares[around]; i++) {
+        cells[at++] =
+            (struct search_cell){(uint8_t)team->kinds[around], cut->tp[team->kinds[around]]};
+    }
+}
+
+void search_cand_begin(const struct search *s, struct search_cand *c)
+{
+    const struct hdt_layout *l = &s->base->layout;
+
+    memset(c, 0, sizeof(*c));
+    c->schedule =
+        (uint8_t)(s->options->keep & HDT_LAYOUT_KEEP_SCHEDULE && l->schedule != HDT_SCHEDULE_AUTO &&
+                          l->schedule != HDT_SCHEDULE_INTERLEAVED
+                      ? l->schedule
+                      : HDT_SCHEDULE_1F1B);
+    c->chunks = 1;
+    c->sync =
+        (uint8_t)(s->options->keep & HDT_LAYOUT_KEEP_SYNC ? l->sync : HDT_LAYOUT_SYNC_OVERLAPPED);
+    c->all_reduce =
+        (uint8_t)(s->options->keep & HDT_LAYOUT_KEEP_ALL_REDUCE ? l->all_reduce : HDT_LAYOUT_AUTO);
+    c->sharded = s->options->keep & HDT_LAYOUT_KEEP_SHARDED ? l->optimizer.sharded : 1;
+}
+
+/* Hardly a plan of these cells takes less: all compute all the time but while their pipelines fill
+ * and drain. */
+static double least_s(struct search *s, const struct search_cand *c)
+{
+    double rate = 0, n_mb, sequences = 0, batch = (double)s->base->layout.global_batch;
+
+    for (int i = 0; i < c->n_classes; i++) {
+        double own = 0;
+
+        for (int t = 0; t < c->n_stages; t++) {
+            const struct search_unit *u =
+                search_unit_get(s, c->cells[i][t].kind, c->cells[i][t].tp, c->classes[i].batch);
+
+            own += u ? 1 / (u->fwd_s + u->bwd_s) : 0;
+        }
+        rate += own * (double)c->classes[i].n * s->batches[c->classes[i].batch];
+        sequences += (double)c->classes[i].n * s->batches[c->classes[i].batch];
+    }
+    n_mb = batch / sequences;
+    return batch * (double)s->base->model.L / rate * (1 + (c->n_stages - 1) / n_mb);
+}
+
+static bool is_hopeless(struct search *s, struct search_cand *c)
+{
+    int64_t n = 0;
+    int last = s->n_codecs - 1;
+    double wan_s;
+
+    if (least_s(s, c) > 1.05 * s->best_estimate_s) {
+        return true;
+    }
+    if (!crosses_wan(s, c)) {
+        return false;
+    }
+    for (int i = 0; i < c->n_classes; i++) {
+        n += (int64_t)c->classes[i].n * s->batches[c->classes[i].batch];
+    }
+    for (int i = 0; i < c->n_classes; i++) {
+        c->classes[i].n_mb = s->base->layout.global_batch / n;
+        c->classes[i].n_more = 0;
+        for (int t = 0; t < c->n_stages; t++) {
+            if (!search_unit_of(s, c, i, t)) {
+                return true;
+            }
+        }
+    }
+    c->codec = (uint8_t)last;
+    for (int k = 0; k < s->n_codecs; k++) {
+        c->codec =
+            s->codecs[k].codec_ratio < s->codecs[c->codec].codec_ratio ? (uint8_t)k : c->codec;
+    }
+    wan_s = search_wan_least(s, c);
+    c->codec = 0;
+    return wan_s > SLACK * s->best_estimate_s;
+}
+
+/* Fill and offer; its estimate, INFINITY when it is none. */
+static double cand_try(struct search *s, struct search_cand *c)
+{
+    if (s->options->objective == HDT_LAYOUT_THROUGHPUT && is_hopeless(s, c)) {
+        return INFINITY;
+    }
+    if (!search_places(s, c) || !search_fill(s, c)) {
+        return INFINITY;
+    }
+    search_offer(s, c);
+    s->cut_score = c->score < s->cut_score ? c->score : s->cut_score;
+    return c->score;
+}
+
+static bool next_order(int *order, int n)
+{
+    int i = n - 2, k = n - 1;
+
+    while (i >= 0 && order[i] >= order[i + 1]) {
+        i--;
+    }
+    if (i < 0) {
+        return false;
+    }
+    while (order[k] <= order[i]) {
+        k--;
+    }
+    for (int swap = order[i]; order[i] != order[k];) {
+        order[i] = order[k];
+        order[k] = swap;
+    }
+    for (int a = i + 1, b = n - 1; a < b; a++, b--) {
+        int swap = order[a];
+
+        order[a] = order[b];
+        order[b] = swap;
+    }
+    return true;
+}
+
+/* Of many kinds: the other way round, and one kind around the others. */
+static void ends_try(struct search *s, const struct search_cut *cut, const struct search_cand *like,
+                     int class_idx)
+{
+    struct search_team team = cut->teams[class_idx];
+    int shares[SEARCH_MAX_KINDS];
+
+    for (int around = -1; around < (s->options->n_pins > 0 ? team.n : 0) && search_goes_on(s);
+         around++) {
+        struct search_cand c = *like;
+
+        if (!stages_share(s, cut, &team, c.classes[class_idx].n, c.n_stages, shares) ||
+            (around >= 0 && shares[around] < 2)) {
+            continue;
+        }
+        cells_write(cut, &team, shares, around, around >= 0 ? shares[around] / 2 : 0,
+                    c.cells[class_idx]);
+        cand_try(s, &c);
+        for (int a = 0, b = c.n_stages - 1; a < b; a++, b--) {
+            struct search_cell swap = c.cells[class_idx][a];
+
+            c.cells[class_idx][a] = c.cells[class_idx][b];
+            c.cells[class_idx][b] = swap;
+        }
+        cand_try(s, &c);
+    }
+}
+
+/* Other orders of a class's team, while the rest of the candidate stays. */
+static void orders_try(struct search *s, const struct search_cut *cut,
+                       const struct search_cand *like, int class_idx)
+{
+    struct search_team team = cut->teams[class_idx];
+    int shares[SEARCH_MAX_KINDS];
+    int n_orders = 0;
+
+    if (team.n < 2) {
+        return;
+    }
+    if (team.n > 4) {
+        ends_try(s, cut, like, class_idx);
+        return;
+    }
+    /* Ascending first. */
+    for (int i = 0; i < team.n; i++) {
+        for (int k = i + 1; k < team.n; k++) {
+            if (team.kinds[k] < team.kinds[i]) {
+                int swap = team.kinds[i];
+
+                team.kinds[i] = team.kinds[k];
+                team.kinds[k] = swap;
+            }
+        }
+    }
+    do {
+        for (int around = -1; around < team.n; around++) {
+            struct search_cand c = *like;
+            int front = 0;
+
+            if (!stages_share(s, cut, &team, c.classes[class_idx].n, c.n_stages, shares)) {
+                return;
+            }
+            if (around >= 0 && shares[around] < 2) {
+                continue;
+            }
+            front = around >= 0 ? shares[around] / 2 : 0;
+            cells_write(cut, &team, shares, around, front, c.cells[class_idx]);
+            cand_try(s, &c);
+            if (around >= 0 && shares[around] > 2) {
+                c = *like;
+                cells_write(cut, &team, shares, around, 1, c.cells[class_idx]);
+                cand_try(s, &c);
+            }
+        }
+    } while (search_goes_on(s) && ++n_orders < 24 && next_order(team.kinds, team.n));
+}
+
+/* A candidate of a cut: so many stages, each team as many replicas as it can. */
+static void stages_try(struct search *s, const struct search_cut *cut, int n_stages,
+                       int64_t n_replicas)
+{
+    struct search_cand c;
+    int64_t sum = 0, one = s->batches[cut->batch];
+    double score;
+
+    search_cand_begin(s, &c);
+    c.n_stages = n_stages;
+    c.n_classes = cut->n_teams;
+    for (int i = 0; i < cut->n_teams; i++) {
+        int shares[SEARCH_MAX_KINDS];
+        int64_t n = n_replicas > 0 ? n_replicas : replicas_of(s, cut, &cut->teams[i], n_stages);
+
+        if (s->options->space & HDT_LAYOUT_SPACE_POWERS) {
+            while (!is_power(n) && n > 0) {
+                n--;
+            }
+        }
+        if (n < 1 || n > s->base->layout.global_batch ||
+            !stages_share(s, cut, &cut->teams[i], n, n_stages, shares)) {
+            return;
+        }
+        c.classes[i].n = (int)n;
+        c.classes[i].batch = cut->batch;
+        cells_write(cut, &cut->teams[i], shares, -1, 0, c.cells[i]);
+        sum += n;
+    }
+    if (sum * one > s->base->layout.global_batch || sum * n_stages > HDT_LAYOUT_MAX_GROUPS) {
+        return;
+    }
+    score = cand_try(s, &c);
+    if (s->options->n_pins == 0 && score > (s->n_kinds > 4 ? 1.02 : 1.15) * s->best_estimate_s) {
+        return;
+    }
+    for (int i = 0; i < cut->n_teams; i++) {
+        orders_try(s, cut, &c, i);
+    }
+}
+
+static int most_stages(const struct search *s)
+{
+    int64_t L = s->base->model.L;
+
+    return (int)(L < SEARCH_MAX_STAGES ? L : SEARCH_MAX_STAGES);
+}
+
+static void one_team_try(struct search *s, const struct search_cut *cut)
+{
+    int64_t most = 0, last = -1, last_stages = 0;
+    int n_alike = 0;
+
+    for (int i = 0; i < cut->teams[0].n; i++) {
+        most += groups_of(s, cut, cut->teams[0].kinds[i]);
+    }
+    most = most < s->base->layout.global_batch ? most : s->base->layout.global_batch;
+    /* From many replicas of few stages to the other end; of as many stages only the most. */
+    for (int64_t n = most; n >= 1 && search_goes_on(s); n--) {
+        int64_t n_stages = stages_of(s, cut, &cut->teams[0], n), sum = 0;
+
+        for (int i = 0; i < cut->teams[0].n; i++) {
+            sum = 131 * sum + groups_of(s, cut, cut->teams[0].kinds[i]) / n;
+        }
+        if (sum == last && !(s->options->space & HDT_LAYOUT_SPACE_ALIKE)) {
+            continue;
+        }
+        last = sum;
+        n_alike = n_stages - last_stages <= last_stages / 8 ? n_alike + 1 : 0;
+        if (n_alike > 2) {
+            continue;
+        }
+        last_stages = n_alike == 0 ? n_stages : last_stages;
+        if (n_stages >= 1 && n_stages <= most_stages(s)) {
+            stages_try(s, cut, (int)n_stages, n);
+        } else if (n_stages > most_stages(s)) {
+            stages_try(s, cut, most_stages(s), n);
+            return;
+        }
+    }
+}
+
+static void cut_try(struct search *s, const struct search_cut *cut)
+{
+    if (cut->n_teams == 1) {
+        one_team_try(s, cut);
+        return;
+    }
+    for (int n = 1; n <= most_stages(s) && search_goes_on(s); n += 1 + n / 8) {
+        stages_try(s, cut, n, 0);
+    }
+}
+
+/* ---- degrees ---- */
+
+/* Kinds of one device and as many of them in a node have one degree. */
+int search_types(const struct search *s, int *type)
+{
+    int n = 0;
+
+    for (int i = 0; i < s->n_kinds; i++) {
+        type[i] = -1;
+        for (int k = 0; k < i; k++) {
+            if (s->kinds[k].nodes->device == s->kinds[i].nodes->device &&
+                s->kinds[k].n_tps == s->kinds[i].n_tps) {
+                type[i] = type[k];
+            }
+        }
+        if (type[i] < 0) {
+            type[i] = n++;
+        }
+    }
+    return n;
+}
+
+static void degrees_try(struct search *s, struct search_cut *cut)
+{
+    int type[SEARCH_MAX_KINDS], n_types = search_types(s, type), n_tps[SEARCH_MAX_KINDS] = {0};
+    bool is_in[SEARCH_MAX_KINDS] = {false};
+    int64_t n_all = 1, most = 1;
+
+    for (int i = 0; i < cut->n_teams; i++) {
+        for (int k = 0; k < cut->teams[i].n; k++) {
+            is_in[type[cut->teams[i].kinds[k]]] = true;
+        }
+    }
+    for (int i = 0; i < s->n_kinds; i++) {
+        n_tps[type[i]] = is_in[type[i]] ? s->kinds[i].n_tps : 1;
+        most = n_tps[type[i]] > most ? n_tps[type[i]] : most;
+    }
+    for (int i = 0; i < n_types; i++) {
+        n_all *= n_all > 64 ? 1 : n_tps[i];
+    }
+    if (n_all > 64 || s->options->space & HDT_LAYOUT_SPACE_ONE_TP) {
+        n_all = most;
+    }
+    for (int64_t at = 0; at < n_all && search_goes_on(s); at++) {
+        bool is_one = true;
+        int first = 0;
+
+        for (int i = 0; i < s->n_kinds; i++) {
+            int64_t rest = at;
+
+            for (int k = 0; k < type[i] && n_all != most; k++) {
+                rest /= n_tps[k];
+            }
+            rest = n_all != most || n_types == 1 ? rest % n_tps[type[i]] : rest;
+            cut->tp[i] = (uint8_t)(rest < s->kinds[i].n_tps ? rest : s->kinds[i].n_tps - 1);
+            first = i == 0 ? s->kinds[0].tps[cut->tp[0]] : first;
+            is_one = is_one && (!is_in[type[i]] || s->kinds[i].tps[cut->tp[i]] == first);
+        }
+        if (is_one || !(s->options->space & HDT_LAYOUT_SPACE_ONE_TP)) {
+            cut_try(s, cut);
+        }
+    }
+}
+
+/* Of many kinds and degrees: from the best degree for all, type by type. */
+static void degrees_descend(struct search *s, struct search_cut *cut)
+{
+    int type[SEARCH_MAX_KINDS], n_types = search_types(s, type), best = 0;
+    double least = INFINITY;
+
+    for (int level = 0; level < SEARCH_MAX_TPS && search_goes_on(s); level++) {
+        bool is_new = false;
+
+        for (int k = 0; k < s->n_kinds; k++) {
+            is_new = is_new || level < s->kinds[k].n_tps;
+            cut->tp[k] = (uint8_t)(level < s->kinds[k].n_tps ? level : s->kinds[k].n_tps - 1);
+        }
+        s->cut_score = INFINITY;
+        if (is_new) {
+            cut_try(s, cut);
+        }
+        if (s->cut_score < least) {
+            least = s->cut_score;
+            best = level;
+        }
+    }
+    for (int k = 0; k < s->n_kinds; k++) {
+        cut->tp[k] = (uint8_t)(best < s->kinds[k].n_tps ? best : s->kinds[k].n_tps - 1);
+    }
+    /* What is far from the best has nothing to gain here. */
+    for (int t = 0; t < n_types && least < 1.5 * s->best_estimate_s; t++) {
+        struct search_cut own = *cut;
+        int n_tps = 0;
+
+        for (int k = 0; k < s->n_kinds; k++) {
+            n_tps = type[k] == t ? s->kinds[k].n_tps : n_tps;
+        }
+        for (int level = 0; level < n_tps && search_goes_on(s); level++) {
+            for (int k = 0; k < s->n_kinds; k++) {
+                own.tp[k] = type[k] == t ? (uint8_t)level : cut->tp[k];
+            }
+            s->cut_score = INFINITY;
+            if (memcmp(own.tp, cut->tp, (size_t)s->n_kinds) != 0) {
+                cut_try(s, &own);
+            }
+            if (s->cut_score < least) {
+                least = s->cut_score;
+                *cut = own;
+            }
+        }
+    }
+}
+
+void search_teams_try(struct search *s, struct search_cut *cut)
+{
+    for (int b = 0; b < s->n_batches && (b < 4 || s->n_kinds <= 4) && search_goes_on(s); b++) {
+        cut->batch = b;
+        if (s->n_kinds > 4 && !(s->options->space & HDT_LAYOUT_SPACE_ONE_TP)) {
+            degrees_descend(s, cut);
+        } else {
+            degrees_try(s, cut);
+        }
+    }
+}

@@ -1,0 +1,127 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# hdt plan LAYOUT.yaml: what is shown, written and refused.
+# shellcheck source=tests/e2e/lib.sh
+. "${srcdir:-$(dirname "$0")/../..}/tests/e2e/lib.sh"
+
+cd "$work" || exit 1
+
+plan() {
+    hdt plan --catalogue "$src/etc/devices.yaml" "$@"
+}
+simulate() {
+    hdt simulate --catalogue "$src/etc/devices.yaml" "$@"
+}
+
+refused() { # CODE TEXT COMMAND...
+    local code=$1 text=$2 got
+
+    shift 2
+    "$@" >out 2>err </dev/null
+    got=$?
+    if [ "$got" = "$code" ] && grep -qF -- "$text" err && [ ! -s out ]; then
+        ok "refused: $*"
+    else
+        fail "$*: exit $got (not $code), said: $(cat out err)"
+    fi
+}
+
+# json EXPRESSION FILE: of the document d.
+json() {
+    python3 -c 'import json, sys
+d = json.load(open(sys.argv[2]))
+print(eval(sys.argv[1]))' "$1" "$2"
+}
+
+# ---- two sites ----
+cat >cluster.yaml <<'END'
+links: [{name: net, gb_per_s: 12.5}]
+sites:
+  - {name: a, nodes: [{name: a100, count: 2, device: A100-SXM4-40GB, between: net}]}
+  - {name: b, nodes: [{name: v100, count: 2, device: V100-SXM2-32GB, between: net}]}
+wan: [{from: a, to: b, rate: 1gbit, rtt_ms: 20, price_per_gb: 0.1}]
+END
+cat >job.yaml <<END
+name: two sites
+cluster: cluster.yaml
+model: $src/tests/data/predict/models/gpt-1.3b.json
+precision: fp16
+seq_len: 1024
+global_batch: 64
+attention: fused
+END
+check "a plan" plan --output plan.yaml --svg plan.svg --trace plan.trace job.yaml
+plan --json job.yaml >plan.json
+simulate --json plan.yaml >simulated.json
+same "a plan that is written simulates to the same step" True \
+    "$(json 'd["step_s"] == json.load(open("plan.json"))["step_s"]' simulated.json)"
+same "all of it fits" True "$(json 'all(r["fits"] for r in d["ranks"])' simulated.json)"
+check "a picture" grep -q "</svg>" plan.svg
+check "a trace" python3 -c 'import json; json.load(open("plan.trace"))'
+plan --json job.yaml >again.json
+same "twice the same plan" True \
+    "$(json 'd["plan"] == json.load(open("plan.json"))["plan"]' again.json)"
+plan --explain job.yaml >text
+for word in predicted limit search critical "stage 0"; do
+    check "the table says: $word" grep -q "$word" text
+done
+check "the step is the sum that is explained" grep -q "not chosen\|no plan of this shape" text
+
+# ---- pins ----
+plan --pin layers=embed,head site=b --json --output pinned.yaml job.yaml >pinned.json
+same "tokens and labels stay where they are pinned" "['b'] ['b']" \
+    "$(json 'str(d["between_sites"]["tokens"]) + " " + str(d["between_sites"]["labels"])' pinned.json)"
+same "no flow carries them" True \
+    "$(json 'all(f["kind"] != "labels" for f in d["between_sites"]["flows"])' pinned.json)"
+same "the first and last stages are there" True \
+    "$(json 'all(s["site"] == "b" for s in d["stages"] if s["stage"] in (0, d["stages"][-1]["stage"]))' \
+        pinned.json)"
+refused 1 "no site 'c'" plan --pin 'layers=embed site=c' job.yaml
+refused 1 "fewer layers" plan --pin 'layers=99 site=a' job.yaml
+refused 1 "" plan --pin 'layers=embed site=a' --pin 'layers=embed site=b' job.yaml
+refused 1 "" plan --pin 'layers=embed site=a' --without a job.yaml
+
+# ---- without, what if, compare, current ----
+plan --without b --json job.yaml >without.json
+same "no stage is at a site that is gone" True \
+    "$(json 'all(s["site"] != "b" for s in d["stages"])' without.json)"
+refused 1 "no site 'x'" plan --without x job.yaml
+refused 1 "" plan --without a --without b job.yaml
+plan --what-if wan=100gbit --json job.yaml >faster.json
+same "a faster link is no worse" True \
+    "$(json 'd["step_s"] <= d["without_what_if_step_s"] * 1.0001' faster.json)"
+refused 1 "there is no such key" plan --what-if speed=2 job.yaml
+refused 2 "change its file" plan --what-if wan=10gbit --output x.yaml job.yaml
+plan --compare pinned.yaml --json job.yaml >compared.json
+same "a plan of fewer choices is not faster" True \
+    "$(json 'd["compare"]["step_s"] >= d["step_s"] * 0.9999' compared.json)"
+same "it takes what it took" True \
+    "$(json 'd["compare"]["step_s"] == json.load(open("pinned.json"))["step_s"]' compared.json)"
+sed 's/^global_batch: 64/global_batch: 128/' job.yaml >larger.yaml
+refused 1 "its global_batch differs" plan --compare plan.yaml larger.yaml
+sed 's/rate: 1gbit/rate: 2gbit/' cluster.yaml >other-cluster.yaml
+sed 's/cluster: cluster/cluster: other-cluster/' job.yaml >other.yaml
+refused 1 "its cluster differs" plan --compare plan.yaml other.yaml
+plan --current plan.yaml --json job.yaml >current.json
+same "nothing moves when nothing changed" "0 True" \
+    "$(json 'str(d["current"]["layers_moved"]) + " " + str(d["current"]["goes_on"])' current.json)"
+plan --current pinned.yaml --without b --json job.yaml >moved.json
+same "a lost site: all of it moves" True \
+    "$(json 'd["current"]["step_s"] is None and d["current"]["layers_moved"] > 0' moved.json)"
+
+# ---- objectives, limits, what cannot be ----
+plan --objective cost --device-price 2 --json job.yaml >cost.json
+same "the cheapest plan is not dearer" True \
+    "$(json 'd["objective"] > 0 and d["search"]["objective"] == "cost"' cost.json)"
+plan --time-limit 10s job.yaml >text
+check "a time limit that is long enough" grep -q "^predicted" text
+refused 2 "is not a time" plan --time-limit soon job.yaml
+refused 2 "none of throughput" plan --objective speed job.yaml
+sed 's|gpt-1.3b.json|gpt-13b.json|; s|global_batch: 64|global_batch: 64\nrecompute: none\noffload: none|' \
+    job.yaml >large.yaml
+sed 's/count: 2/count: 1, devices: 1/; s/, between: net//' cluster.yaml >small.yaml
+refused 1 "nothing fits" plan --cluster small.yaml large.yaml
+refused 2 "is for layouts" plan --without a "$src/etc/job.yaml"
+refused 3 "" plan nothing.yaml
+check "etc/layout.yaml is planned" plan "$src/etc/layout.yaml"
+[ "$n_failed" = 0 ]
