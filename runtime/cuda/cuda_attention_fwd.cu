@@ -15,9 +15,13 @@ namespace hdt_tile
 {
 
 /* Shape of a kernel: groups of 64 queries, keys of a block, slots, blocks of threads on a
- * multiprocessor. */
-template <int HS_, int GROUPS_, int KEYS_, int STAGES_, int RESIDENT_, class M_> struct fwd_shape {
+ * multiprocessor. BEHIND: the product of a block's probabilities and values is queued after the
+ * next block's scores, so that it runs while the softmax of those is computed; the first one is of
+ * no probabilities at all. */
+template <int HS_, int GROUPS_, int KEYS_, int STAGES_, int RESIDENT_, bool BEHIND_, class M_>
+struct fwd_shape {
     using M = M_;
+    static constexpr bool BEHIND = BEHIND_;
     static constexpr int HS = HS_;
     static constexpr int GROUPS = GROUPS_;
     static constexpr int KEYS = KEYS_;
@@ -186,6 +190,19 @@ __device__ __forceinline__ void fwd_finish(const fwd_block<S> &b, softmax_rows &
                stride, row, a.q.n_rows, a.q.n_cols);
 }
 
+/* out += probabilities p times the values of block i. */
+template <class S>
+__device__ __forceinline__ void weigh(const fwd_block<S> &b, float (&out)[S::HS / 8][4],
+                                      uint32_t (&p)[S::KEYS / 16][4], int i)
+{
+    using M = typename S::M;
+
+    M::begin(out, p);
+    M::product(out, p, b.k_tile(i) + S::KEY_BYTES, true);
+    M::commit();
+    M::template wait<0>(out, p);
+}
+
 template <class S> __device__ __forceinline__ void fwd_run(const attention_args &args)
 {
     using M = typename S::M;
@@ -194,7 +211,7 @@ template <class S> __device__ __forceinline__ void fwd_run(const attention_args 
     const fwd_block<S> b(args, smem);
     const int row = b.row + lane.row, last_key = row + args.key_offset();
     const float scale2 = args.scale * LOG2E;
-    uint32_t q[S::HS / 16][4], p[S::KEYS / 16][4];
+    uint32_t q[S::HS / 16][4], p[S::KEYS / 16][4] = {};
     float s[S::KEYS / 8][4], out[S::HS / 8][4] = {}, keep[2];
     softmax_rows rows;
 
@@ -211,21 +228,37 @@ template <class S> __device__ __forceinline__ void fwd_run(const attention_args 
         if (i == 0) {
             load_operand<S::ROWS>(b.q_tile, static_cast<int>(threadIdx.x / 32) * 16, q);
         }
-        M::begin(s);
+        if constexpr (S::BEHIND) {
+            M::begin(s, out, p);
+        } else {
+            M::begin(s);
+        }
         M::template product_turned<S::KEYS>(s, q, b.k_tile(i), false);
         M::commit();
-        M::template wait<0>(s);
+        if constexpr (S::BEHIND) {
+            M::product(out, p, b.k_tile(max(i - 1, 0)) + S::KEY_BYTES, true);
+            M::commit();
+        }
+        M::template wait<S::BEHIND>(s);
         if (b.first_key(i) + S::KEYS - 1 > b.row + args.key_offset()) {
             mask_keys(s, last_key - b.first_key(i), lane.col);
         }
         rows.step(s, scale2, keep);
+        if constexpr (S::BEHIND) {
+            M::template wait<0>(out, p);
+            if (i > 0) {
+                b.ring.done(i - 1);
+            }
+        }
         acc_to_operand(s, p);
         scale_rows(out, keep);
-        M::begin(out, p);
-        M::product(out, p, b.k_tile(i) + S::KEY_BYTES, true);
-        M::commit();
-        M::template wait<0>(out, p);
-        b.ring.done(i);
+        if constexpr (!S::BEHIND) {
+            weigh(b, out, p, i);
+            b.ring.done(i);
+        }
+    }
+    if constexpr (S::BEHIND) {
+        weigh(b, out, p, b.ring.n - 1);
     }
     fwd_finish(b, rows, out, row);
 }
@@ -286,9 +319,10 @@ cudaError_t hdt_cuda_attention_fwd_bf16(cudaStream_t stream, const struct hdt_cu
     }
     if (!a->plain && bulk_device()) {
         return a->head_size <= 64
-                   ? fwd_launch<fwd_shape<64, 2, 128, 4, 1, tile_group>>(stream, &args)
-                   : fwd_launch<fwd_shape<128, 2, 128, 3, 1, tile_group>>(stream, &args);
+                   ? fwd_launch<fwd_shape<64, 2, 64, 5, 2, true, tile_group>>(stream, &args)
+                   : fwd_launch<fwd_shape<128, 2, 128, 3, 1, false, tile_group>>(stream, &args);
     }
-    return a->head_size <= 64 ? fwd_launch<fwd_shape<64, 2, 64, 2, 1, tile_warp>>(stream, &args)
-                              : fwd_launch<fwd_shape<128, 2, 64, 2, 1, tile_warp>>(stream, &args);
+    return a->head_size <= 64
+               ? fwd_launch<fwd_shape<64, 2, 64, 2, 1, false, tile_warp>>(stream, &args)
+               : fwd_launch<fwd_shape<128, 2, 64, 2, 1, false, tile_warp>>(stream, &args);
 }

@@ -330,7 +330,11 @@ struct tile_group {
         (hold(held), ...);
     }
 
-    /* 64 columns, those of d[J] to d[J + 7]; TURN: B stands with its rows as inner dimension. */
+    /* 64 columns, those of d[J] to d[J + 7]; TURN: B stands with its rows as inner dimension.
+     *
+     * Beware of `a` that lasts over a loop: in some shapes ptxas 13.0 gives its registers to
+     * another operand too, and says nothing (seen with forward, head size 64, 64 keys, products not
+     * behind). A new shape or compiler is to pass tests/support/cuda_attention on a device. */
     template <int TURN, int J, int N>
     static __device__ __forceinline__ void mma(float (&d)[N][4], const uint32_t (&a)[4], uint64_t b,
                                                int add)
