@@ -53,14 +53,12 @@ struct backend_case {
                    const struct backend_shape *shape, void *const *mem);
     /* In float64, on arrays that hold the inputs as the op gets them. */
     void (*reference)(const struct backend_shape *shape, double *const *x);
-    bool is_exact;                   /* the cpu backend's bits are the only right ones */
-    bool is_mixed;                   /* of struct hdt_mixed_ops: arrays are aligned to 16 bytes, and
-                                        the cpu backend has nothing to compare with */
-    bool is_wide;                    /* errors are relative to each value, not to the array */
-    struct backend_shape shapes[4];  /* small and odd; all zeros: no more */
-    struct backend_shape aligned[3]; /* arrays as allocations give them, and rows of whole vectors:
-                                        what jobs have, and devices have kernels of their own for */
-    struct backend_shape large;      /* big enough to fill a device; for rates */
+    bool is_exact;                  /* the cpu backend's bits are the only right ones */
+    bool is_mixed;                  /* of struct hdt_mixed_ops: arrays are aligned to 16 bytes, and
+                                       the cpu backend has nothing to compare with */
+    bool is_wide;                   /* errors are relative to each value, not to the array */
+    struct backend_shape shapes[4]; /* small and odd; all zeros: no more */
+    struct backend_shape large;     /* big enough to fill a device; for rates */
 };
 
 extern const struct backend_case hdt_backend_cases[];

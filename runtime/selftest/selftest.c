@@ -38,7 +38,7 @@ struct side {
 struct trial {
     const struct backend_case *c;
     struct backend_shape shape;
-    bool is_aligned;
+    bool is_large;
     struct backend_array arrays[BACKEND_ARRAYS_MAX];
     int n_arrays;
     double *want[BACKEND_ARRAYS_MAX]; /* inputs, then the reference's results */
@@ -227,10 +227,10 @@ static size_t array_bytes(const struct backend_array *a)
     return a->len * hdt_dtype_size(a->dtype);
 }
 
-/* Trials of odd shapes stand one element off what an allocation gives: ops may ask for no more. */
+/* Small trials stand one element off what an allocation gives: ops may ask for no more. */
 static size_t array_offset(const struct trial *t, int i)
 {
-    return GUARD_BYTES + (t->is_aligned || t->c->is_mixed ? 0 : hdt_dtype_size(t->arrays[i].dtype));
+    return GUARD_BYTES + (t->is_large || t->c->is_mixed ? 0 : hdt_dtype_size(t->arrays[i].dtype));
 }
 
 static size_t array_room(const struct trial *t, int i)
@@ -285,9 +285,9 @@ static void trial_fill(struct trial *t)
 }
 
 static void trial_init(struct trial *t, const struct backend_case *c,
-                       const struct backend_shape *shape, bool is_aligned)
+                       const struct backend_shape *shape, bool is_large)
 {
-    *t = (struct trial){.c = c, .shape = *shape, .is_aligned = is_aligned};
+    *t = (struct trial){.c = c, .shape = *shape, .is_large = is_large};
     c->describe(shape, t->arrays);
     while (t->n_arrays < BACKEND_ARRAYS_MAX && t->arrays[t->n_arrays].name) {
         t->n_arrays++;
@@ -488,12 +488,12 @@ static void trial_repeat(struct trial *t, const struct side *side)
     }
 }
 
-static void case_run(const struct backend_case *c, const struct backend_shape *shape,
-                     bool is_aligned, const struct side *sides)
+static void case_run(const struct backend_case *c, const struct backend_shape *shape, bool is_large,
+                     const struct side *sides)
 {
     struct trial t;
 
-    trial_init(&t, c, shape, is_aligned);
+    trial_init(&t, c, shape, is_large);
     trial_run(&t, &sides[0], t.got, &t.seconds);
     if (sides[0].backend->caps & HDT_BACKEND_DETERMINISTIC) {
         trial_repeat(&t, &sides[0]);
@@ -682,11 +682,6 @@ static void shapes_run(const struct backend_case *c, const struct side *sides, b
     for (size_t j = 0; j < sizeof(c->shapes) / sizeof(c->shapes[0]); j++) {
         if (shape_is_set(&c->shapes[j])) {
             case_run(c, &c->shapes[j], false, sides);
-        }
-    }
-    for (size_t j = 0; j < sizeof(c->aligned) / sizeof(c->aligned[0]); j++) {
-        if (shape_is_set(&c->aligned[j])) {
-            case_run(c, &c->aligned[j], true, sides);
         }
     }
     if (with_large) {
