@@ -71,6 +71,10 @@ AC_DEFUN([HDT_NVCC_ARCH], [
     hdt_number=${hdt_arch#sm_}
     AS_CASE([$hdt_arch], [sm_@<:@0-9@:>@@<:@0-9@:>@*], [],
       [AC_MSG_ERROR([CUDA_ARCH: '$hdt_arch' is not of the form sm_90])])
+    AS_IF([test "${hdt_number%%@<:@a-z@:>@}" -lt 80],
+      [AC_MSG_ERROR([CUDA_ARCH: $hdt_arch has no products of bf16 and no asynchronous copies: sm_80 is the oldest])])
+    AS_IF([test $hdt_arch = sm_90],
+      [AC_MSG_WARN([CUDA_ARCH: sm_90 leaves out the kernels made for H100 and H200: say sm_90a])])
     hdt_nvcc_arch="$hdt_nvcc_arch -gencode=arch=compute_$hdt_number,code=sm_$hdt_number"
     AS_IF([test $hdt_arch = sm_90a], [hdt_nvcc_arch="$hdt_nvcc_arch -DHDT_CUDA_SM_90A"])
   done

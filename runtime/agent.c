@@ -397,12 +397,13 @@ static json_t *agent_hello(const struct hdt_agent_conf *conf)
         instance = (uint64_t)getpid();
     }
     conf->backend->device_info(conf->device, &info);
-    return json_pack("{s:i,s:s,s:s,s:s,s:o,s:i,s:{s:s,s:s,s:I,s:i},s:[],s:[s,s,s]}", "proto",
+    return json_pack("{s:i,s:s,s:s,s:s,s:o,s:i,s:{s:s,s:s,s:I,s:i,s:b},s:[],s:[s,s,s]}", "proto",
                      HDT_PROTOCOL_VERSION, "role", "worker", "name", conf->worker->name, "version",
                      conf->version, "instance", hdt_msg_u64_hex(instance), "pid", (int)getpid(),
                      "device", "name", info.name, "backend", conf->backend->name, "memory_bytes",
-                     (json_int_t)conf->memory_bytes, "threads", info.n_threads, "features",
-                     "dtypes", hdt_dtype_name(HDT_DTYPE_F32), hdt_dtype_name(HDT_DTYPE_BF16),
+                     (json_int_t)conf->memory_bytes, "threads", info.n_threads, "bf16",
+                     conf->backend->mixed != NULL, "features", "dtypes",
+                     hdt_dtype_name(HDT_DTYPE_F32), hdt_dtype_name(HDT_DTYPE_BF16),
                      hdt_dtype_name(HDT_DTYPE_I32));
 }
 

@@ -41,7 +41,7 @@ extern "C" {
 #endif
 
 /* Raised whenever a table below changes; a module of another number is refused. */
-#define HDT_BACKEND_ABI 2
+#define HDT_BACKEND_ABI 3
 
 /* Name of the one symbol that a module exports: `const struct hdt_backend *const`. */
 #define HDT_BACKEND_SYMBOL "hdt_backend_module"
@@ -68,6 +68,8 @@ struct hdt_device_conf {
 struct hdt_device_info {
     char name[96];         /* "AMD EPYC (2 threads, AVX2, OpenBLAS)" */
     uint64_t memory_bytes; /* memory that the device has in all */
+    uint64_t memory_free;  /* of it, what nobody has taken now; 0: the system knows (CPUs) */
+    uint64_t stream_bytes; /* that a stream takes for its ops beside what is asked for, about */
     int n_threads;         /* CPU threads that compute; 0 when it is not a CPU */
 };
 

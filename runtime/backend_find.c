@@ -22,50 +22,83 @@ struct op_row {
     size_t offset;
 };
 
-#define OP(member)                                                                                 \
+#define OP(table, member)                                                                          \
  {                                                                                                 \
-#  member, offsetof(struct hdt_ops, member)                                                        \
+#  member, offsetof(struct table, member)                                                          \
  }
+#define F32(member)   OP(hdt_ops, member)
+#define MIXED(member) OP(hdt_mixed_ops, member)
 
 static const struct op_row op_rows[] = {
-    OP(gemm),          OP(rmsnorm_fwd),   OP(rmsnorm_bwd), OP(rope_fwd),   OP(rope_bwd),
-    OP(attention_fwd), OP(attention_bwd), OP(swiglu_fwd),  OP(swiglu_bwd), OP(embedding_fwd),
-    OP(embedding_bwd), OP(cross_entropy), OP(add),         OP(scale),      OP(zero),
-    OP(cast),          OP(sumsq),         OP(adamw),
+    F32(gemm),          F32(rmsnorm_fwd),   F32(rmsnorm_bwd), F32(rope_fwd),   F32(rope_bwd),
+    F32(attention_fwd), F32(attention_bwd), F32(swiglu_fwd),  F32(swiglu_bwd), F32(embedding_fwd),
+    F32(embedding_bwd), F32(cross_entropy), F32(add),         F32(scale),      F32(zero),
+    F32(cast),          F32(sumsq),         F32(adamw),
 };
 
-#define N_OPS (sizeof(op_rows) / sizeof(op_rows[0]))
+static const struct op_row mixed_rows[] = {
+    MIXED(gemm),       MIXED(rmsnorm_fwd),   MIXED(rmsnorm_bwd),   MIXED(rope_fwd),
+    MIXED(rope_bwd),   MIXED(attention_fwd), MIXED(attention_bwd), MIXED(swiglu_fwd),
+    MIXED(swiglu_bwd), MIXED(cross_entropy), MIXED(adamw),
+};
+
+#define N_OPS   (sizeof(op_rows) / sizeof(op_rows[0]))
+#define N_MIXED (sizeof(mixed_rows) / sizeof(mixed_rows[0]))
 
 typedef void any_fn(void);
 
 HDT_STATIC_ASSERT(N_OPS * sizeof(any_fn *) == sizeof(struct hdt_ops), "a row for each op");
+HDT_STATIC_ASSERT(N_MIXED * sizeof(any_fn *) == sizeof(struct hdt_mixed_ops),
+                  "a row for each mixed op");
 
 const char *hdt_backend_op_name(size_t idx)
 {
     return idx < N_OPS ? op_rows[idx].name : NULL;
 }
 
-bool hdt_backend_has_op(const struct hdt_backend *backend, size_t idx)
+const char *hdt_backend_mixed_name(size_t idx)
+{
+    return idx < N_MIXED ? mixed_rows[idx].name : NULL;
+}
+
+static bool is_there(const void *table, const struct op_row *row)
 {
     any_fn *fn;
 
-    HDT_ASSERT(idx < N_OPS);
-    memcpy(&fn, (const char *)backend->ops + op_rows[idx].offset, sizeof(fn));
+    memcpy(&fn, (const char *)table + row->offset, sizeof(fn));
     return fn != NULL;
+}
+
+bool hdt_backend_has_op(const struct hdt_backend *backend, size_t idx)
+{
+    HDT_ASSERT(idx < N_OPS);
+    return is_there(backend->ops, &op_rows[idx]);
+}
+
+/* Appends the names of those that are not there, after `n_before` others; returns how many. */
+static size_t rows_missing(const void *table, const struct op_row *rows, size_t n_rows,
+                           const char *prefix, size_t n_before, struct hdt_buf *names)
+{
+    size_t n = 0;
+
+    for (size_t i = 0; i < n_rows; i++) {
+        if (is_there(table, &rows[i])) {
+            continue;
+        }
+        if (names) {
+            hdt_buf_appendf(names, "%s%s%s", n_before + n > 0 ? ", " : "", prefix, rows[i].name);
+        }
+        n++;
+    }
+    return n;
 }
 
 size_t hdt_backend_missing(const struct hdt_backend *backend, struct hdt_buf *names)
 {
-    size_t n = 0;
+    size_t n = rows_missing(backend->ops, op_rows, N_OPS, "", 0, names);
 
-    for (size_t i = 0; i < N_OPS; i++) {
-        if (hdt_backend_has_op(backend, i)) {
-            continue;
-        }
-        if (names) {
-            hdt_buf_appendf(names, "%s%s", n > 0 ? ", " : "", op_rows[i].name);
-        }
-        n++;
+    if (backend->mixed) {
+        n += rows_missing(backend->mixed, mixed_rows, N_MIXED, "mixed ", n, names);
     }
     return n;
 }

@@ -15,11 +15,14 @@ extern "C" {
  * last. */
 const char *hdt_backend_op_name(size_t idx);
 
-/* Whether the backend has op number `idx`. */
+/* The same of struct hdt_mixed_ops. */
+const char *hdt_backend_mixed_name(size_t idx);
+
+/* Whether the backend has op number `idx` of struct hdt_ops. */
 bool hdt_backend_has_op(const struct hdt_backend *backend, size_t idx);
 
 /* Append the names of the ops that the backend lacks, "gemm, rope_fwd", to `names` (may be NULL);
- * returns how many. */
+ * returns how many. A table of mixed ops has all or is not there: "mixed gemm". */
 size_t hdt_backend_missing(const struct hdt_backend *backend, struct hdt_buf *names);
 
 /* HDT_OK when the backend has all ops, so that stages can run on it. HDT_ENOTSUP names those that

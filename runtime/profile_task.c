@@ -92,6 +92,13 @@ enum hdt_status hdt_profile_task_run(const struct hdt_profile_task *task,
     char *model, *source;
     enum hdt_status status;
 
+    if (task->bf16 && !backend->mixed) {
+        hdt_error_set(err, HDT_ENOTSUP, "cannot measure in bf16: backend '%s' computes in fp32",
+                      backend->name);
+        hdt_error_hint(err, "jobs with precision: bf16 run in fp32 there: measure with "
+                            "--precision fp32");
+        return HDT_ENOTSUP;
+    }
     HDT_TRY(hdt_model_load(task->model, &shape.model, err));
     HDT_TRY(folder_check(task->path, err));
     shape.seq_len = task->seq_len                 ? task->seq_len
@@ -105,6 +112,7 @@ enum hdt_status hdt_profile_task_run(const struct hdt_profile_task *task,
     head.source = source;
     head.n_threads = backend->caps & HDT_BACKEND_HOST_MEMORY ? task->n_threads : 0;
     head.seq_len = shape.seq_len;
+    head.bf16 = shape.mixed = task->bf16;
     hdt_profile_file_begin(&file, &head, &shape.model);
     status = measure(task, backend, device, &shape, &file, err);
     if (((struct hdt_layer *)file.layers.items)[0].times.n >

@@ -149,9 +149,11 @@ static enum hdt_status build_measure(struct hdt_runner *r, struct hdt_error *err
 {
     uint64_t pool = hdt_port_job_bytes(&r->plan, r->rank), snapshot = 0;
     struct hdt_stage_bytes bytes;
+    struct hdt_device_info info;
     struct hdt_stage_conf conf;
     size_t i;
 
+    r->conf.backend->device_info(r->conf.device, &info);
     if (r->job.checkpoint.every > 0) {
         snapshot = hdt_state_snapshot_bytes(&r->plan, &r->model, r->rank);
     }
@@ -163,7 +165,7 @@ static enum hdt_status build_measure(struct hdt_runner *r, struct hdt_error *err
         if (r->plan.stages[i].rank == r->rank) {
             stage_conf_fill(r, &r->plan.stages[i], &conf);
             HDT_TRY(hdt_stage_measure(&conf, &bytes, err));
-            r->memory_bytes += bytes.total;
+            r->memory_bytes += bytes.total + info.stream_bytes;
         }
     }
     if (r->memory_bytes > r->conf.memory_bytes) {

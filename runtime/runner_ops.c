@@ -353,7 +353,9 @@ enum hdt_status hdt_runner_run_ops(struct hdt_runner *r, enum hdt_phase phase,
         event.duration_ns = hdt_clock_now_ns() - event.start_ns - waited;
         event.start_ns += waited;
         event.arrived_ns = r->arrived_ns;
-        event.cpu_ns = hdt_clock_thread_cpu_ns() - cpu_ns;
+        /* Of a thread that sleeps while a device works it would say that others had its core. */
+        event.cpu_ns =
+            r->conf.backend->caps & HDT_BACKEND_ASYNC ? 0 : hdt_clock_thread_cpu_ns() - cpu_ns;
         r->busy_ns += event.duration_ns;
         hdt_trace_add(&r->trace, &event);
         /* Short steps are told by their own reports. */

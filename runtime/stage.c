@@ -73,23 +73,14 @@ static enum hdt_status model_check(const struct hdt_model_config *m, struct hdt_
     return HDT_OK;
 }
 
+HDT_STATIC_ASSERT(HDT_MIXED_HEAD_MAX == HDT_MODEL_BF16_HEAD_MAX, "one limit");
+
 static enum hdt_status mixed_check(const struct hdt_stage_conf *conf, struct hdt_error *err)
 {
-    const struct hdt_model_config *m = &conf->model;
+    bool has_head = conf->first_unit + conf->n_units == conf->model.L + 2;
 
-    if (m->HS % 8 != 0 || m->HS > HDT_MIXED_HEAD_MAX || m->C % 8 != 0 || m->F % 8 != 0 ||
-        m->V % 8 != 0) {
-        hdt_error_set(err, HDT_ENOTSUP,
-                      "cannot make a stage with products of bf16: head size %lld, width %lld, "
-                      "feed-forward width %lld, vocabulary %lld, which must be multiples of 8 and "
-                      "the head size at most %d",
-                      (long long)m->HS, (long long)m->C, (long long)m->F, (long long)m->V,
-                      HDT_MIXED_HEAD_MAX);
-        hdt_error_hint(err, "set precision: fp32 in the job");
-        return HDT_ENOTSUP;
-    }
     HDT_ASSERT(!conf->inference);
-    return HDT_OK;
+    return hdt_model_check_bf16(&conf->model, has_head, err);
 }
 
 static enum hdt_status conf_check(const struct hdt_stage_conf *conf, struct hdt_error *err)

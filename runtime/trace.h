@@ -16,7 +16,7 @@ extern "C" {
 
 struct hdt_trace_event {
     int64_t start_ns, duration_ns; /* monotonic clock; waiting is not part of it */
-    int64_t cpu_ns;                /* that the runner's thread had of it */
+    int64_t cpu_ns;                /* that the runner's thread had of it; 0: not known */
     int64_t arrived_ns;            /* of an op that takes a frame: when the frame had come */
     int32_t kind, stage;           /* enum hdt_op_kind */
     bool eval;                     /* of an evaluation after the step */

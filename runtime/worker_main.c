@@ -70,6 +70,7 @@ enum option_key {
     OPT_MODEL,
     OPT_MICRO_BATCH,
     OPT_PROFILE_SEQ_LEN,
+    OPT_PRECISION,
     OPT_SELFTEST,
     OPT_LARGE,
 };
@@ -107,6 +108,7 @@ static const struct argp_option options[] = {
     {"micro-batch", OPT_MICRO_BATCH, "N[,N...]", 0, "profile: micro-batches to measure [1,2,4]", 5},
     {"seq-len", OPT_PROFILE_SEQ_LEN, "N", 0,
      "profile: tokens of a sequence [the model's longest, at most 2048]", 5},
+    {"precision", OPT_PRECISION, "fp32|bf16", 0, "profile: as of the jobs to plan [fp32]", 5},
     {0}};
 
 struct args {
@@ -115,6 +117,7 @@ struct args {
     int threads; /* -1: not given */
     struct hdt_task_conf use;
     struct hdt_profile_task profile;
+    bool has_precision;
 };
 
 static long number(struct argp_state *state, const char *what, const char *arg, long min, long max)
@@ -189,6 +192,13 @@ static error_t parse_profile_option(int key, char *arg, struct argp_state *state
         break;
     case OPT_PROFILE_SEQ_LEN:
         profile->seq_len = number(state, "seq-len", arg, 1, 1 << 20);
+        break;
+    case OPT_PRECISION:
+        profile->bf16 = strcmp(arg, "bf16") == 0;
+        if (!profile->bf16 && strcmp(arg, "fp32") != 0) {
+            argp_error(state, "--precision takes fp32 or bf16, not '%s'", arg);
+        }
+        ((struct args *)state->input)->has_precision = true;
         break;
     default:
         return ARGP_ERR_UNKNOWN;
@@ -310,7 +320,7 @@ static uint64_t memory_default(const struct hdt_backend *backend, struct hdt_dev
 
     backend->device_info(device, &info);
     if (!(backend->caps & HDT_BACKEND_HOST_MEMORY)) {
-        return info.memory_bytes / 5 * 4;
+        return (info.memory_free ? info.memory_free : info.memory_bytes) / 5 * 4;
     }
     meminfo = fopen("/proc/meminfo", "re");
     while (meminfo && fgets(line, sizeof(line), meminfo)) {
@@ -583,9 +593,11 @@ static enum hdt_status profile_check(const struct args *args, struct hdt_error *
         hdt_error_hint(err, "give a config.json, as jobs name it in 'model'");
         return HDT_EINVAL;
     }
-    if (!profile->path && (profile->model || profile->n_micro_batches || profile->seq_len)) {
-        return hdt_error_set(err, HDT_EINVAL,
-                             "--model, --micro-batch and --seq-len belong to --profile FILE");
+    if (!profile->path &&
+        (profile->model || profile->n_micro_batches || profile->seq_len || args->has_precision)) {
+        return hdt_error_set(
+            err, HDT_EINVAL,
+            "--model, --micro-batch, --seq-len and --precision belong to --profile FILE");
     }
     return HDT_OK;
 }
@@ -664,6 +676,11 @@ int main(int argc, char **argv)
     argp_parse(&argp, argc, argv, 0, NULL, &args);
     signal(SIGPIPE, SIG_IGN);
     if (profile_check(&args, &err) != HDT_OK || (args.task && task_check(&args, &err) != HDT_OK)) {
+        hdt_error_print(&err, PROGRAM);
+        return EXIT_USAGE;
+    }
+    if (args.large && !args.selftest) {
+        hdt_error_set(&err, HDT_EINVAL, "--large belongs to --selftest");
         hdt_error_print(&err, PROGRAM);
         return EXIT_USAGE;
     }

@@ -2,6 +2,7 @@
 /* Attention on a device: arguments checked and made ready for the kernels. */
 #include "runtime/cuda/cuda_attention.cuh"
 
+#include <atomic>
 #include <math.h>
 #include <string.h>
 
@@ -32,14 +33,19 @@ bool bulk_device()
 /* The driver's function by way of the runtime: the module links no driver library. */
 static cudaError_t encoder(encode_tiled *encode)
 {
-    static encode_tiled found;
+    static std::atomic<encode_tiled> found{nullptr};
     void *entry = nullptr;
     cudaDriverEntryPointQueryResult result = cudaDriverEntryPointSymbolNotFound;
 
-    *encode = __atomic_load_n(&found, __ATOMIC_RELAXED);
+    *encode = found.load(std::memory_order_relaxed);
     if (*encode == nullptr) {
+#if CUDART_VERSION >= 12050
         const cudaError_t code = cudaGetDriverEntryPointByVersion(
             "cuTensorMapEncodeTiled", &entry, 12000, cudaEnableDefault, &result);
+#else
+        const cudaError_t code =
+            cudaGetDriverEntryPoint("cuTensorMapEncodeTiled", &entry, cudaEnableDefault, &result);
+#endif
 
         if (code != cudaSuccess) {
             return code;
@@ -48,7 +54,7 @@ static cudaError_t encoder(encode_tiled *encode)
             return cudaErrorNotSupported;
         }
         *encode = reinterpret_cast<encode_tiled>(entry);
-        __atomic_store_n(&found, *encode, __ATOMIC_RELAXED);
+        found.store(*encode, std::memory_order_relaxed);
     }
     return cudaSuccess;
 }

@@ -265,6 +265,8 @@ __global__ void __launch_bounds__(S::THREADS, 1)
 #elif defined(__CUDA_ARCH__)
     if constexpr (!S::M::BULK) {
         dq_run<S>(args);
+    } else {
+        __trap(); /* code that was chosen for another architecture */
     }
 #endif
 }
@@ -558,6 +560,8 @@ __global__ void __launch_bounds__(S::THREADS, 1)
 #elif defined(__CUDA_ARCH__)
     if constexpr (!S::M::BULK) {
         dkv_run<S>(args);
+    } else {
+        __trap(); /* code that was chosen for another architecture */
     }
 #endif
 }

@@ -272,6 +272,8 @@ __global__ void __launch_bounds__(S::THREADS, S::RESIDENT)
 #elif defined(__CUDA_ARCH__)
     if constexpr (!S::M::BULK) {
         fwd_run<S>(args);
+    } else {
+        __trap(); /* code that was chosen for another architecture */
     }
 #endif
 }

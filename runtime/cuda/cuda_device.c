@@ -10,6 +10,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+/* Of a stream: sums of rows and heads, of the shapes that a device has room for. */
+#define SCRATCH_BYTES ((size_t)16 << 20)
+
 enum hdt_status hdt_cuda_error(cudaError_t code, const char *what, struct hdt_error *err)
 {
     enum hdt_status status = code == cudaErrorMemoryAllocation ? HDT_ENOMEM : HDT_EIO;
@@ -96,7 +99,8 @@ static enum hdt_status info_read(int idx, struct hdt_device_info *info, struct h
                     prop.name, prop.major, prop.minor, prop.multiProcessorCount,
                     version_major(driver), version_minor(driver), version_major(runtime),
                     version_minor(runtime));
-    *info = (struct hdt_device_info){.memory_bytes = prop.totalGlobalMem};
+    *info = (struct hdt_device_info){.memory_bytes = prop.totalGlobalMem,
+                                     .stream_bytes = HDT_CUDA_WORKSPACE + SCRATCH_BYTES};
     snprintf(info->name, sizeof(info->name), "%s", hdt_buf_str(&name));
     hdt_buf_release(&name);
     return HDT_OK;
@@ -171,7 +175,14 @@ void hdt_cuda_device_close(struct hdt_device *device)
 
 void hdt_cuda_device_info(struct hdt_device *device, struct hdt_device_info *info)
 {
+    size_t free_bytes = 0, all_bytes = 0;
+
     *info = device->info;
+    if (hdt_cuda_enter(device, NULL) == HDT_OK &&
+        cudaMemGetInfo(&free_bytes, &all_bytes) == cudaSuccess) {
+        info->memory_free = free_bytes;
+    }
+    cudaGetLastError();
 }
 
 /* ---- memory ---------------------------------------------------------------------------------- */

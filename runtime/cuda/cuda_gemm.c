@@ -16,12 +16,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define WORKSPACE_BYTES ((size_t)32 << 20)
-#define CHOICES         8
-#define TUNE_FLOPS      1e9 /* smaller products are not worth the trial */
-#define TUNE_RUNS       4
-#define PLANS_MAX       1024
-#define ALIGN_MAX       256u
+#define CHOICES    8
+#define TUNE_FLOPS 1e9 /* smaller products are not worth the trial */
+#define TUNE_RUNS  4
+#define PLANS_MAX  1024
+#define ALIGN_MAX  256u
 
 /* What the choice of a kernel depends on. No padding, so that it can be compared as bytes. */
 struct key {
@@ -169,7 +168,7 @@ static cublasStatus_t plan_describe(struct plan *plan)
 static cublasStatus_t preference_fill(cublasLtMatmulPreference_t preference, const struct key *k)
 {
     const uint32_t scheme = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
-    const size_t workspace = WORKSPACE_BYTES;
+    const size_t workspace = HDT_CUDA_WORKSPACE;
     const struct {
         cublasLtMatmulPreferenceAttributes_t attr;
         const void *value;
@@ -197,38 +196,66 @@ static cublasStatus_t product_queue(const struct hdt_cuda_gemms *gemms, struct h
 {
     return cublasLtMatmul(gemms->handle, plan->op, &g->alpha, g->b, plan->b, g->a, plan->a,
                           &g->beta, g->beta != 0 ? g->c : d, plan->d, d, plan->d, algo,
-                          s->workspace, WORKSPACE_BYTES, s->handle);
+                          s->workspace, HDT_CUDA_WORKSPACE, s->handle);
 }
 
 /* ---- trials ---------------------------------------------------------------------------------- */
 
-/* Memory that results are compared in: the driver's, not the pool's, which would keep it. */
+/*
+ * Memory of a trial: the driver's, not the pool's, which would keep it. Its operands are its own:
+ * those of the caller may be zeros, or add to zeros, which hides how an algorithm sums.
+ */
 struct trial {
+    struct hdt_cuda_gemm g;
+    void *a, *b, *c;
     void *first, *other; /* results, of `len` 16-bit words each */
     int *differs;        /* device memory */
     size_t len;
     cudaEvent_t begin, end;
 };
 
+static bool memory_zero(struct hdt_stream *s, size_t bytes, void **mem)
+{
+    return cudaMalloc(mem, bytes) == cudaSuccess &&
+           cudaMemsetAsync(*mem, 0, bytes, s->handle) == cudaSuccess;
+}
+
+/* A matrix of `rows` rows of numbers that no two sums in another order are likely to agree on. */
+static bool memory_random(struct hdt_stream *s, size_t rows, size_t ld, enum hdt_dtype dtype,
+                          void **mem)
+{
+    const size_t bytes = rows * ld * hdt_dtype_size(dtype);
+
+    return cudaMalloc(mem, bytes) == cudaSuccess &&
+           hdt_cuda_random(s->handle, dtype, rows * ld, *mem) == cudaSuccess;
+}
+
 static bool trial_begin(struct hdt_stream *s, const struct hdt_cuda_gemm *g, struct trial *t)
 {
-    const size_t bytes = (size_t)g->m * g->ldd * hdt_dtype_size(g->d_dtype);
+    const size_t m = (size_t)g->m, n = (size_t)g->n, k = (size_t)g->k, ldd = (size_t)g->ldd;
+    const size_t bytes = m * ldd * hdt_dtype_size(g->d_dtype);
 
-    *t = (struct trial){.len = bytes / sizeof(uint16_t)};
-    return cudaMalloc(&t->first, bytes) == cudaSuccess &&
-           cudaMalloc(&t->other, bytes) == cudaSuccess &&
-           cudaMalloc((void **)&t->differs, sizeof(int)) == cudaSuccess &&
-           cudaEventCreate(&t->begin) == cudaSuccess && cudaEventCreate(&t->end) == cudaSuccess &&
-           /* What lies between the rows is equal, too. */
-           cudaMemsetAsync(t->first, 0, bytes, s->handle) == cudaSuccess &&
-           cudaMemsetAsync(t->other, 0, bytes, s->handle) == cudaSuccess;
+    *t = (struct trial){.g = *g, .len = bytes / sizeof(uint16_t)};
+    if (!memory_random(s, g->trans_a ? k : m, (size_t)g->lda, g->ab_dtype, &t->a) ||
+        !memory_random(s, g->trans_b ? n : k, (size_t)g->ldb, g->ab_dtype, &t->b) ||
+        (g->beta != 0 && !memory_random(s, m, ldd, g->d_dtype, &t->c)) ||
+        !memory_zero(s, bytes, &t->first) || !memory_zero(s, bytes, &t->other) ||
+        !memory_zero(s, sizeof(int), (void **)&t->differs)) {
+        return false;
+    }
+    t->g.a = t->a;
+    t->g.b = t->b;
+    t->g.c = t->c;
+    return cudaEventCreate(&t->begin) == cudaSuccess && cudaEventCreate(&t->end) == cudaSuccess;
 }
 
 static void trial_end(struct trial *t)
 {
-    cudaFree(t->first);
-    cudaFree(t->other);
-    cudaFree(t->differs);
+    void *const mem[] = {t->a, t->b, t->c, t->first, t->other, t->differs};
+
+    for (size_t i = 0; i < sizeof(mem) / sizeof(mem[0]); i++) {
+        cudaFree(mem[i]);
+    }
     if (t->begin) {
         cudaEventDestroy(t->begin);
     }
@@ -240,34 +267,38 @@ static void trial_end(struct trial *t)
 
 /* Milliseconds of one run; infinity when it cannot run or gives other bits than the first. */
 static float trial_run(const struct hdt_cuda_gemms *gemms, struct hdt_stream *s,
-                       const struct plan *plan, const struct hdt_cuda_gemm *g,
-                       const cublasLtMatmulAlgo_t *algo, const struct trial *t, bool is_first)
+                       const struct plan *plan, const cublasLtMatmulAlgo_t *algo,
+                       const struct trial *t, bool is_first)
 {
     void *d = is_first ? t->first : t->other;
     float ms = INFINITY;
     int differs = 1;
 
-    if (product_queue(gemms, s, plan, g, algo, d) != CUBLAS_STATUS_SUCCESS) {
+    if (product_queue(gemms, s, plan, &t->g, algo, d) != CUBLAS_STATUS_SUCCESS ||
+        cudaMemsetAsync(t->differs, 0, sizeof(int), s->handle) != cudaSuccess ||
+        hdt_cuda_compare(s->handle, t->first, d, t->len, t->differs) != cudaSuccess ||
+        cudaMemcpyAsync(&differs, t->differs, sizeof(int), cudaMemcpyDeviceToHost, s->handle) !=
+            cudaSuccess ||
+        cudaEventRecord(t->begin, s->handle) != cudaSuccess) {
+        cudaStreamSynchronize(s->handle); /* differs is ours no longer */
         return INFINITY;
     }
-    cudaMemsetAsync(t->differs, 0, sizeof(int), s->handle);
-    hdt_cuda_compare(s->handle, t->first, d, t->len, t->differs);
-    cudaMemcpyAsync(&differs, t->differs, sizeof(int), cudaMemcpyDeviceToHost, s->handle);
-    cudaEventRecord(t->begin, s->handle);
     for (int i = 0; i < TUNE_RUNS; i++) {
-        if (product_queue(gemms, s, plan, g, algo, d) != CUBLAS_STATUS_SUCCESS) {
+        if (product_queue(gemms, s, plan, &t->g, algo, d) != CUBLAS_STATUS_SUCCESS) {
+            cudaStreamSynchronize(s->handle);
             return INFINITY;
         }
     }
-    cudaEventRecord(t->end, s->handle);
-    if (cudaEventSynchronize(t->end) != cudaSuccess || differs != 0 ||
+    if (cudaEventRecord(t->end, s->handle) != cudaSuccess ||
+        cudaEventSynchronize(t->end) != cudaSuccess || differs != 0 ||
         cudaEventElapsedTime(&ms, t->begin, t->end) != cudaSuccess) {
         return INFINITY;
     }
     return ms / TUNE_RUNS;
 }
 
-/* Which of the choices to take; 0, the library's own first, when there is no room for a trial. */
+/* Which of the choices to take, by trial: of those with the bits of the first one that runs, the
+ * fastest. That one without a trial, when the product is small or there is no room. */
 static int plan_tune(const struct hdt_cuda_gemms *gemms, struct hdt_stream *s,
                      const struct plan *plan, const struct hdt_cuda_gemm *g,
                      const cublasLtMatmulHeuristicResult_t *choices, int n)
@@ -276,12 +307,18 @@ static int plan_tune(const struct hdt_cuda_gemms *gemms, struct hdt_stream *s,
     struct trial t;
     int best = 0;
 
+    while (best < n - 1 && choices[best].state != CUBLAS_STATUS_SUCCESS) {
+        best++;
+    }
     if (2.0 * g->m * g->n * g->k < TUNE_FLOPS || n < 2) {
-        return 0;
+        return best;
     }
     if (trial_begin(s, g, &t)) {
-        for (int i = 0; i < n; i++) {
-            const float ms = trial_run(gemms, s, plan, g, &choices[i].algo, &t, i == 0);
+        for (int i = best; i < n; i++) {
+            const float ms =
+                choices[i].state != CUBLAS_STATUS_SUCCESS
+                    ? INFINITY
+                    : trial_run(gemms, s, plan, &choices[i].algo, &t, best_ms == INFINITY);
 
             if (ms < best_ms) {
                 best_ms = ms;
@@ -362,7 +399,7 @@ void hdt_cuda_gemm(struct hdt_stream *s, const struct hdt_cuda_gemm *g)
     struct plan *plan;
 
     HDT_ASSERT(g->m > 0 && g->n > 0 && g->k > 0);
-    if (!hdt_cuda_stream_enter(s) || !hdt_cuda_workspace(s, WORKSPACE_BYTES)) {
+    if (!hdt_cuda_stream_enter(s) || !hdt_cuda_workspace(s, HDT_CUDA_WORKSPACE)) {
         return;
     }
     /* Held while the product is queued: plans may be dropped by another thread's. */

@@ -12,6 +12,9 @@
  */
 #include "runtime/backend.h"
 
+/* Of a stream, for products. */
+#define HDT_CUDA_WORKSPACE ((size_t)32 << 20)
+
 struct hdt_cuda_gemms; /* the products of a device that were looked up */
 
 /* D = alpha op(A) op(B) + beta C, as struct hdt_gemm; C may be D. A and B have one type. float32

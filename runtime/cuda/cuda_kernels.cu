@@ -157,6 +157,33 @@ struct adamw16_op {
     }
 };
 
+/* Words of 16 bits: sign, an exponent of 126 or 127 and seven bits of a number; of float, the lower
+ * half before it is sixteen more. Bits of an index mixed as in the finalizer of MurmurHash3. */
+struct random_op {
+    uint16_t *x;
+    bool is_f32;
+
+    struct item {
+    };
+
+    __device__ item load(size_t) const
+    {
+        return {};
+    }
+
+    __device__ void store(size_t i, item) const
+    {
+        uint32_t h = static_cast<uint32_t>(i) + static_cast<uint32_t>(i >> 32) * 0x9e3779b9u + 1;
+
+        h = (h ^ h >> 16) * 0x85ebca6bu;
+        h = (h ^ h >> 13) * 0xc2b2ae35u;
+        h ^= h >> 16;
+        x[i] = is_f32 && i % 2 == 0
+                   ? static_cast<uint16_t>(h)
+                   : static_cast<uint16_t>((h & 0x8000) | (126 + (h >> 8 & 1)) << 7 | (h & 0x7f));
+    }
+};
+
 struct compare_op {
     const uint16_t *a, *b;
     int *differs;
@@ -403,6 +430,14 @@ cudaError_t hdt_cuda_compare(cudaStream_t stream, const uint16_t *a, const uint1
                              int *differs)
 {
     return flat_launch(stream, len, compare_op{a, b, differs});
+}
+
+cudaError_t hdt_cuda_random(cudaStream_t stream, enum hdt_dtype dtype, size_t len, void *x)
+{
+    const bool is_f32 = dtype == HDT_DTYPE_F32;
+
+    return flat_launch(stream, is_f32 ? 2 * len : len,
+                       random_op{static_cast<uint16_t *>(x), is_f32});
 }
 
 cudaError_t hdt_cuda_sumsq(cudaStream_t stream, const float *x, size_t len, double *partials,

@@ -53,6 +53,10 @@ cudaError_t hdt_cuda_adamw16(cudaStream_t stream, const struct hdt_cuda_adamw_ar
 cudaError_t hdt_cuda_compare(cudaStream_t stream, const uint16_t *a, const uint16_t *b, size_t len,
                              int *differs);
 
+/* Sets x (len), float or bfloat16, to numbers of 0.5 to 2 of both signs, the same ones each time.
+ */
+cudaError_t hdt_cuda_random(cudaStream_t stream, enum hdt_dtype dtype, size_t len, void *x);
+
 /* partials: HDT_CUDA_PARTIALS values of scratch that no other stream uses, and one more that is
  * zero bytes before and after. */
 cudaError_t hdt_cuda_sumsq(cudaStream_t stream, const float *x, size_t len, double *partials,

@@ -345,6 +345,9 @@ __device__ __forceinline__ void row_softmax(const T *row, int v, float *max_out,
             sum *= exp_of(max - largest, row);
             max = largest;
         }
+        if (max == -INFINITY) { /* nothing but masked ones so far: they add nothing */
+            continue;
+        }
 #pragma unroll
         for (int i = 0; i < N; i++) {
             sum += exp_of(x[i] - max, row);

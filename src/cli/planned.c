@@ -197,8 +197,9 @@ static char *beside(const char *path, const char *name)
 static enum hdt_status profile_files_read(struct hdt_planned *p, const char *path,
                                           struct hdt_error *err)
 {
-    struct hdt_profile_file_want want = {&p->model, p->job.batch.micro_batch, p->job.batch.seq_len,
-                                         0};
+    struct hdt_profile_file_want want = {.model = &p->model,
+                                         .micro_batch = p->job.batch.micro_batch,
+                                         .seq_len = p->job.batch.seq_len};
     enum hdt_status status = HDT_OK;
     size_t n_read = 0, i;
     json_t *worker;
@@ -218,6 +219,7 @@ static enum hdt_status profile_files_read(struct hdt_planned *p, const char *pat
         }
         file = beside(path, json_string_value(name));
         want.n_threads = p->cluster.workers[i].n_threads;
+        want.bf16 = p->job.precision == HDT_JOB_BF16 && p->cluster.workers[i].bf16;
         status = hdt_profile_file_read(file, &want, &p->cluster.workers[i].profile, err);
         free(file);
         n_read++;

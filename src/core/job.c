@@ -376,12 +376,28 @@ enum hdt_status hdt_job_check_timeout(const struct hdt_job *job, int64_t knob_ms
     return HDT_EINVAL;
 }
 
+/* Here, not when a worker makes its stage. */
+static enum hdt_status job_check_precision(const struct hdt_job *job,
+                                           const struct hdt_model_config *model,
+                                           const struct hdt_conf_doc *doc, struct hdt_error *err)
+{
+    struct hdt_error cause = {0};
+
+    if (job->precision == HDT_JOB_BF16 && hdt_model_check_bf16(model, true, &cause) != HDT_OK) {
+        hdt_conf_error(doc, "precision", err, HDT_EINVAL, "%s", cause.msg);
+        hdt_error_hint(err, "%s", cause.hint);
+        return HDT_EINVAL;
+    }
+    return HDT_OK;
+}
+
 enum hdt_status hdt_job_check(const struct hdt_job *job, const struct hdt_model_config *model,
                               const struct hdt_conf_doc *doc, struct hdt_error *err)
 {
     HDT_TRY(job_check_name(job, doc, err));
     HDT_TRY(job_check_batch(job, model, doc, err));
     HDT_TRY(job_check_optimizer(job, doc, err));
+    HDT_TRY(job_check_precision(job, model, doc, err));
     if (job->eval.every > 0 && (!job->data.valid || !job->data.valid[0])) {
         hdt_conf_error(doc, "eval.every", err, HDT_EINVAL,
                        "evaluation every %lld steps needs data.valid", (long long)job->eval.every);

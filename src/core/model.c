@@ -366,6 +366,38 @@ int64_t hdt_model_tensor_find(const struct hdt_model_config *config, const char 
     return -1;
 }
 
+enum hdt_status hdt_model_check_bf16(const struct hdt_model_config *m, bool has_head,
+                                     struct hdt_error *err)
+{
+    const struct {
+        const char *name;
+        int64_t size;
+    } sizes[] = {{"hidden_size", m->C},
+                 {"intermediate_size", m->F},
+                 {"head_dim", m->HS},
+                 {"vocab_size", has_head ? m->V : 0}};
+
+    for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
+        if (sizes[i].size % 8 != 0) {
+            hdt_error_set(err, HDT_ENOTSUP,
+                          "products of bf16 cannot be made of a model with %s %lld: it must be a "
+                          "multiple of 8",
+                          sizes[i].name, (long long)sizes[i].size);
+            goto err_hint;
+        }
+    }
+    if (m->HS <= HDT_MODEL_BF16_HEAD_MAX) {
+        return HDT_OK;
+    }
+    hdt_error_set(err, HDT_ENOTSUP,
+                  "products of bf16 cannot be made of a model with head_dim %lld: it may be %d at "
+                  "most",
+                  (long long)m->HS, HDT_MODEL_BF16_HEAD_MAX);
+err_hint:
+    hdt_error_hint(err, "set precision: fp32 in the job");
+    return HDT_ENOTSUP;
+}
+
 int64_t hdt_model_unit_params(const struct hdt_model_config *config, int64_t unit)
 {
     struct hdt_model_tensor tensor;

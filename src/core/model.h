@@ -66,6 +66,12 @@ static inline int64_t hdt_model_n_units(const struct hdt_model_config *config)
     return config->L + 2;
 }
 
+/* What products of bf16 ask of a model: head size (at most this), width and feed-forward width are
+ * multiples of 8, and the vocabulary where it has its head. HDT_ENOTSUP says what is not. */
+#define HDT_MODEL_BF16_HEAD_MAX 128
+enum hdt_status hdt_model_check_bf16(const struct hdt_model_config *config, bool has_head,
+                                     struct hdt_error *err);
+
 #define HDT_MODEL_TENSORS_PER_BLOCK 9
 
 /* One weight tensor, (rows, cols) row-major as in the checkpoint file: y = x W^T with W (out, in).

@@ -15,11 +15,12 @@
 extern "C" {
 #endif
 
-/* Begin a file of fp32 profiles of a model, dated today. Strings are copied. To be released by
- * hdt_layer_profile_release. */
+/* Begin a file of profiles of a model in one precision, dated today. Strings are copied. To be
+ * released by hdt_layer_profile_release. */
 struct hdt_profile_file_head {
     const char *model, *device, *source, *note;
     int64_t n_threads, seq_len;
+    bool bf16; /* else fp32 */
 };
 void hdt_profile_file_begin(struct hdt_layer_profile *file,
                             const struct hdt_profile_file_head *head,
@@ -34,11 +35,12 @@ void hdt_profile_file_add(struct hdt_layer_profile *file, const struct hdt_profi
 enum hdt_status hdt_profile_file_write(const struct hdt_layer_profile *file, const char *path,
                                        struct hdt_error *err);
 
-/* What decides the times of a worker, which computes in fp32. */
+/* What decides the times of a worker. */
 struct hdt_profile_file_want {
     const struct hdt_model_config *model;
     int64_t micro_batch, seq_len;
     int64_t n_threads; /* 0: of a device without */
+    bool bf16;         /* the job asks for it and the worker has it; else fp32 */
 };
 
 /* The profile that the file says for it, over what *profile holds: the machine and what the file

@@ -27,7 +27,8 @@
 #define LOSSLESS_RATIO_INT8  1.10
 
 /* Logits that a head's stage holds at a time; as the worker's stage does it. */
-#define HEAD_VALUES (INT64_C(1) << 23)
+#define HEAD_VALUES      (INT64_C(1) << 23)
+#define HEAD_VALUES_BF16 (INT64_C(1) << 27)
 
 const struct hdt_cluster_worker *hdt_cost_find_worker(const struct hdt_cluster *cluster,
                                                       const char *site, const char *name)
@@ -108,12 +109,16 @@ enum hdt_status hdt_cost_stage_halves(const struct hdt_cost_inputs *in,
     return HDT_OK;
 }
 
-/* Floats a token that one block keeps for its backward. */
-static double block_floats(const struct hdt_model_config *m)
+/* Bytes a token that one block keeps for its backward. In bf16 the residual stream and what norms
+ * and attention keep of rows is still fp32, and h is made again unless backwards come in halves. */
+static double block_bytes(const struct hdt_model_config *m, const struct hdt_cost_memory *stage)
 {
     double q = (double)(m->NH * m->HS), kv = (double)(m->NKV * m->HS);
+    double floats = 2.0 * (double)m->C + (double)m->NH + 2.0;
+    double values = 2.0 * (double)m->C + 2.0 * q + 2.0 * kv + 2.0 * (double)m->F;
 
-    return 4.0 * (double)m->C + 2.0 * q + 2.0 * kv + (double)m->NH + 3.0 * (double)m->F + 2.0;
+    values += !stage->bf16 || stage->halves ? (double)m->F : 0;
+    return 4.0 * floats + (stage->bf16 ? 2.0 : 4.0) * values;
 }
 
 static double stage_params(const struct hdt_model_config *m, int64_t begin, int64_t end)
@@ -126,33 +131,52 @@ static double stage_params(const struct hdt_model_config *m, int64_t begin, int6
     return n;
 }
 
-uint64_t hdt_cost_stage_memory(const struct hdt_cost_inputs *in, int64_t begin, int64_t end,
-                               int64_t n_slots)
+bool hdt_cost_is_bf16(const struct hdt_cost_inputs *in, const struct hdt_cluster_worker *worker)
+{
+    return in->job->precision == HDT_JOB_BF16 && worker && worker->bf16;
+}
+
+/* What the head of a stage works in. */
+static double head_bytes(const struct hdt_model_config *m, double n, bool bf16)
+{
+    double most = (double)((bf16 ? HEAD_VALUES_BF16 : HEAD_VALUES) / m->V);
+    double rows = max2(n < most ? n : most, 1.0);
+
+    return 4.0 * n + (bf16 ? 2.0 : 4.0) * (n * (double)m->C + rows * (double)m->V);
+}
+
+uint64_t hdt_cost_stage_memory(const struct hdt_cost_inputs *in,
+                               const struct hdt_cost_memory *stage)
 {
     const struct hdt_model_config *m = in->model;
-    bool embed = begin == 0, head = end == m->L + 2;
+    bool embed = stage->begin == 0, head = stage->end == m->L + 2;
     double n = (double)in->job->batch.micro_batch * (double)in->job->batch.seq_len;
     double C = (double)m->C, F = (double)m->F, q = (double)(m->NH * m->HS);
-    double table = (double)m->V * C, params = stage_params(m, begin, end);
-    double acts = n * (double)n_blocks_of(m, begin, end) * block_floats(m);
-    double slot = 3.0 * n * C, work, head_rows, floats;
+    double table = (double)m->V * C, params = stage_params(m, stage->begin, stage->end);
+    double n_blocks = (double)n_blocks_of(m, stage->begin, stage->end);
+    double acts = n * n_blocks * block_bytes(m, stage), row = 4.0 * n * C;
+    double slot = 2.0 * row + 4.0 * n * (embed + head); /* tokens, labels */
+    double value = stage->bf16 ? 2.0 : 4.0, weights, work;
 
     /* Weights and moments of a tied pair in one stage are shared, gradients are not. */
-    floats = params + 3.0 * (params - (embed && head && m->tie_word_embeddings ? table : 0.0));
-    work = n * (max2(2.0 * F, q + 2.0 * (double)(m->NKV * m->HS)) + max2(F, q) + C);
+    weights = 4.0 * params + (stage->bf16 ? 14.0 : 12.0) *
+                                 (params - (embed && head && m->tie_word_embeddings ? table : 0.0));
+    work = value * n * (max2(2.0 * F, q + 2.0 * (double)(m->NKV * m->HS)) + max2(F, q) + C);
+    if (stage->bf16) {
+        work += value * n * (C + (stage->halves ? 0.0 : F));
+    }
     if (m->tie_word_embeddings && embed != head) {
-        work += table;
+        work += 4.0 * table;
     }
-    if (head) {
-        head_rows = n < (double)(HEAD_VALUES / m->V) ? n : (double)(HEAD_VALUES / m->V);
-        work += n * (C + 1.0) + max2(head_rows, 1.0) * (double)m->V;
-    }
-    if (in->job->recompute) {
-        work += acts;
+    work += head ? head_bytes(m, n, stage->bf16) : 0.0;
+    if (in->job->recompute && n_blocks > 0) { /* the last block's output is the slot's own */
+        work += acts - row;
+        slot += row;
     } else {
         slot += acts;
     }
-    return (uint64_t)(4.0 * (floats + work + (double)n_slots * slot));
+    work += 4.0 * (double)in->job->batch.seq_len * (double)m->HS; /* angles */
+    return (uint64_t)(weights + work + (double)stage->n_slots * slot);
 }
 
 /* What a decoder must know of the past, delta codecs keep. */

@@ -35,10 +35,20 @@ enum hdt_status hdt_cost_stage_halves(const struct hdt_cost_inputs *in,
                                       int64_t end, double *input_s, double *weight_s,
                                       struct hdt_error *err);
 
-/* Bytes that a stage takes on its device with `n_slots` micro-batches in flight: weights,
- * gradients, two moments, activations, workspace. The same arithmetic as the worker's own. */
-uint64_t hdt_cost_stage_memory(const struct hdt_cost_inputs *in, int64_t begin, int64_t end,
-                               int64_t n_slots);
+/* Does the worker compute the job in bf16? It must be asked for and be there. */
+bool hdt_cost_is_bf16(const struct hdt_cost_inputs *in, const struct hdt_cluster_worker *worker);
+
+/* A stage that takes memory. */
+struct hdt_cost_memory {
+    int64_t begin, end; /* units */
+    int64_t n_slots;    /* micro-batches in flight */
+    bool bf16;          /* as of hdt_cost_is_bf16 */
+    bool halves;        /* the schedule does backwards in two halves */
+};
+/* Bytes that it takes on its device: weights, gradients, two moments, activations, workspace. The
+ * same arithmetic as the worker's own, hdt_stage_measure, to a thousandth. */
+uint64_t hdt_cost_stage_memory(const struct hdt_cost_inputs *in,
+                               const struct hdt_cost_memory *stage);
 
 /* Bytes that the codecs of a stage's edges keep from frame to frame, with the copies for
  * checkpoints and evaluations. Of the plan, only kind, stages and codec of the edges' flows are

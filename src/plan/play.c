@@ -85,13 +85,25 @@ static void flow_fill(const struct play *p, struct play_tables *t, size_t i, con
     out->dst_cpu_s = f->transfer.dst_cpu_s;
 }
 
+/* Bytes of a stage with so many micro-batches. */
+static int64_t stage_bytes(const struct play *p, size_t stage, int64_t n_slots)
+{
+    const struct hdt_plan_stage *s = &p->plan->stages[stage];
+    const struct hdt_plan_rank *r = &p->plan->ranks[s->rank];
+    const struct hdt_cluster_worker *w = hdt_cost_find_worker(p->in->cluster, r->site, r->worker);
+    const struct hdt_cost_memory memory = {.begin = s->unit_begin,
+                                           .end = s->unit_end,
+                                           .n_slots = n_slots,
+                                           .bf16 = hdt_cost_is_bf16(p->in, w),
+                                           .halves = hdt_schedule_is_split(p->plan->schedule)};
+
+    return (int64_t)hdt_cost_stage_memory(p->in, &memory);
+}
+
 /* Bytes that a micro-batch takes on its stage between forward and backward. */
 static int64_t slot_bytes(const struct play *p, const struct hdt_op *op)
 {
-    const struct hdt_plan_stage *s = &p->plan->stages[op->stage];
-
-    return (int64_t)(hdt_cost_stage_memory(p->in, s->unit_begin, s->unit_end, 1) -
-                     hdt_cost_stage_memory(p->in, s->unit_begin, s->unit_end, 0));
+    return stage_bytes(p, (size_t)op->stage, 1) - stage_bytes(p, (size_t)op->stage, 0);
 }
 
 static struct hdt_sim_task move_task(const struct play *p, const struct play_move *m)
@@ -125,8 +137,7 @@ static void lists_fill(const struct play *p, struct play_tables *t)
         const struct hdt_plan_stage *s = &p->plan->stages[i];
 
         t->mem_base[s->rank] +=
-            (int64_t)(hdt_cost_stage_memory(p->in, s->unit_begin, s->unit_end, 0) +
-                      hdt_cost_feedback_memory(p->in, p->plan, (int)i));
+            stage_bytes(p, i, 0) + (int64_t)hdt_cost_feedback_memory(p->in, p->plan, (int)i);
     }
 }
 

@@ -155,12 +155,13 @@ static double stage_s(const void *user, int worker, int64_t begin, int64_t end)
 static bool stage_fits(const void *user, int worker, int64_t begin, int64_t end, int n_after)
 {
     const struct search *s = user;
+    const struct hdt_cluster_worker *w = s->workers[worker];
     /* What the judge counts is this or more: the whole pipeline is not known yet. */
     int64_t warmup =
         s->schedule == HDT_SCHEDULE_GPIPE ? s->in->job->batch.n_micro_batches : n_after;
 
-    return s->ignore_memory || hdt_search_stage_bytes(s, begin, end, warmup, warmup + 1) <=
-                                   s->workers[worker]->memory_bytes;
+    return s->ignore_memory ||
+           hdt_search_stage_bytes(s, w, begin, end, warmup, warmup + 1) <= w->memory_bytes;
 }
 
 static void edge_set(struct search *s, int i, int j)

@@ -23,9 +23,9 @@ struct search {
 /* fp32 values of one activation. */
 double hdt_search_values(const struct hdt_cost_inputs *in);
 
-/* Memory of a stage with its frames, which keeps so many micro-batches. */
-uint64_t hdt_search_stage_bytes(const struct search *s, int64_t begin, int64_t end, int64_t warmup,
-                                int64_t in_flight);
+/* Memory of a worker's stage with its frames, which keeps so many micro-batches. */
+uint64_t hdt_search_stage_bytes(const struct search *s, const struct hdt_cluster_worker *worker,
+                                int64_t begin, int64_t end, int64_t warmup, int64_t in_flight);
 
 void hdt_search_add_stage(struct search *s, struct hdt_plan *plan,
                           const struct hdt_cluster_worker *w, int64_t begin, int64_t end);

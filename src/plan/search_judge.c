@@ -25,15 +25,19 @@ static uint64_t frames_bytes(const struct search *s, int64_t warmup)
     return (uint64_t)(2 * frame * (double)(warmup + 2));
 }
 
-uint64_t hdt_search_stage_bytes(const struct search *s, int64_t begin, int64_t end, int64_t warmup,
-                                int64_t in_flight)
+uint64_t hdt_search_stage_bytes(const struct search *s, const struct hdt_cluster_worker *worker,
+                                int64_t begin, int64_t end, int64_t warmup, int64_t in_flight)
 {
     int64_t n_mb = s->in->job->batch.n_micro_batches;
     bool whole = begin == 0 && end == hdt_model_n_units(s->in->model);
+    const struct hdt_cost_memory memory = {.begin = begin,
+                                           .end = end,
+                                           .n_slots = in_flight < n_mb ? in_flight : n_mb,
+                                           .bf16 = hdt_cost_is_bf16(s->in, worker),
+                                           .halves = hdt_schedule_is_split(s->schedule)};
 
     warmup = warmup < n_mb ? warmup : n_mb;
-    return hdt_cost_stage_memory(s->in, begin, end, in_flight < n_mb ? in_flight : n_mb) +
-           (whole ? 0 : frames_bytes(s, warmup));
+    return hdt_cost_stage_memory(s->in, &memory) + (whole ? 0 : frames_bytes(s, warmup));
 }
 
 /* Rank of a worker in the plan, added when new. */
@@ -139,7 +143,8 @@ static uint64_t stage_bytes(const struct search *s, const struct hdt_plan *plan,
 {
     const struct hdt_plan_stage *st = &plan->stages[stage];
 
-    return hdt_search_stage_bytes(s, st->unit_begin, st->unit_end, warmup, in_flight) +
+    return hdt_search_stage_bytes(s, stage_worker(s, plan, stage), st->unit_begin, st->unit_end,
+                                  warmup, in_flight) +
            hdt_cost_feedback_memory(s->in, plan, (int)stage);
 }
 

@@ -5,9 +5,9 @@
  *     bench_device_train BACKEND fp32|bf16 CONFIG.json B T STEPS [shares]
  *
  * Prints one line of JSON: median tokens per second over STEPS steps after three of warm-up, model
- * FLOPs utilization against 989 TFLOP/s (dense bf16 of an H100 or H200 by its data sheet), device
- * memory, the last loss. A step is what a worker does with one micro-batch of B sequences of T
- * tokens: zero gradients, forward, backward, norm, clipping, AdamW. FLOPs of a token: 6 for each
+ * FLOPs utilization against 989 TFLOP/s (dense bf16 of an H100 or H200 by its data sheet; null for
+ * others and for fp32), device memory that is taken, the last loss. A step is what a worker does
+ * with one micro-batch of B sequences of T tokens: zero gradients, forward, backward, norm, clipping, AdamW. FLOPs of a token: 6 for each
  * parameter but the embedding's, and 6 L NH HS T for causal attention.
  *
  * shares: after that, one step in which each op is waited for, and a line for each class of ops
@@ -401,6 +401,18 @@ static void shares_print(double step_s, double flop_per_s, double byte_per_s)
            (double)all_ns / 1e6, 1e3 * all_floor, 1e3 * step_s);
 }
 
+/* What is taken of the device, as it says itself; else what the stage counts. */
+static double gib_taken(const struct hdt_stage *stage, const struct hdt_device_info *info)
+{
+    struct hdt_stage_bytes bytes = {0};
+
+    if (info->memory_free > 0) {
+        return (double)(info->memory_bytes - info->memory_free) / 0x1p30;
+    }
+    hdt_stage_measure(hdt_stage_conf(stage), &bytes, NULL);
+    return (double)bytes.total / 0x1p30;
+}
+
 static void steps_run(struct hdt_stage *stage, struct hdt_device *device, int n_steps, bool shares)
 {
     const struct hdt_stage_conf *conf = hdt_stage_conf(stage);
@@ -413,7 +425,8 @@ static void steps_run(struct hdt_stage *stage, struct hdt_device *device, int n_
     double *sumsq = hdt_calloc((size_t)hdt_stage_n_tensors(stage), sizeof(*sumsq));
     double *times = hdt_calloc((size_t)n_steps, sizeof(*times)), loss = 0, first = 0;
     double flop_per_s, byte_per_s;
-    struct hdt_stage_bytes bytes;
+    struct hdt_device_info info;
+    char mfu[16] = "null"; /* of other devices and precisions the peak is another */
 
     for (int step = 0; step < n_steps + 3; step++) {
         double s = step_run(stage, sumsq, step + 1, &loss);
@@ -424,14 +437,16 @@ static void steps_run(struct hdt_stage *stage, struct hdt_device *device, int n_
         }
     }
     qsort(times, (size_t)n_steps, sizeof(*times), double_compare);
-    hdt_stage_measure(conf, &bytes, NULL);
+    real->device_info(device, &info);
+    if (conf->mixed && (strstr(info.name, "H100") || strstr(info.name, "H200"))) {
+        snprintf(mfu, sizeof(mfu), "%.4f", flops / times[n_steps / 2] / PEAK_FLOPS);
+    }
     printf("{\"backend\":\"%s\",\"precision\":\"%s\",\"layers\":%lld,\"mb\":%d,\"seq\":%d,"
-           "\"tok_s\":%.0f,\"step_ms\":%.2f,\"mfu\":%.4f,\"gib\":%.1f,\"first_loss\":%.5f,"
+           "\"tok_s\":%.0f,\"step_ms\":%.2f,\"mfu\":%s,\"gib\":%.1f,\"first_loss\":%.5f,"
            "\"loss\":%.5f}\n",
            real->name, conf->mixed ? "bf16" : "fp32", (long long)m->L, conf->B, conf->T,
-           tokens / times[n_steps / 2], 1e3 * times[n_steps / 2],
-           flops / times[n_steps / 2] / PEAK_FLOPS, (double)bytes.total / 0x1p30, first / tokens,
-           loss / tokens);
+           tokens / times[n_steps / 2], 1e3 * times[n_steps / 2], mfu, gib_taken(stage, &info),
+           first / tokens, loss / tokens);
     if (shares) {
         is_timing = true;
         step_run(stage, sumsq, n_steps + 4, &loss);

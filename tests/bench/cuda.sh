@@ -18,6 +18,19 @@ END
 
 tok_s() { sed -n 's/.*"tok_s": *\([0-9.]*\).*/\1/p'; }
 
+# cuda_train FILE CONFIG B T STEPS [shares]: what it prints to FILE. A failure of ours ends the bench.
+cuda_train() {
+    local out=$1 code=0
+    shift
+    "$builddir/tests/bench/bench_device_train" cuda bf16 "$@" >"$out" || code=$?
+    case $code in
+        0) return ;;
+        77) echo "bench: no CUDA device is here" >&2 ;;
+        *) echo "bench: bench_device_train cuda bf16 $* ended with $code" >&2 ;;
+    esac
+    exit "$code"
+}
+
 # cuda_case NAME SHAPE HIDDEN FFN LAYERS HEADS KV_HEADS B T GOAL
 cuda_case() {
     local config=$tmp/config.json ours=$tmp/ours theirs=$tmp/theirs peer_value=null
@@ -25,8 +38,7 @@ cuda_case() {
     : >"$ours"
     : >"$theirs"
     for _ in 1 2; do
-        "$builddir/tests/bench/bench_device_train" cuda bf16 "$config" "$8" "$9" 20 >"$tmp/out" ||
-            return 0
+        cuda_train "$tmp/out" "$config" "$8" "$9" 20
         cat "$tmp/out" >&2
         tok_s <"$tmp/out" >>"$ours"
         [ -z "$peer" ] || "${PYTHON:-python3}" "$peer" "$2" "$8" "$9" 20 "$5" bf16 |
@@ -35,7 +47,8 @@ cuda_case() {
     [ -z "$peer" ] || peer_value=$(median <"$theirs")
     row cuda "$1" tokens_per_s "$(median <"$ours")" tokens/s higher "${peer:+pytorch bf16}" \
         "$peer_value" "${10}"
-    "$builddir/tests/bench/bench_device_train" cuda bf16 "$config" "$8" "$9" 5 shares | tail -n +2
+    cuda_train "$tmp/out" "$config" "$8" "$9" 5 shares
+    tail -n +2 "$tmp/out"
 }
 
 bench_run() {

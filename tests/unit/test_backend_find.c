@@ -30,6 +30,37 @@ Test(backend_find, names_every_op)
     cr_expect_str_eq(hdt_backend_op_name(n - 1), "adamw");
 }
 
+static void no_op(void)
+{
+}
+
+/* A hole in the mixed table would be called in the middle of a step. */
+Test(backend_find, refuses_a_mixed_table_with_a_hole)
+{
+    const struct hdt_backend *cpu = NULL;
+    void (*all[sizeof(struct hdt_mixed_ops) / sizeof(void (*)(void))])(void);
+    struct hdt_mixed_ops mixed;
+    struct hdt_backend backend;
+    struct hdt_error err = {0};
+    size_t n = 0;
+
+    unsetenv("HDT_MODULE_PATH");
+    cr_assert_eq(hdt_backend_load("cpu", &cpu, &err), HDT_OK, "%s", err.msg);
+    while (hdt_backend_mixed_name(n)) {
+        all[n++] = no_op;
+    }
+    cr_assert_eq(n * sizeof(all[0]), sizeof(all));
+    memcpy(&mixed, all, sizeof(mixed));
+    backend = *cpu;
+    backend.mixed = &mixed;
+    cr_expect_eq(hdt_backend_require(&backend, &err), HDT_OK, "%s", err.msg);
+    mixed.swiglu_bwd = NULL;
+    mixed.adamw = NULL;
+    cr_expect_eq(hdt_backend_missing(&backend, NULL), 2);
+    cr_expect_eq(hdt_backend_require(&backend, &err), HDT_ENOTSUP);
+    cr_expect(strstr(err.msg, "lacks mixed swiglu_bwd, mixed adamw"), "%s", err.msg);
+}
+
 Test(backend_find, opens_the_cpu_backend)
 {
     struct hdt_device_conf conf = {.n_threads = 2};

@@ -14,6 +14,7 @@ static void cluster_fill(struct hdt_cluster *cluster)
                                    .backend = "cpu",
                                    .memory_bytes = UINT64_C(1) << 33,
                                    .n_threads = 2,
+                                   .bf16 = true,
                                    .busy = true,
                                    .profile = {.valid = true,
                                                .micro_batch = 8,
@@ -46,6 +47,7 @@ Test(cluster, survives_json)
     cr_assert_eq(back.n_workers, 1);
     cr_expect_str_eq(back.workers[0].device, "CPU, 2 threads");
     cr_expect_eq(back.workers[0].memory_bytes, UINT64_C(1) << 33);
+    cr_expect(back.workers[0].bf16);
     cr_expect(back.workers[0].busy);
     cr_expect_eq(back.workers[0].profile.block_fwd_s, 0.1234567890123456);
     cr_expect_eq(back.workers[0].profile.block_bwd_input_s, 0.25);

@@ -47,6 +47,28 @@ Test(job, a_short_file_takes_the_defaults)
     hdt_conf_release(&hdt_job_schema, &job);
 }
 
+/* A model that bf16 is not for is refused with the line that asks for it, not by a worker later. */
+Test(job, bf16_is_for_models_that_have_products_of_it)
+{
+    static const char text[] = MINIMAL "precision: bf16\n";
+    struct hdt_model_config odd = model;
+    struct hdt_conf_doc *doc = NULL;
+    struct hdt_error err = {0};
+    struct hdt_job job;
+
+    cr_assert_eq(hdt_conf_parse(&hdt_job_schema, text, strlen(text), "job.yaml", &job, &doc, &err),
+                 HDT_OK, "%s", err.msg);
+    cr_expect_eq(hdt_job_check(&job, &model, doc, &err), HDT_OK, "%s", err.msg);
+    odd.V = 50257;
+    cr_expect_eq(hdt_job_check(&job, &odd, doc, &err), HDT_EINVAL);
+    cr_expect(strstr(err.where, "job.yaml:5") && strstr(err.msg, "vocab_size 50257"), "%s: %s",
+              err.where, err.msg);
+    job.precision = HDT_JOB_FP32;
+    cr_expect_eq(hdt_job_check(&job, &odd, doc, &err), HDT_OK, "%s", err.msg);
+    hdt_conf_doc_free(doc);
+    hdt_conf_release(&hdt_job_schema, &job);
+}
+
 Test(job, travels_as_json)
 {
     struct hdt_job job, back;

@@ -71,7 +71,7 @@ static char *profile_write(void)
 static enum hdt_status profile_read(const char *path, int64_t micro_batch, struct hdt_profile *p,
                                     struct hdt_error *err)
 {
-    const struct hdt_profile_file_want want = {&model, micro_batch, 64, 3};
+    const struct hdt_profile_file_want want = {&model, micro_batch, 64, 3, false};
 
     return hdt_profile_file_read(path, &want, p, err);
 }
@@ -134,6 +134,39 @@ Test(profile_file, says_what_it_is_of)
     free(path);
 }
 
+/* What was measured in bf16 is for those that compute in it, and for no others. */
+Test(profile_file, is_of_one_precision)
+{
+    const struct hdt_profile_file_head head = {.model = "m",
+                                               .device = "d",
+                                               .source = "s",
+                                               .note = "",
+                                               .n_threads = 3,
+                                               .seq_len = 64,
+                                               .bf16 = true};
+    struct hdt_profile_file_want want = {&model, 1, 64, 3, true};
+    struct hdt_layer_profile file;
+    struct hdt_error err = {0};
+    struct hdt_profile p = {0};
+    char *path = hdt_strdup(hdt_scratch_path("bf16.json"));
+
+    hdt_profile_file_begin(&file, &head, &model);
+    hdt_profile_file_add(&file, &one, NAN);
+    cr_expect_str_eq(file.precision, "bf16");
+    cr_assert_eq(hdt_profile_file_write(&file, path, &err), HDT_OK, "%s", err.msg);
+    hdt_layer_profile_release(&file);
+    cr_expect_eq(hdt_profile_file_read(path, &want, &p, &err), HDT_OK, "%s", err.msg);
+    want.bf16 = false;
+    cr_expect_eq(hdt_profile_file_read(path, &want, &p, &err), HDT_EINVAL);
+    cr_expect(strstr(err.hint, "--precision fp32"), "%s", err.hint);
+    free(path);
+    path = profile_write();
+    want.bf16 = true;
+    cr_expect_eq(hdt_profile_file_read(path, &want, &p, &err), HDT_EINVAL);
+    cr_expect(strstr(err.msg, "measured in fp32") && strstr(err.msg, "in bf16"), "%s", err.msg);
+    free(path);
+}
+
 /* The file with one text in place of another. */
 static void text_replace(const char *path, const char *old, const char *new)
 {
@@ -160,7 +193,7 @@ Test(profile_file, refuses_with_place_and_cause)
         {"\"seq_len\": 64", "\"seq_len\": 128", "p.json:14:14",
          "the profile was measured with seq_len 128, the job has 64", 1},
         {"\"precision\": \"fp32\"", "\"precision\": \"bf16\"",
-         "p.json:", "the profile was measured in bf16, workers compute in fp32", 1},
+         "p.json:", "the profile was measured in bf16, the worker computes this job in fp32", 1},
         {"\"threads\": 3", "\"threads\": 16",
          "p.json:", "the profile was measured with 16 threads, the worker has 3", 1},
         {"\"forward_s\": 1e-5", "\"forward_s\": null", "p.json:22:13",

@@ -221,6 +221,11 @@ Test(search_schedules, halves_are_not_guessed)
     cr_expect_gt(step_s(HDT_SCHEDULE_1F1B), 0, "which needs none");
 }
 
+static uint64_t stage_bytes(int64_t begin, int64_t end, int64_t n_slots)
+{
+    return hdt_cost_stage_memory(&in, &(struct hdt_cost_memory){begin, end, n_slots, false, false});
+}
+
 /* Of 16 micro-batches all are kept, of two stages two and one; ZB-H1's keep two. */
 Test(search_schedules, memory_is_by_schedule)
 {
@@ -230,7 +235,7 @@ Test(search_schedules, memory_is_by_schedule)
     plan_make(HDT_SCHEDULE_GPIPE, &all);
     plan_make(HDT_SCHEDULE_1F1B, &pairs);
     plan_make(HDT_SCHEDULE_ZB_H1, &split);
-    slot = hdt_cost_stage_memory(&in, 4, 8, 2) - hdt_cost_stage_memory(&in, 4, 8, 1);
+    slot = stage_bytes(4, 8, 2) - stage_bytes(4, 8, 1);
     cr_expect_eq(split.plan.stages[1].memory_bytes - pairs.plan.stages[1].memory_bytes, slot);
     cr_expect_eq(split.plan.stages[0].memory_bytes, pairs.plan.stages[0].memory_bytes);
     cr_expect_geq(all.plan.stages[1].memory_bytes, pairs.plan.stages[1].memory_bytes + 15 * slot);

@@ -88,8 +88,9 @@ Test(simulated, takes_the_planned_time_and_memory)
 
         /* 1F1B holds a micro-batch more than its warm-up. The plan adds frames to that. */
         int64_t in_flight = stage->warmup + 1 < 16 ? stage->warmup + 1 : 16;
-        double want =
-            (double)hdt_cost_stage_memory(&s.in, stage->unit_begin, stage->unit_end, in_flight);
+        const struct hdt_cost_memory memory = {
+            .begin = stage->unit_begin, .end = stage->unit_end, .n_slots = in_flight};
+        double want = (double)hdt_cost_stage_memory(&s.in, &memory);
 
         cr_expect_float_eq((double)s.played.result.ranks[stage->rank].mem_peak, want, 64);
         cr_expect_leq(want, (double)stage->memory_bytes);

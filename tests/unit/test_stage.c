@@ -386,6 +386,34 @@ Test(stage, bad_configurations_are_refused)
     cr_expect_eq(hdt_stage_measure(&bad, &bytes, &err), HDT_EINVAL);
 }
 
+/* Products of bf16 take rows of 16 bytes; only who has the head has rows of logits. */
+Test(stage, shapes_without_products_of_bf16_are_refused)
+{
+    struct hdt_stage_conf good = {
+        .model = {.V = 50257, .C = 64, .F = 96, .L = 2, .NH = 2, .NKV = 2, .HS = 32, .T = 40},
+        .n_units = 3,
+        .B = 1,
+        .T = 40,
+        .n_slots = 1,
+        .mixed = true};
+    struct hdt_stage_conf bad = good;
+    struct hdt_stage_bytes bytes;
+    struct hdt_error err = {0};
+
+    cr_expect_eq(hdt_stage_measure(&good, &bytes, &err), HDT_OK, "%s", err.msg);
+    bad.n_units = 4;
+    cr_expect_eq(hdt_stage_measure(&bad, &bytes, &err), HDT_ENOTSUP);
+    cr_expect(strstr(err.msg, "vocab_size 50257") && strstr(err.hint, "fp32"), "%s", err.msg);
+    bad = good;
+    bad.model.F = 100;
+    cr_expect_eq(hdt_stage_measure(&bad, &bytes, &err), HDT_ENOTSUP);
+    cr_expect(strstr(err.msg, "intermediate_size 100"), "%s", err.msg);
+    bad = good;
+    bad.model.HS = 136;
+    cr_expect_eq(hdt_stage_measure(&bad, &bytes, &err), HDT_ENOTSUP);
+    cr_expect(strstr(err.msg, "head_dim 136") && strstr(err.msg, "128"), "%s", err.msg);
+}
+
 Test(stage, tokens_outside_the_vocabulary_are_refused)
 {
     struct whole w;
