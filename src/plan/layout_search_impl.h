@@ -60,6 +60,7 @@ struct search_cand {
     struct search_class classes[SEARCH_MAX_CLASSES];
     struct search_cell cells[SEARCH_MAX_CLASSES][SEARCH_MAX_STAGES];
     uint8_t schedule, chunks, sharded, sync, all_reduce, codec;
+    uint8_t more_last; /* replicas of a class that do one more come behind the others */
     double estimate_s, bound_s;
     double score;  /* the objective of estimate_s; once simulated of that */
     double step_s; /* simulated; 0: not yet */

@@ -77,8 +77,9 @@ static void replicas_write(const struct search *s, const struct search_cand *c,
     for (int i = 0; i < c->n_classes; i++) {
         const struct search_class *cl = &c->classes[i];
 
-        replicas_add(s, list, cl, cl->n_more, cl->n_mb + 1);
+        replicas_add(s, list, cl, c->more_last ? 0 : cl->n_more, cl->n_mb + 1);
         replicas_add(s, list, cl, cl->n - cl->n_more, cl->n_mb);
+        replicas_add(s, list, cl, c->more_last ? cl->n_more : 0, cl->n_mb + 1);
     }
     first = list->items;
     layout->micro_batch = first->micro_batch;

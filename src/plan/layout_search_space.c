@@ -46,12 +46,12 @@ bool search_goes_on(struct search *s)
 bool search_is_same(const struct search_cand *a, const struct search_cand *b)
 {
     size_t n = (size_t)a->n_stages;
-    bool same = a->n_stages == b->n_stages && a->n_classes == b->n_classes &&
-                a->schedule == b->schedule && a->chunks == b->chunks && a->sharded == b->sharded &&
-                a->sync == b->sync && a->all_reduce == b->all_reduce && a->codec == b->codec &&
-                memcmp(a->layers, b->layers, n * sizeof(a->layers[0])) == 0 &&
-                memcmp(a->recompute, b->recompute, n) == 0 &&
-                memcmp(a->offload, b->offload, n) == 0;
+    bool same =
+        a->n_stages == b->n_stages && a->n_classes == b->n_classes && a->schedule == b->schedule &&
+        a->chunks == b->chunks && a->sharded == b->sharded && a->sync == b->sync &&
+        a->all_reduce == b->all_reduce && a->codec == b->codec && a->more_last == b->more_last &&
+        memcmp(a->layers, b->layers, n * sizeof(a->layers[0])) == 0 &&
+        memcmp(a->recompute, b->recompute, n) == 0 && memcmp(a->offload, b->offload, n) == 0;
 
     for (int i = 0; same && i < a->n_classes; i++) {
         const struct search_class *x = &a->classes[i], *y = &b->classes[i];
