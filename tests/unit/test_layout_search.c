@@ -361,3 +361,146 @@ Test(layout_search, is_as_good_as_trying_all, .timeout = 900)
     cr_expect_geq(n_exact, 0.95 * n_fit);
     cr_expect_geq(n_fit, N_CLUSTERS / 2);
 }
+
+/* ---- what is asked for ---- */
+
+#define DEVICES "devices:\n  - {name: X, compute: {bf16: 100}, memory: {gb: 16, gb_per_s: 1000}}\n"
+#define LINKS   "links:\n  - {name: in, gb_per_s: 100}\n  - {name: out, gb_per_s: 10}\n"
+#define SITE(name, count)                                                                          \
+ "  - name: " name "\n    nodes: [{name: n, count: " count                                         \
+ ", device: X, devices: 2, inside: in, between: out}]\n"
+#define TWO_SITES                                                                                  \
+ DEVICES LINKS "sites:\n" SITE("a", "2")                                                           \
+     SITE("b", "4") "wan:\n  - {from: a, to: b, rate: 1gbit, rtt_ms: 20}\n"
+#define MODEL                                                                                      \
+ "{\"model_type\":\"llama\",\"vocab_size\":32000,\"hidden_size\":2048,\"intermediate_size\":5632," \
+ "\"num_hidden_layers\":16,\"num_attention_heads\":16,\"max_position_embeddings\":65536,"          \
+ "\"tie_word_embeddings\":false}"
+#define JOB "seq_len: 2048\nglobal_batch: 32\nattention: fused\n"
+
+static enum hdt_status search_in(const char *job, const struct hdt_layout_search_options *options,
+                                 struct hdt_layout_files *base,
+                                 struct hdt_layout_search_result *result, struct hdt_error *err)
+{
+    enum hdt_status status;
+
+    cr_assert_eq(job_open(TWO_SITES, MODEL, job, base, err), HDT_OK, "%s: %s", err->where,
+                 err->msg);
+    status = hdt_layout_search(base, options, result, err);
+    if (status != HDT_OK) {
+        hdt_layout_release(base);
+    }
+    return status;
+}
+
+static bool stage_is_in(const struct hdt_layout *layout, size_t stage, const char *site)
+{
+    const struct hdt_layout_stage *s = hdt_layout_stage(layout, stage);
+    const struct hdt_layout_on *on = s->on.items;
+    bool is_in = true;
+
+    for (size_t i = 0; i < s->on.n; i++) {
+        is_in = is_in && strcmp(on[i].site, site) == 0;
+    }
+    return is_in;
+}
+
+/* Site b alone would do, and is twice as large. */
+Test(layout_search, pins_hold_in_all_that_is_returned)
+{
+    struct hdt_layout_search_options options = {
+        .pins =
+            {{.parts = HDT_LAYOUT_PIN_EMBED | HDT_LAYOUT_PIN_HEAD, .site_idx = 0},
+             {.parts = HDT_LAYOUT_PIN_LAYERS, .first_layer = 7, .last_layer = 7, .site_idx = 1}},
+        .n_pins = 2};
+    struct hdt_layout_search_result result;
+    struct hdt_layout_files base;
+    struct hdt_error err = {0};
+
+    cr_assert_eq(search_in(JOB, &options, &base, &result, &err), HDT_OK, "%s", err.msg);
+    cr_assert_gt(result.n_top, 0);
+    for (size_t i = 0; i < result.n_top; i++) {
+        const struct hdt_layout *l = &result.top[i].layout;
+        int64_t first = 0;
+
+        cr_expect(stage_is_in(l, 0, "a"));
+        cr_expect(stage_is_in(l, l->stages.n - 1, "a"));
+        for (size_t t = 0; t < l->stages.n; t++) {
+            int64_t n = hdt_layout_stage(l, t)->layers;
+
+            cr_expect(first > 7 || first + n <= 7 || stage_is_in(l, t, "b"));
+            first += n;
+        }
+    }
+    hdt_layout_search_release(&result);
+    hdt_layout_release(&base);
+}
+
+Test(layout_search, a_site_that_is_left_out_is_not_used)
+{
+    struct hdt_layout_search_options options = {.without = {1}, .n_without = 1};
+    struct hdt_layout_search_result result;
+    struct hdt_layout_files base;
+    struct hdt_error err = {0};
+
+    cr_assert_eq(search_in(JOB, &options, &base, &result, &err), HDT_OK, "%s", err.msg);
+    for (size_t i = 0; i < result.n_top; i++) {
+        for (size_t t = 0; t < result.top[i].layout.stages.n; t++) {
+            cr_expect(stage_is_in(&result.top[i].layout, t, "a"));
+        }
+    }
+    hdt_layout_search_release(&result);
+    hdt_layout_release(&base);
+}
+
+Test(layout_search, says_why_there_is_no_plan)
+{
+    struct hdt_layout_search_options options = {
+        .without = {0},
+        .n_without = 1,
+        .pins = {{.parts = HDT_LAYOUT_PIN_EMBED, .site_idx = 0}},
+        .n_pins = 1};
+    struct hdt_layout_search_result result;
+    struct hdt_layout_files base;
+    struct hdt_error err = {0};
+
+    cr_assert_eq(search_in(JOB, &options, &base, &result, &err), HDT_EINVAL);
+    cr_expect(strstr(err.msg, "holds what is pinned"), "%s", err.msg);
+    options.n_pins = options.n_without = 0;
+    cr_assert_eq(search_in("seq_len: 65536\nglobal_batch: 32\n", &options, &base, &result, &err),
+                 HDT_ENOMEM);
+    cr_expect(strstr(err.msg, "nodes 'n' that has 16"), "%s", err.msg);
+    cr_expect(err.hint[0]);
+}
+
+/* The plan simulated again, as `hdt simulate` does, takes as long; a second search finds it again;
+ * the others differ in more than a layer. */
+Test(layout_search, finds_the_same_again)
+{
+    struct hdt_layout_search_options options = {.objective = HDT_LAYOUT_THROUGHPUT};
+    struct hdt_layout_search_result one, two;
+    struct hdt_layout_files base, again, files;
+    struct hdt_layout_prediction p;
+    struct hdt_error err = {0};
+
+    cr_assert_eq(search_in(JOB, &options, &base, &one, &err), HDT_OK, "%s", err.msg);
+    cr_assert_eq(search_in(JOB, &options, &again, &two, &err), HDT_OK, "%s", err.msg);
+    cr_assert_eq(one.n_top, two.n_top);
+    for (size_t i = 0; i < one.n_top; i++) {
+        const struct hdt_layout_found *f = &one.top[i];
+
+        cr_expect_eq(f->prediction.step_s, two.top[i].prediction.step_s);
+        cr_assert_eq(hdt_layout_derive(&base, &f->layout, &files, &err), HDT_OK, "%s", err.msg);
+        cr_assert_eq(hdt_layout_predict(&files, &hdt_stage_cost_fitted, &p, &err), HDT_OK);
+        cr_expect_eq(p.step_s, f->prediction.step_s);
+        cr_expect_leq(p.memory_bytes, 16 * 1024.0 * 1024 * 1024);
+        cr_expect_geq(p.step_s, one.bound_s);
+        cr_expect_eq(i > 0, f->differs[0] != '\0');
+        cr_expect(f->limit_text[0]);
+        hdt_layout_derived_release(&files);
+    }
+    hdt_layout_search_release(&one);
+    hdt_layout_search_release(&two);
+    hdt_layout_release(&base);
+    hdt_layout_release(&again);
+}
