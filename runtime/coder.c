@@ -186,17 +186,24 @@ static enum hdt_status device_decode(struct hdt_coder *c, const struct hdt_codec
     return hdt_codec_device_decoded(io, c->report_host, err);
 }
 
+/* Kernels read and write a tensor by 16 bytes. */
+static bool is_for_device(const struct hdt_coder *coder, const struct hdt_codec_io *io,
+                          const void *tensor)
+{
+    return hdt_coder_is_device(coder, io->spec) && (uintptr_t)tensor % 16 == 0;
+}
+
 enum hdt_status hdt_coder_encode(struct hdt_coder *coder, struct hdt_codec_ctx *ctx,
                                  const struct hdt_codec_io *io, size_t *coded_len,
                                  struct hdt_error *err)
 {
-    return hdt_coder_is_device(coder, io->spec) ? device_encode(coder, io, coded_len, err)
-                                                : host_encode(coder, ctx, io, coded_len, err);
+    return is_for_device(coder, io, io->src) ? device_encode(coder, io, coded_len, err)
+                                             : host_encode(coder, ctx, io, coded_len, err);
 }
 
 enum hdt_status hdt_coder_decode(struct hdt_coder *coder, struct hdt_codec_ctx *ctx,
                                  const struct hdt_codec_io *io, struct hdt_error *err)
 {
-    return hdt_coder_is_device(coder, io->spec) ? device_decode(coder, io, err)
-                                                : host_decode(coder, ctx, io, err);
+    return is_for_device(coder, io, io->dst) ? device_decode(coder, io, err)
+                                             : host_decode(coder, ctx, io, err);
 }

@@ -235,6 +235,10 @@ static enum hdt_status build_stages(struct hdt_runner *r, struct hdt_error *err)
     uint64_t tokens = hdt_runner_step_samples(r) * (uint64_t)r->plan.seq_len;
     size_t i;
 
+    if (r->job.precision == HDT_JOB_BF16 && !r->conf.backend->mixed) {
+        hdt_log_info("job %lld, rank %d: backend %s has no products of bf16, it computes in fp32",
+                     r->number, r->rank, r->conf.backend->name);
+    }
     r->stages = hdt_calloc(r->plan.n_stages, sizeof(*r->stages));
     for (i = 0; i < r->plan.n_stages; i++) {
         if (r->plan.stages[i].rank != r->rank) {

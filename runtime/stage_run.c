@@ -476,7 +476,8 @@ enum hdt_status hdt_stage_decode(struct hdt_stage *s, const int32_t *tokens, int
     struct stage_slot *slot = &s->slots[0];
     struct rows r = {.row0 = pos, .n = n, .n_seqs = 1, .t = n, .pos = pos};
 
-    HDT_ASSERT(s->has_embedding && s->has_head && pos >= 0 && n >= 1 && pos + n <= s->T);
+    HDT_ASSERT(s->has_embedding && s->has_head && !s->mixed && pos >= 0 && n >= 1 &&
+               pos + n <= s->T);
     for (int i = 0; i < n; i++) {
         if (tokens[i] < 0 || tokens[i] >= s->V) {
             return hdt_error_set(err, HDT_EINVAL, "cannot use token %d: the vocabulary has 0 to %d",

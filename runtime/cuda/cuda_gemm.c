@@ -202,7 +202,7 @@ static cublasStatus_t product_queue(const struct hdt_cuda_gemms *gemms, struct h
 
 /* ---- trials ---------------------------------------------------------------------------------- */
 
-/* Memory that results are compared in. */
+/* Memory that results are compared in: the driver's, not the pool's, which would keep it. */
 struct trial {
     void *first, *other; /* results, of `len` 16-bit words each */
     int *differs;        /* device memory */
@@ -215,20 +215,20 @@ static bool trial_begin(struct hdt_stream *s, const struct hdt_cuda_gemm *g, str
     const size_t bytes = (size_t)g->m * g->ldd * hdt_dtype_size(g->d_dtype);
 
     *t = (struct trial){.len = bytes / sizeof(uint16_t)};
-    return hdt_cuda_alloc(s->device, bytes, &t->first, NULL) == HDT_OK &&
-           hdt_cuda_alloc(s->device, bytes, &t->other, NULL) == HDT_OK &&
-           hdt_cuda_alloc(s->device, sizeof(int), (void **)&t->differs, NULL) == HDT_OK &&
+    return cudaMalloc(&t->first, bytes) == cudaSuccess &&
+           cudaMalloc(&t->other, bytes) == cudaSuccess &&
+           cudaMalloc((void **)&t->differs, sizeof(int)) == cudaSuccess &&
            cudaEventCreate(&t->begin) == cudaSuccess && cudaEventCreate(&t->end) == cudaSuccess &&
            /* What lies between the rows is equal, too. */
            cudaMemsetAsync(t->first, 0, bytes, s->handle) == cudaSuccess &&
            cudaMemsetAsync(t->other, 0, bytes, s->handle) == cudaSuccess;
 }
 
-static void trial_end(struct hdt_stream *s, struct trial *t)
+static void trial_end(struct trial *t)
 {
-    hdt_cuda_free(s->device, t->first);
-    hdt_cuda_free(s->device, t->other);
-    hdt_cuda_free(s->device, t->differs);
+    cudaFree(t->first);
+    cudaFree(t->other);
+    cudaFree(t->differs);
     if (t->begin) {
         cudaEventDestroy(t->begin);
     }
@@ -289,7 +289,7 @@ static int plan_tune(const struct hdt_cuda_gemms *gemms, struct hdt_stream *s,
             }
         }
     }
-    trial_end(s, &t);
+    trial_end(&t);
     return best;
 }
 

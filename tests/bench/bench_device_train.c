@@ -29,6 +29,11 @@
 
 #define PEAK_FLOPS 989e12
 
+/* What the floors are measured with: two matrices of RATE_DIM as float32 take RATE_BYTES. */
+#define RATE_DIM   8192
+#define RATE_BYTES ((size_t)2 * RATE_DIM * RATE_DIM * sizeof(float))
+#define RATE_RUNS  10
+
 /* ---- a backend that times its ops ------------------------------------------------------------ */
 
 enum class { GEMM, ATTENTION, NORM, ROPE, SWIGLU, EMBEDDING, LOSS, ADAMW, SUMSQ, OTHER, N_CLASSES };
@@ -39,6 +44,7 @@ static const char *const class_names[N_CLASSES] = {
 
 static const struct hdt_backend *real;
 static int64_t class_ns[N_CLASSES], class_start_ns;
+static double class_flops[N_CLASSES], class_bytes[N_CLASSES];
 static int class_n[N_CLASSES];
 static bool is_timing;
 
@@ -50,120 +56,141 @@ static void timed_begin(struct hdt_stream *s)
     }
 }
 
-static void timed_end(struct hdt_stream *s, enum class which)
+static void timed_end(struct hdt_stream *s, enum class which, double flops, double bytes)
 {
     if (is_timing) {
         real->stream_wait(s, NULL);
         class_ns[which] += hdt_clock_now_ns() - class_start_ns;
+        class_flops[which] += flops;
+        class_bytes[which] += bytes;
         class_n[which]++;
     }
 }
 
-/* A function of the table's type that calls the real one, timed. */
-#define TIMED(table, op, which, params, args)                                                      \
+/* A function of the table's type that calls the real one, timed. `flops` are multiplications and
+ * additions of matrix units, `bytes` what must at least be read and written. */
+#define TIMED(table, op, which, params, args, flops, bytes_least)                                  \
  static void table##_##op params                                                                   \
  {                                                                                                 \
   timed_begin(s);                                                                                  \
   real->table->op args;                                                                            \
-  timed_end(s, which);                                                                             \
+  timed_end(s, which, flops, bytes_least);                                                         \
  }
 
-TIMED(ops, gemm, GEMM, (struct hdt_stream * s, const struct hdt_gemm *g), (s, g))
+/* Causal: half of the square; the backward pass has five products in place of two. */
+static double attention_flops(int n_seqs, int len, int n_heads, int head_size)
+{
+    return 2.0 * n_seqs * n_heads * (double)len * len * head_size;
+}
+
+TIMED(ops, gemm, GEMM, (struct hdt_stream * s, const struct hdt_gemm *g), (s, g),
+      2.0 * g->m * g->n * g->k,
+      4.0 * ((double)g->m * g->k + (double)g->k * g->n +
+             (double)g->m * g->n * (g->beta != 0 ? 2 : 1)))
 TIMED(ops, rmsnorm_fwd, NORM,
       (struct hdt_stream * s, const float *x, const float *w, int n, int c, float eps, float *y,
        float *rstd),
-      (s, x, w, n, c, eps, y, rstd))
+      (s, x, w, n, c, eps, y, rstd), 0, 8.0 * n * c)
 TIMED(ops, rmsnorm_bwd, NORM,
       (struct hdt_stream * s, const float *dy, const float *x, const float *w, const float *rstd,
        int n, int c, float *dx, float *dw),
-      (s, dy, x, w, rstd, n, c, dx, dw))
+      (s, dy, x, w, rstd, n, c, dx, dw), 0, 16.0 * n * c)
 TIMED(ops, rope_fwd, ROPE,
       (struct hdt_stream * s, const float *a, int n, int t, int pos, int n_heads, int hs,
        int stride, float *x),
-      (s, a, n, t, pos, n_heads, hs, stride, x))
+      (s, a, n, t, pos, n_heads, hs, stride, x), 0, 8.0 * n * n_heads * hs)
 TIMED(ops, rope_bwd, ROPE,
       (struct hdt_stream * s, const float *a, int n, int t, int pos, int n_heads, int hs,
        int stride, float *x),
-      (s, a, n, t, pos, n_heads, hs, stride, x))
-TIMED(ops, attention_fwd, ATTENTION, (struct hdt_stream * s, const struct hdt_attention *a), (s, a))
+      (s, a, n, t, pos, n_heads, hs, stride, x), 0, 8.0 * n * n_heads * hs)
+TIMED(ops, attention_fwd, ATTENTION, (struct hdt_stream * s, const struct hdt_attention *a), (s, a),
+      attention_flops(a->n_seqs, a->q_len, a->n_heads, a->head_size), 0)
 TIMED(ops, attention_bwd, ATTENTION,
       (struct hdt_stream * s, const struct hdt_attention *a, const float *dout, float *dq,
        float *dk, float *dv),
-      (s, a, dout, dq, dk, dv))
+      (s, a, dout, dq, dk, dv),
+      2.5 * attention_flops(a->n_seqs, a->q_len, a->n_heads, a->head_size), 0)
 TIMED(ops, swiglu_fwd, SWIGLU,
-      (struct hdt_stream * s, const float *gate_up, int n, int f, float *h), (s, gate_up, n, f, h))
+      (struct hdt_stream * s, const float *gate_up, int n, int f, float *h), (s, gate_up, n, f, h),
+      0, 12.0 * n * f)
 TIMED(ops, swiglu_bwd, SWIGLU,
       (struct hdt_stream * s, const float *dh, const float *gate_up, int n, int f, float *d),
-      (s, dh, gate_up, n, f, d))
+      (s, dh, gate_up, n, f, d), 0, 20.0 * n * f)
 TIMED(ops, embedding_fwd, EMBEDDING,
       (struct hdt_stream * s, const int32_t *tokens, const float *w, int n, int c, float *out),
-      (s, tokens, w, n, c, out))
+      (s, tokens, w, n, c, out), 0, 8.0 * n * c)
 TIMED(ops, embedding_bwd, EMBEDDING,
       (struct hdt_stream * s, const int32_t *tokens, const float *dout, int n, int c, float *dw),
-      (s, tokens, dout, n, c, dw))
+      (s, tokens, dout, n, c, dw), 0, 12.0 * n * c)
 TIMED(ops, cross_entropy, LOSS,
       (struct hdt_stream * s, const int32_t *labels, int n, int v, float scale, float *logits,
        double *loss),
-      (s, labels, n, v, scale, logits, loss))
+      (s, labels, n, v, scale, logits, loss), 0, 8.0 * n * v)
 TIMED(ops, add, OTHER, (struct hdt_stream * s, const float *x, size_t len, float *y),
-      (s, x, len, y))
+      (s, x, len, y), 0, 12.0 * (double)len)
 TIMED(ops, scale, OTHER, (struct hdt_stream * s, float factor, size_t len, float *x),
-      (s, factor, len, x))
-TIMED(ops, zero, OTHER, (struct hdt_stream * s, void *x, size_t bytes), (s, x, bytes))
+      (s, factor, len, x), 0, 8.0 * (double)len)
+TIMED(ops, zero, OTHER, (struct hdt_stream * s, void *x, size_t bytes), (s, x, bytes), 0,
+      (double)bytes)
 TIMED(ops, cast, OTHER,
       (struct hdt_stream * s, const void *src, enum hdt_dtype from, size_t len, enum hdt_dtype to,
        void *dst),
-      (s, src, from, len, to, dst))
+      (s, src, from, len, to, dst), 0, (double)(len *(hdt_dtype_size(from) + hdt_dtype_size(to))))
 TIMED(ops, sumsq, SUMSQ, (struct hdt_stream * s, const float *x, size_t len, double *sum),
-      (s, x, len, sum))
+      (s, x, len, sum), 0, 4.0 * (double)len)
 TIMED(ops, adamw, ADAMW,
       (struct hdt_stream * s, const struct hdt_adamw *p, const float *g, size_t len, float *w,
        float *m, float *v),
-      (s, p, g, len, w, m, v))
+      (s, p, g, len, w, m, v), 0, 28.0 * (double)len)
 
-TIMED(mixed, gemm, GEMM, (struct hdt_stream * s, const struct hdt_mixed_gemm *g), (s, g))
+TIMED(mixed, gemm, GEMM, (struct hdt_stream * s, const struct hdt_mixed_gemm *g), (s, g),
+      2.0 * g->m * g->n * g->k,
+      2.0 * ((double)g->m * g->k + (double)g->k * g->n) +
+          (double)g->m * g->n * (double)hdt_dtype_size(g->d_dtype) * (g->beta != 0 ? 2 : 1))
 TIMED(mixed, rmsnorm_fwd, NORM,
       (struct hdt_stream * s, const float *x, const float *w, int n, int c, float eps, void *y,
        float *rstd),
-      (s, x, w, n, c, eps, y, rstd))
+      (s, x, w, n, c, eps, y, rstd), 0, 6.0 * n * c)
 TIMED(mixed, rmsnorm_bwd, NORM,
       (struct hdt_stream * s, const void *dy, const float *x, const float *w, const float *rstd,
        int n, int c, float *dx, void *dx16, float *dw),
-      (s, dy, x, w, rstd, n, c, dx, dx16, dw))
+      (s, dy, x, w, rstd, n, c, dx, dx16, dw), 0, 16.0 * n * c)
 TIMED(mixed, rope_fwd, ROPE,
       (struct hdt_stream * s, const float *a, int n, int t, int pos, int n_heads, int hs,
        int stride, void *x),
-      (s, a, n, t, pos, n_heads, hs, stride, x))
+      (s, a, n, t, pos, n_heads, hs, stride, x), 0, 4.0 * n * n_heads * hs)
 TIMED(mixed, rope_bwd, ROPE,
       (struct hdt_stream * s, const float *a, int n, int t, int pos, int n_heads, int hs,
        int stride, void *x),
-      (s, a, n, t, pos, n_heads, hs, stride, x))
+      (s, a, n, t, pos, n_heads, hs, stride, x), 0, 4.0 * n * n_heads * hs)
 TIMED(mixed, attention_fwd, ATTENTION, (struct hdt_stream * s, const struct hdt_mixed_attention *a),
-      (s, a))
+      (s, a), attention_flops(a->n_seqs, a->q_len, a->n_heads, a->head_size), 0)
 TIMED(mixed, attention_bwd, ATTENTION,
       (struct hdt_stream * s, const struct hdt_mixed_attention *a, const void *dout, void *dq,
        void *dk, void *dv),
-      (s, a, dout, dq, dk, dv))
+      (s, a, dout, dq, dk, dv),
+      2.5 * attention_flops(a->n_seqs, a->q_len, a->n_heads, a->head_size), 0)
 TIMED(mixed, swiglu_fwd, SWIGLU,
-      (struct hdt_stream * s, const void *gate_up, int n, int f, void *h), (s, gate_up, n, f, h))
+      (struct hdt_stream * s, const void *gate_up, int n, int f, void *h), (s, gate_up, n, f, h), 0,
+      6.0 * n * f)
 TIMED(mixed, swiglu_bwd, SWIGLU,
       (struct hdt_stream * s, const void *dh, const void *gate_up, int n, int f, void *d, void *h),
-      (s, dh, gate_up, n, f, d, h))
+      (s, dh, gate_up, n, f, d, h), 0, (h ? 12.0 : 10.0) * n * f)
 TIMED(mixed, cross_entropy, LOSS,
       (struct hdt_stream * s, const int32_t *labels, int n, int v, float scale, void *logits,
        double *loss),
-      (s, labels, n, v, scale, logits, loss))
+      (s, labels, n, v, scale, logits, loss), 0, 4.0 * n * v)
 TIMED(mixed, adamw, ADAMW,
       (struct hdt_stream * s, const struct hdt_adamw *p, const float *g, size_t len, float *w,
        float *m, float *v, void *w16),
-      (s, p, g, len, w, m, v, w16))
+      (s, p, g, len, w, m, v, w16), 0, 30.0 * (double)len)
 
 static void timed_copy(struct hdt_stream *s, void *dst, const void *src, size_t bytes,
                        enum hdt_copy_kind kind)
 {
     timed_begin(s);
     real->copy(s, dst, src, bytes, kind);
-    timed_end(s, OTHER);
+    timed_end(s, OTHER, 0, kind == HDT_COPY_ON_DEVICE ? 2.0 * (double)bytes : 0);
 }
 
 static const struct hdt_ops timed_ops = {
@@ -261,22 +288,120 @@ static int double_compare(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-static void shares_print(double step_s)
+/* Seconds of one of some runs on the stage's stream. */
+static double runs_time(struct hdt_stage *stage, void (*run)(struct hdt_stage *, void *), void *arg)
+{
+    int64_t start = 0;
+
+    for (int i = 0; i < 3 + RATE_RUNS; i++) {
+        if (i == 3) {
+            hdt_stage_wait(stage, NULL);
+            start = hdt_clock_now_ns();
+        }
+        run(stage, arg);
+    }
+    hdt_stage_wait(stage, NULL);
+    return (double)(hdt_clock_now_ns() - start) / 1e9 / RATE_RUNS;
+}
+
+static void copy_run(struct hdt_stage *stage, void *arg)
+{
+    char *mem = arg;
+
+    real->copy(hdt_stage_stream(stage), mem, mem + RATE_BYTES, RATE_BYTES, HDT_COPY_ON_DEVICE);
+}
+
+/* On the stage's own activations and weights, whatever they are: zeros would be faster than
+ * anything that is trained. */
+static void product_run(struct hdt_stage *stage, void *arg)
+{
+    const struct hdt_mixed_gemm *g = arg;
+    const struct hdt_gemm plain = {.m = g->m,
+                                   .n = g->n,
+                                   .k = g->k,
+                                   .trans_b = true,
+                                   .alpha = 1,
+                                   .a = g->a,
+                                   .lda = g->lda,
+                                   .b = g->b,
+                                   .ldb = g->ldb,
+                                   .c = g->d,
+                                   .ldc = g->ldd};
+
+    if (hdt_stage_conf(stage)->mixed) {
+        real->mixed->gemm(hdt_stage_stream(stage), g);
+    } else {
+        real->ops->gemm(hdt_stage_stream(stage), &plain);
+    }
+}
+
+/* The device's rates in the same run, which the floors are made of. */
+static void rates_measure(struct hdt_stage *stage, struct hdt_device *device, double *flop_per_s,
+                          double *byte_per_s)
+{
+    struct hdt_mixed_gemm g = {.m = RATE_DIM,
+                               .n = RATE_DIM,
+                               .k = RATE_DIM,
+                               .trans_b = true,
+                               .alpha = 1,
+                               .lda = RATE_DIM,
+                               .ldb = RATE_DIM,
+                               .d_dtype = HDT_DTYPE_BF16,
+                               .ldd = RATE_DIM};
+    const size_t values = (size_t)RATE_DIM * RATE_DIM;
+    float *random = hdt_calloc(values, sizeof(*random));
+    struct hdt_error err = {0};
+    unsigned seed = 1;
+    void *mem;
+
+    must(real->alloc(device, 2 * RATE_BYTES, &mem, &err), &err);
+    for (size_t i = 0; i < values; i++) {
+        seed = seed * 1664525u + 1013904223u;
+        random[i] = (float)(seed >> 8) / 0x1p23f - 1;
+    }
+    g.a = mem;
+    g.b = (char *)mem + RATE_BYTES / 2;
+    g.d = (char *)mem + RATE_BYTES;
+    must(hdt_stage_write(stage, mem, random, values * sizeof(float), &err), &err);
+    if (hdt_stage_conf(stage)->mixed) {
+        real->ops->cast(hdt_stage_stream(stage), mem, HDT_DTYPE_F32, values, HDT_DTYPE_BF16,
+                        (char *)mem + RATE_BYTES);
+        real->copy(hdt_stage_stream(stage), mem, (char *)mem + RATE_BYTES, RATE_BYTES / 2,
+                   HDT_COPY_ON_DEVICE);
+    }
+    real->copy(hdt_stage_stream(stage), (char *)mem + RATE_BYTES / 2, mem, RATE_BYTES / 2,
+               HDT_COPY_ON_DEVICE);
+    *flop_per_s = 2.0 * (double)values * RATE_DIM / runs_time(stage, product_run, &g);
+    *byte_per_s = 2.0 * (double)RATE_BYTES / runs_time(stage, copy_run, mem);
+    must(hdt_stage_wait(stage, &err), &err);
+    real->free(device, mem);
+    free(random);
+}
+
+static void shares_print(double step_s, double flop_per_s, double byte_per_s)
 {
     int64_t all_ns = 0;
+    double all_floor = 0;
 
     for (int i = 0; i < N_CLASSES; i++) {
         all_ns += class_ns[i];
     }
+    printf("this device: products %.0f TFLOP/s, copies %.2f TB/s\n%-22s %5s %10s %7s %10s %9s\n",
+           flop_per_s / 1e12, byte_per_s / 1e12, "class", "ops", "ms", "share", "floor, ms",
+           "ms/floor");
     for (int i = 0; i < N_CLASSES; i++) {
-        printf("%-22s %5d ops %9.3f ms %5.1f %%\n", class_names[i], class_n[i],
-               (double)class_ns[i] / 1e6, 100.0 * (double)class_ns[i] / (double)all_ns);
+        const double floor_s = fmax(class_flops[i] / flop_per_s, class_bytes[i] / byte_per_s);
+
+        all_floor += floor_s;
+        printf("%-22s %5d %10.3f %5.1f %% %10.3f %9.2f\n", class_names[i], class_n[i],
+               (double)class_ns[i] / 1e6, 100.0 * (double)class_ns[i] / (double)all_ns,
+               1e3 * floor_s, floor_s > 0 ? (double)class_ns[i] / 1e9 / floor_s : 0);
     }
-    printf("%-22s           %9.3f ms, of a step of %.3f ms without waits\n", "all",
-           (double)all_ns / 1e6, 1e3 * step_s);
+    printf("%-22s       %10.3f         %10.3f; a step without waits: %.3f ms\n", "all",
+           (double)all_ns / 1e6, 1e3 * all_floor, 1e3 * step_s);
 }
 
-static void steps_run(struct hdt_stage *stage, const char *precision, int n_steps, bool shares)
+static void steps_run(struct hdt_stage *stage, struct hdt_device *device, int n_steps, bool shares)
 {
     const struct hdt_stage_conf *conf = hdt_stage_conf(stage);
     const struct hdt_model_config *m = &conf->model;
@@ -287,6 +412,7 @@ static void steps_run(struct hdt_stage *stage, const char *precision, int n_step
          6.0 * (double)(m->L * m->NH * m->HS) * conf->T);
     double *sumsq = hdt_calloc((size_t)hdt_stage_n_tensors(stage), sizeof(*sumsq));
     double *times = hdt_calloc((size_t)n_steps, sizeof(*times)), loss = 0, first = 0;
+    double flop_per_s, byte_per_s;
     struct hdt_stage_bytes bytes;
 
     for (int step = 0; step < n_steps + 3; step++) {
@@ -302,13 +428,16 @@ static void steps_run(struct hdt_stage *stage, const char *precision, int n_step
     printf("{\"backend\":\"%s\",\"precision\":\"%s\",\"layers\":%lld,\"mb\":%d,\"seq\":%d,"
            "\"tok_s\":%.0f,\"step_ms\":%.2f,\"mfu\":%.4f,\"gib\":%.1f,\"first_loss\":%.5f,"
            "\"loss\":%.5f}\n",
-           real->name, precision, (long long)m->L, conf->B, conf->T, tokens / times[n_steps / 2],
-           1e3 * times[n_steps / 2], flops / times[n_steps / 2] / PEAK_FLOPS,
-           (double)bytes.total / 0x1p30, first / tokens, loss / tokens);
+           real->name, conf->mixed ? "bf16" : "fp32", (long long)m->L, conf->B, conf->T,
+           tokens / times[n_steps / 2], 1e3 * times[n_steps / 2],
+           flops / times[n_steps / 2] / PEAK_FLOPS, (double)bytes.total / 0x1p30, first / tokens,
+           loss / tokens);
     if (shares) {
         is_timing = true;
         step_run(stage, sumsq, n_steps + 4, &loss);
-        shares_print(times[n_steps / 2]);
+        is_timing = false;
+        rates_measure(stage, device, &flop_per_s, &byte_per_s);
+        shares_print(times[n_steps / 2], flop_per_s, byte_per_s);
     }
     free(times);
     free(sumsq);
@@ -341,7 +470,7 @@ int main(int argc, char **argv)
     timed.copy = timed_copy;
     must(hdt_stage_new(&timed, device, &conf, &stage, &err), &err);
     hdt_stage_set_loss_scale(stage, 1.0f / (float)(conf.B * conf.T));
-    steps_run(stage, argv[2], hdt_args_int(argv[6], 1), shares);
+    steps_run(stage, device, hdt_args_int(argv[6], 1), shares);
     hdt_stage_free(stage);
     real->device_close(device);
     return 0;
