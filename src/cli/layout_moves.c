@@ -118,9 +118,19 @@ static const struct hdt_cluster_file_nodes *nodes_in(const struct hdt_cluster_fi
     return NULL;
 }
 
+static bool is_among(size_t site, const size_t *sites, size_t n)
+{
+    bool is = false;
+
+    for (size_t i = 0; i < n; i++) {
+        is = is || sites[i] == site;
+    }
+    return is;
+}
+
 /* Rename what the old plan's nodes hold to the new cluster's, and drop what is gone. */
 static void holders_carry(struct holders *h, const struct hdt_layout_files *from,
-                          const struct hdt_layout_files *to)
+                          const struct hdt_layout_files *to, const size_t *gone, size_t n_gone)
 {
     size_t n = 0;
 
@@ -129,7 +139,7 @@ static void holders_carry(struct holders *h, const struct hdt_layout_files *from
         size_t site = site_in(&to->cluster, from, holder);
         const struct hdt_cluster_file_nodes *nodes = nodes_in(&to->cluster, site, holder);
 
-        if (!nodes) {
+        if (!nodes || is_among(site, gone, n_gone)) {
             free(holder->units);
             continue;
         }
@@ -237,7 +247,7 @@ static void node_move(struct mover *m, const struct holder *h)
 }
 
 void hdt_layout_moves(const struct hdt_layout_files *from, const struct hdt_layout_files *to,
-                      struct hdt_layout_moves *moves)
+                      const size_t *gone, size_t n_gone, struct hdt_layout_moves *moves)
 {
     struct holders old, new;
     struct mover m = {.to = to, .old = &old, .moves = moves, .n_sites = to->cluster.sites.n};
@@ -245,7 +255,7 @@ void hdt_layout_moves(const struct hdt_layout_files *from, const struct hdt_layo
     m.leg_s = hdt_calloc(m.n_sites * m.n_sites, sizeof(m.leg_s[0]));
     m.has_site = hdt_calloc(UNITS(to) * m.n_sites, sizeof(m.has_site[0]));
     holders_init(&old, from);
-    holders_carry(&old, from, to);
+    holders_carry(&old, from, to, gone, n_gone);
     holders_init(&new, to);
     for (size_t i = 0; i < old.n; i++) {
         for (size_t u = 0; u < UNITS(to); u++) {

@@ -28,9 +28,10 @@ struct hdt_layout_moves {
     double seconds;      /* by the link that takes longest; checkpoints not counted */
 };
 
-/* From a plan that runs to a new one. Both are loaded; nodes are told by site, name and number. */
+/* From a plan that runs to a new one. Both are loaded; nodes are told by site, name and number.
+ * `gone`: sites of the new one's cluster that nothing can come from any more. */
 void hdt_layout_moves(const struct hdt_layout_files *from, const struct hdt_layout_files *to,
-                      struct hdt_layout_moves *moves);
+                      const size_t *gone, size_t n_gone, struct hdt_layout_moves *moves);
 
 void hdt_layout_moves_print(const struct hdt_layout_moves *moves, FILE *out);
 json_t *hdt_layout_moves_json(const struct hdt_layout_moves *moves); /* new reference */

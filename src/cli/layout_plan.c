@@ -368,7 +368,7 @@ static enum hdt_status moves_of(const struct hdt_layout_planned *p,
 
     memset(moves, 0, sizeof(*moves));
     HDT_TRY(hdt_layout_derive(&p->files, layout, &derived, err));
-    hdt_layout_moves(current, &derived, moves);
+    hdt_layout_moves(current, &derived, p->options.without, p->options.n_without, moves);
     hdt_layout_derived_release(&derived);
     return HDT_OK;
 }

@@ -182,17 +182,22 @@ static error_t option_parse(int key, char *arg, struct argp_state *state)
 
 const struct argp hdt_layout_plan_argp = {.options = options, .parser = option_parse};
 
+/* Words come behind all options, in their order: the first pin that lacks its site takes it. */
 bool hdt_layout_plan_args_take(struct hdt_layout_plan_args *args, char *word)
 {
-    char **pin = args->pins.n > 0 ? &args->pins.items[args->pins.n - 1] : NULL, *both;
-
-    if (!pin || strstr(*pin, "site=") || strncmp(word, "site=", 5) != 0) {
+    if (strncmp(word, "site=", 5) != 0) {
         return false;
     }
-    both = hdt_asprintf("%s %s", *pin, word);
-    free(*pin);
-    *pin = both;
-    return true;
+    for (size_t i = 0; i < args->pins.n; i++) {
+        char *pin = args->pins.items[i];
+
+        if (!strstr(pin, "site=")) {
+            args->pins.items[i] = hdt_asprintf("%s %s", pin, word);
+            free(pin);
+            return true;
+        }
+    }
+    return false;
 }
 
 /* ---- pins ---- */

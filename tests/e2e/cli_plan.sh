@@ -76,6 +76,9 @@ same "no flow carries them" True \
 same "the first and last stages are there" True \
     "$(json 'all(s["site"] == "b" for s in d["stages"] if s["stage"] in (0, d["stages"][-1]["stage"]))' \
         pinned.json)"
+plan --pin layers=embed,head site=b --pin layers=5-8 site=a --output two.yaml job.yaml >two.txt
+check "two pins in words of their own" grep -q "raw tokens are seen at b only" two.txt
+check "the layers between are elsewhere" grep -qE "^[1-9][0-9]* +a\.a100" two.txt
 refused 1 "no site 'c'" plan --pin 'layers=embed site=c' job.yaml
 refused 1 "fewer layers" plan --pin 'layers=99 site=a' job.yaml
 refused 1 "" plan --pin 'layers=embed site=a' --pin 'layers=embed site=b' job.yaml

@@ -291,14 +291,14 @@ Test(layout_plan, a_cut_moves_one_layer)
 
     open_layout("from.yaml", TWO("2", "2"), &from);
     open_layout("to.yaml", TWO("3", "1"), &to);
-    hdt_layout_moves(&from, &to, &moves);
+    hdt_layout_moves(&from, &to, NULL, 0, &moves);
     cr_expect_eq(moves.n_layers, 1);
     cr_expect_eq(moves.n_all, 6);
     cr_expect_float_eq(moves.site_bytes, STATE_BYTES * LAYER_PARAMS, 1);
     cr_expect_eq(moves.wan_bytes, 0);
     cr_expect_float_eq(moves.seconds, STATE_BYTES * LAYER_PARAMS / 10e9, 1e-9);
     memset(&moves, 0, sizeof(moves));
-    hdt_layout_moves(&from, &from, &moves);
+    hdt_layout_moves(&from, &from, NULL, 0, &moves);
     cr_expect_eq(moves.n_layers, 0);
     hdt_layout_release(&from);
     hdt_layout_release(&to);
@@ -320,7 +320,7 @@ Test(layout_plan, a_site_is_entered_once)
 
     open_layout("from.yaml", was, &from);
     open_layout("to.yaml", is, &to);
-    hdt_layout_moves(&from, &to, &moves);
+    hdt_layout_moves(&from, &to, NULL, 0, &moves);
     cr_expect_eq(moves.n_layers, 6);
     cr_expect_float_eq(moves.wan_bytes, bytes, 1);
     cr_expect_float_eq(moves.site_bytes, bytes, 1);
@@ -346,9 +346,29 @@ Test(layout_plan, what_a_lost_site_had_is_stored)
     free(one);
     open_layout("from.yaml", was, &from);
     open_layout("to.yaml", is, &to);
-    hdt_layout_moves(&from, &to, &moves);
+    hdt_layout_moves(&from, &to, NULL, 0, &moves);
     cr_expect_eq(moves.n_layers, 3);
     cr_expect_eq(moves.n_all, 6);
+    cr_expect_float_eq(moves.stored_bytes, STATE_BYTES * (2 * LAYER_PARAMS + 512 * 1000 + 512), 1);
+    cr_expect_eq(moves.wan_bytes + moves.site_bytes, 0);
+    hdt_layout_release(&from);
+    hdt_layout_release(&to);
+}
+
+/* The same where the cluster still has the site, but nothing can come from there. */
+Test(layout_plan, what_a_site_had_that_is_done_without_is_stored)
+{
+    static const char was[] = HEAD "stages:\n  - {layers: 2, on: [{site: a, nodes: n, tp: 2}]}\n"
+                                   "  - {layers: 2, on: [{site: b, nodes: n, tp: 2}]}\n";
+    static const char is[] = HEAD "stages: [{layers: 4, on: [{site: a, nodes: n, tp: 2}]}]\n";
+    const size_t gone[] = {1};
+    struct hdt_layout_files from, to;
+    struct hdt_layout_moves moves = {0};
+
+    open_layout("from.yaml", was, &from);
+    open_layout("to.yaml", is, &to);
+    hdt_layout_moves(&from, &to, gone, 1, &moves);
+    cr_expect_eq(moves.n_layers, 3);
     cr_expect_float_eq(moves.stored_bytes, STATE_BYTES * (2 * LAYER_PARAMS + 512 * 1000 + 512), 1);
     cr_expect_eq(moves.wan_bytes + moves.site_bytes, 0);
     hdt_layout_release(&from);
