@@ -191,9 +191,9 @@ void hdt_laid_out_print(const struct hdt_laid_out *l, FILE *out)
     double step_s = l->played.result.makespan_s, bytes = hdt_layout_sim_memory_bytes(l->sim);
 
     fprintf(out, "%s\n", layout->name);
-    fprintf(out, "simulated  %zu stages, %zu replicas of %lld micro-batches, schedule %s\n",
-            l->files.n_stages, l->files.n_replicas, (long long)l->files.n_micro_batches,
-            hdt_schedule_names[layout->schedule]);
+    fprintf(out, "simulated  %zu stages, %zu replicas of %s%lld micro-batches, schedule %s\n",
+            l->files.n_stages, l->files.n_replicas, layout->replicas.n > 0 ? "at most " : "",
+            (long long)l->files.n_micro_batches, hdt_schedule_names[layout->schedule]);
     fprintf(out, "step       %.4g s, %.0f tokens/s", step_s, tokens_per_s(l));
     if (!hdt_scenario_is_empty(&l->scenario)) {
         fprintf(out, "; %.4g s without the scenario (%+.1f %%)", l->played.calm_makespan_s,

@@ -22,6 +22,7 @@ const char *const hdt_layout_objective_names[] = {"throughput", "cost", "energy"
 #define TASKS_SMALL  INT64_C(20000000)
 #define TASKS_LEAST  INT64_C(300000)
 #define TASKS_DEVICE INT64_C(700)
+#define TASKS_MOST   INT64_C(3500000)
 
 unsigned hdt_layout_search_given(const struct hdt_layout_files *base)
 {
@@ -242,6 +243,7 @@ static enum hdt_status setup(struct search *s, const struct hdt_layout_files *ba
     s->pool_cap = POOL_SMALL;
     s->pool = hdt_malloc(s->pool_cap * sizeof(s->pool[0]));
     s->tasks_left = TASKS_LEAST + TASKS_DEVICE * n_devices;
+    s->tasks_left = s->tasks_left < TASKS_MOST ? s->tasks_left : TASKS_MOST;
     return HDT_OK;
 }
 
@@ -254,6 +256,7 @@ static void teardown(struct search *s)
     }
     free(s->units);
     free(s->paths);
+    free(s->founds);
     free(s->pool);
     free(s->scratch);
     free(s);
@@ -286,16 +289,10 @@ static double bound_of_all(struct search *s)
 static void found_fill(struct search *s, const struct search_cand *c,
                        struct hdt_layout_found *found)
 {
-    struct hdt_layout_files files;
-
-    memset(found, 0, sizeof(*found));
+    *found = s->founds[c->found];
     search_layout(s, c, &found->layout);
     found->bound_s = c->bound_s;
     found->estimate_s = c->estimate_s;
-    if (hdt_layout_derive(s->base, &found->layout, &files, NULL) == HDT_OK) {
-        search_found_rate(&files, s->options, s->constants, found, NULL);
-        hdt_layout_derived_release(&files);
-    }
 }
 
 static int simulated_compare(const void *a, const void *b)

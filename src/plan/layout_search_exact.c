@@ -25,6 +25,7 @@ struct exact {
     int n_cells;
     int n_replicas, n_stages;
     int paths[EXACT_MAX_DEVICES][EXACT_MAX_DEVICES];
+    int batch[EXACT_MAX_DEVICES];   /* by replica */
     int64_t left[SEARCH_MAX_KINDS]; /* devices */
     int64_t n_offers;
 };
@@ -32,6 +33,13 @@ struct exact {
 static bool goes_on(const struct exact *e)
 {
     return e->n_offers < EXACT_MAX_OFFERS && search_goes_on(e->s);
+}
+
+/* Does a replica take the way of the one before it? */
+static bool is_same_way(const struct exact *e, int replica)
+{
+    return memcmp(e->paths[replica], e->paths[replica - 1],
+                  (size_t)e->n_stages * sizeof(e->paths[0][0])) == 0;
 }
 
 static void shared_offer(struct exact *e, struct search_cand *c)
@@ -123,55 +131,48 @@ static void layers_try(struct exact *e, struct search_cand *c, int stage, int le
     }
 }
 
-/* Every size of micro-batches for every class. */
-static void batches_try(struct exact *e, struct search_cand *c)
-{
-    int n_all = 1;
-
-    for (int i = 0; i < c->n_classes; i++) {
-        n_all *= e->s->n_batches;
-    }
-    for (int at = 0; at < n_all && goes_on(e); at++) {
-        bool is_known = true;
-
-        for (int i = 0, rest = at; i < c->n_classes; i++, rest /= e->s->n_batches) {
-            c->classes[i].batch = rest % e->s->n_batches;
-            for (int t = 0; t < c->n_stages; t++) {
-                is_known = is_known && search_unit_get(e->s, c->cells[i][t].kind, c->cells[i][t].tp,
-                                                       c->classes[i].batch);
-            }
-        }
-        if (is_known) {
-            memset(c->recompute, 0, sizeof(c->recompute));
-            memset(c->offload, 0, sizeof(c->offload));
-            layers_try(e, c, 0, (int)e->s->base->model.L);
-        }
-    }
-}
-
-/* Replicas with their ways: alike ones are a class. */
-static void ways_offer(struct exact *e)
+/* Replicas with their ways and sizes of micro-batches: alike ones are a class. */
+static void classes_offer(struct exact *e)
 {
     struct search_cand c;
 
     search_cand_begin(e->s, &c);
     c.n_stages = e->n_stages;
     for (int r = 0; r < e->n_replicas; r++) {
-        bool is_new = r == 0 || memcmp(e->paths[r], e->paths[r - 1],
-                                       (size_t)e->n_stages * sizeof(e->paths[0][0])) != 0;
+        struct search_class *cl = &c.classes[c.n_classes];
+        bool is_new = r == 0 || e->batch[r] != e->batch[r - 1] || !is_same_way(e, r);
 
         if (!is_new) {
-            c.classes[c.n_classes - 1].n++;
+            cl[-1].n++;
             continue;
         }
-        c.classes[c.n_classes].n = 1;
+        *cl = (struct search_class){.n = 1, .batch = e->batch[r]};
         for (int t = 0; t < e->n_stages; t++) {
             c.cells[c.n_classes][t] = e->cells[e->paths[r][t]];
+            if (!search_unit_get(e->s, c.cells[c.n_classes][t].kind, c.cells[c.n_classes][t].tp,
+                                 e->batch[r])) {
+                return;
+            }
         }
         c.n_classes++;
     }
     if (search_places(e->s, &c) && search_is_in_space(e->s, &c)) {
-        batches_try(e, &c);
+        layers_try(e, &c, 0, (int)e->s->base->model.L);
+    }
+}
+
+/* Every size for every replica; on one way they do not descend. */
+static void batches_try(struct exact *e, int replica)
+{
+    int first = replica > 0 && is_same_way(e, replica) ? e->batch[replica - 1] : 0;
+
+    if (replica == e->n_replicas) {
+        classes_offer(e);
+        return;
+    }
+    for (int b = first; b < e->s->n_batches && goes_on(e); b++) {
+        e->batch[replica] = b;
+        batches_try(e, replica + 1);
     }
 }
 
@@ -186,7 +187,7 @@ static void paths_try(struct exact *e, int r, int t, bool is_equal)
         t = 0;
         is_equal = true;
         if (r == e->n_replicas) {
-            ways_offer(e);
+            batches_try(e, 0);
             return;
         }
     }

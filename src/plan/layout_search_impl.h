@@ -60,9 +60,11 @@ struct search_cand {
     struct search_class classes[SEARCH_MAX_CLASSES];
     struct search_cell cells[SEARCH_MAX_CLASSES][SEARCH_MAX_STAGES];
     uint8_t schedule, chunks, sharded, sync, all_reduce, codec;
+    uint8_t more_last; /* replicas of a class that do one more come behind the others */
     double estimate_s, bound_s;
     double score;  /* the objective of estimate_s; once simulated of that */
     double step_s; /* simulated; 0: not yet */
+    int found;     /* what the simulator said: position in the founds */
 };
 
 /* The costs of a layer and of what is beside it, of a kind at a degree and a micro-batch. */
@@ -109,6 +111,8 @@ struct search {
     int64_t tasks_left;       /* of simulations */
     struct search_cand *pool; /* best by estimate, none twice */
     size_t n_pool, pool_cap;
+    struct hdt_layout_found *founds; /* without layouts */
+    size_t n_founds, founds_cap;
     double best_estimate_s;
     double cut_score;            /* the best since it was set */
     int64_t climbs_left;         /* estimates of steps */

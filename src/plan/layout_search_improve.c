@@ -284,6 +284,23 @@ static bool relief_climb(struct climb *m)
     return moved;
 }
 
+/* Replicas in another order: who meets whom on a link, and who is whose neighbour in a ring. */
+static bool turn_climb(struct climb *m)
+{
+    struct search_cand c = m->at;
+    int n = c.n_classes;
+    bool moved;
+
+    c.more_last = !c.more_last;
+    moved = rate(m, &c) && take(m, &c);
+    c = m->at;
+    for (int i = 0; i < n; i++) {
+        c.classes[i] = m->at.classes[n - 1 - i];
+        memcpy(c.cells[i], m->at.cells[n - 1 - i], sizeof(c.cells[i]));
+    }
+    return (n > 1 && rate(m, &c) && take(m, &c)) || moved;
+}
+
 static bool schedule_climb(struct climb *m)
 {
     static const uint8_t kinds[] = {HDT_SCHEDULE_1F1B, HDT_SCHEDULE_ZB_H1, HDT_SCHEDULE_ZB_MEM,
@@ -418,6 +435,7 @@ static void climb_by_simulation(struct search *s)
         bool moved = schedule_climb(&m);
 
         moved = sync_climb(&m) || moved;
+        moved = (s->is_small && turn_climb(&m)) || moved;
         moved = layers_climb(&m) || moved;
         moved = relief_climb(&m) || moved;
         moved = share_climb(&m) || moved;

@@ -77,8 +77,9 @@ static void replicas_write(const struct search *s, const struct search_cand *c,
     for (int i = 0; i < c->n_classes; i++) {
         const struct search_class *cl = &c->classes[i];
 
-        replicas_add(s, list, cl, cl->n_more, cl->n_mb + 1);
+        replicas_add(s, list, cl, c->more_last ? 0 : cl->n_more, cl->n_mb + 1);
         replicas_add(s, list, cl, cl->n - cl->n_more, cl->n_mb);
+        replicas_add(s, list, cl, c->more_last ? cl->n_more : 0, cl->n_mb + 1);
     }
     first = list->items;
     layout->micro_batch = first->micro_batch;
@@ -159,54 +160,38 @@ int64_t search_tasks(const struct search_cand *c)
     return n;
 }
 
-/* Each device has room for what its rank holds. */
-static bool ranks_fit(const struct hdt_layout_files *files, const struct hdt_layout_sim *sim)
+/* Room for what a simulation said. */
+static struct hdt_layout_found *found_new(struct search *s)
 {
-    for (size_t i = 0; i < files->n_stages * files->n_replicas; i++) {
-        double has = hdt_cluster_file_memory_bytes(files->groups[i].nodes);
-
-        if (!(hdt_layout_sim_rank(sim, i)->memory.total <= has)) {
-            return false;
-        }
+    if (s->n_founds == s->founds_cap) {
+        s->founds_cap = s->founds_cap ? 2 * s->founds_cap : 32;
+        s->founds = hdt_realloc(s->founds, s->founds_cap * sizeof(s->founds[0]));
     }
-    return true;
-}
-
-static bool files_judge(struct search *s, const struct hdt_layout_files *files, double *step_s)
-{
-    struct hdt_layout_sim *sim;
-    struct hdt_sim_result result;
-    bool fits;
-
-    if (hdt_layout_sim_open(files, s->constants, &sim, NULL) != HDT_OK) {
-        return false;
-    }
-    fits = ranks_fit(files, sim);
-    if (fits && hdt_sim_run(hdt_layout_sim_setup(sim), &result, NULL) == HDT_OK) {
-        *step_s = result.makespan_s;
-        hdt_sim_result_release(&result);
-    }
-    hdt_layout_sim_close(sim);
-    return fits && *step_s > 0;
+    memset(&s->founds[s->n_founds], 0, sizeof(s->founds[0]));
+    return &s->founds[s->n_founds];
 }
 
 bool search_judge(struct search *s, struct search_cand *c)
 {
     struct hdt_layout layout;
     struct hdt_layout_files files;
+    struct hdt_layout_found *found = NULL;
     bool fits = false;
 
     search_layout(s, c, &layout);
     c->step_s = 0;
     if (search_pins_hold(s, c) && hdt_layout_derive(s->base, &layout, &files, NULL) == HDT_OK) {
-        fits = files_judge(s, &files, &c->step_s);
+        found = found_new(s);
+        fits = search_found_rate(&files, s->options, s->constants, found, NULL) == HDT_OK;
         hdt_layout_derived_release(&files);
     }
     hdt_conf_release(&hdt_layout_schema, &layout);
     s->n_simulated++;
     s->tasks_left -= search_tasks(c);
     if (fits) {
-        c->score = search_score(s, c, c->step_s);
+        c->step_s = found->prediction.step_s;
+        c->score = found->objective;
+        c->found = (int)s->n_founds++;
         if (s->best.step_s <= 0 || c->score < s->best.score) {
             s->best = *c;
         }

@@ -46,12 +46,12 @@ bool search_goes_on(struct search *s)
 bool search_is_same(const struct search_cand *a, const struct search_cand *b)
 {
     size_t n = (size_t)a->n_stages;
-    bool same = a->n_stages == b->n_stages && a->n_classes == b->n_classes &&
-                a->schedule == b->schedule && a->chunks == b->chunks && a->sharded == b->sharded &&
-                a->sync == b->sync && a->all_reduce == b->all_reduce && a->codec == b->codec &&
-                memcmp(a->layers, b->layers, n * sizeof(a->layers[0])) == 0 &&
-                memcmp(a->recompute, b->recompute, n) == 0 &&
-                memcmp(a->offload, b->offload, n) == 0;
+    bool same =
+        a->n_stages == b->n_stages && a->n_classes == b->n_classes && a->schedule == b->schedule &&
+        a->chunks == b->chunks && a->sharded == b->sharded && a->sync == b->sync &&
+        a->all_reduce == b->all_reduce && a->codec == b->codec && a->more_last == b->more_last &&
+        memcmp(a->layers, b->layers, n * sizeof(a->layers[0])) == 0 &&
+        memcmp(a->recompute, b->recompute, n) == 0 && memcmp(a->offload, b->offload, n) == 0;
 
     for (int i = 0; same && i < a->n_classes; i++) {
         const struct search_class *x = &a->classes[i], *y = &b->classes[i];
@@ -630,7 +630,7 @@ static void degrees_try(struct search *s, struct search_cut *cut)
 }
 
 /* Of many kinds and degrees: from the best degree for all, type by type. */
-static void degrees_descend(struct search *s, struct search_cut *cut)
+static double degrees_descend(struct search *s, struct search_cut *cut)
 {
     int type[SEARCH_MAX_KINDS], n_types = search_types(s, type), best = 0;
     double least = INFINITY;
@@ -676,16 +676,45 @@ static void degrees_descend(struct search *s, struct search_cut *cut)
             }
         }
     }
+    return least;
+}
+
+/* Are there more degrees than can be tried in every way? */
+static bool has_many_degrees(const struct search *s)
+{
+    int type[SEARCH_MAX_KINDS], n_types = search_types(s, type);
+    int64_t n_all = 1;
+
+    for (int t = 0; t < n_types; t++) {
+        for (int k = 0; k < s->n_kinds; k++) {
+            if (type[k] == t) {
+                n_all *= s->kinds[k].n_tps;
+                break;
+            }
+        }
+        n_all = n_all < 1000 ? n_all : 1000;
+    }
+    return n_all > 64;
 }
 
 void search_teams_try(struct search *s, struct search_cut *cut)
 {
-    for (int b = 0; b < s->n_batches && (b < 4 || s->n_kinds <= 4) && search_goes_on(s); b++) {
+    bool many = has_many_degrees(s) && !(s->options->space & HDT_LAYOUT_SPACE_ONE_TP);
+    double last = INFINITY;
+
+    for (int b = 0; b < s->n_batches && search_goes_on(s); b++) {
+        double least;
+
         cut->batch = b;
-        if (s->n_kinds > 4 && !(s->options->space & HDT_LAYOUT_SPACE_ONE_TP)) {
-            degrees_descend(s, cut);
-        } else {
+        if (!many) {
             degrees_try(s, cut);
+            continue;
         }
+        least = degrees_descend(s, cut);
+        /* Larger ones get no better once they have got worse. */
+        if (least > 1.02 * last && last < INFINITY) {
+            return;
+        }
+        last = least;
     }
 }

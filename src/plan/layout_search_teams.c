@@ -97,7 +97,7 @@ static void groupings_try(struct search *s, const bool *is_in)
 /* More sites are not chained in every way. */
 #define CHAIN_MAX_SITES 12
 /* Sets of sites that are looked into. */
-#define CHAIN_SETS 10
+#define CHAIN_SETS 8
 
 /* By set of sites and the last one of its chain. */
 struct chain {

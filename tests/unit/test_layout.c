@@ -125,6 +125,18 @@ Test(layout, work_that_cannot_be_shared)
             7, "stage 0 has 1 layers, fewer than its 2 chunks");
 }
 
+Test(layout, shares_are_all_of_the_batch)
+{
+    refused(HEAD STAGES "replicas: [{count: 2, micro_batches: 1}]\n", 6, "the entries have 2");
+    refused(HEAD STAGES "replicas: [{micro_batches: 3}]\n", 6, "with 3 sequences");
+}
+
+Test(layout, halves_of_a_backward_recompute_nothing)
+{
+    refused(HEAD "schedule: zb-h1\nstages: [{layers: 2, recompute: full, on: [{nodes: n}]}]\n", 6,
+            "it cannot recompute");
+}
+
 Test(layout, nodes_have_a_name_that_can_be_shown)
 {
     static const char cluster[] =

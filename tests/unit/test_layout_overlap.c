@@ -119,6 +119,35 @@ Test(layout_overlap, buckets_go_by_trees)
     expect_step(step_of(NO_HOST, "all_reduce: tree\n" OVERLAPPED THREE("fast")), 6 + trees_s / 23);
 }
 
+/* Three micro-batches of 6 s here, one there: all wait for the first. One of two samples takes as
+ * long as one of one, for the device's own figures add nothing. Two replicas send G each way. */
+Test(layout_overlap, replicas_have_their_own_shares)
+{
+    static const char stages[] =
+        "global_batch: 4\nstages:\n  - {layers: 2, on: [{nodes: fast, count: 2}]}\nreplicas:\n";
+    char *number = hdt_asprintf("%s  - {micro_batches: 3}\n  - {micro_batches: 1}\n", stages);
+    char *size =
+        hdt_asprintf("%s  - {micro_batch: 2, micro_batches: 1}\n  - {micro_batches: 2}\n", stages);
+
+    expect_step(step_of(NO_HOST, number), 18 + G / 0.1e9);
+    expect_step(step_of(NO_HOST, size), 12 + G / 0.1e9);
+    free(number);
+    free(size);
+}
+
+/* A layer again in the backward of one stage: 1 s more. */
+Test(layout_overlap, a_stage_recomputes_alone)
+{
+#define PIPE(first)                                                                                \
+ "global_batch: 1\nstages:\n  - {layers: 1, " first                                                \
+ "on: [{nodes: fast}]}\n  - {layers: 1, on: [{nodes: fast}]}\n"
+    expect_step(step_of(NO_HOST, PIPE("recompute: full, ")) - step_of(NO_HOST, PIPE("")), 1);
+    expect_step(step_of(NO_HOST, "recompute: full\n" PIPE("")) -
+                    step_of(NO_HOST, "recompute: full\n" PIPE("recompute: none, ")),
+                1);
+#undef PIPE
+}
+
 /* By levels: buckets go between the nodes while the next ones are added inside, and the slow link
  * is busy from the first one on. */
 Test(layout_overlap, a_slow_link_is_busy_from_the_first_bucket_on)
