@@ -7,8 +7,9 @@
  * Prints one line of JSON: median tokens per second over STEPS steps after three of warm-up, model
  * FLOPs utilization against 989 TFLOP/s (dense bf16 of an H100 or H200 by its data sheet; null for
  * others and for fp32), device memory that is taken, the last loss. A step is what a worker does
- * with one micro-batch of B sequences of T tokens: zero gradients, forward, backward, norm, clipping, AdamW. FLOPs of a token: 6 for each
- * parameter but the embedding's, and 6 L NH HS T for causal attention.
+ * with one micro-batch of B sequences of T tokens: zero gradients, forward, backward, norm,
+ * clipping, AdamW. FLOPs of a token: 6 for each parameter but the embedding's, and 6 L NH HS T for
+ * causal attention.
  *
  * shares: after that, one step in which each op is waited for, and a line for each class of ops
  * with its time; waiting adds some microseconds to each.
