@@ -113,7 +113,9 @@ struct search {
     size_t n_pool, pool_cap;
     struct hdt_layout_found *founds; /* without layouts */
     size_t n_founds, founds_cap;
-    double best_estimate_s;
+    double best_estimate_s, best_score;
+    int64_t n_asked;             /* whether to go on */
+    int64_t n_unpinned;          /* candidates that a pin speaks against */
     double cut_score;            /* the best since it was set */
     int64_t climbs_left;         /* estimates of steps */
     struct search_cand best;     /* simulated; step_s 0: none yet */
@@ -209,6 +211,13 @@ struct search_cut {
     int batch;
 };
 
+/* Is the schedule the job's, not to be searched? */
+static inline bool search_keeps_schedule(const struct search *s)
+{
+    return s->options->keep & HDT_LAYOUT_KEEP_SCHEDULE &&
+           s->base->layout.schedule != HDT_SCHEDULE_AUTO;
+}
+
 /* Every size and degree of a cut's teams. */
 void search_teams_try(struct search *s, struct search_cut *cut);
 /* Kinds of one device and as many degrees have one type; how many types there are. */
@@ -217,6 +226,8 @@ int search_types(const struct search *s, int *type);
 void search_generate(struct search *s);
 void search_enumerate(struct search *s); /* all, where they are few */
 void search_improve(struct search *s);
+/* Keep so many of the pool, the best by estimate; candidates may be put into it. */
+void search_pool_cut(struct search *s, size_t cap);
 
 /* With what the options keep. */
 void search_cand_begin(const struct search *s, struct search_cand *c);
