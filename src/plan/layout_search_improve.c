@@ -409,7 +409,8 @@ static void pool_heap(struct search *s)
 
 static void climb_by_estimate(struct search *s, const struct search_cand *from)
 {
-    struct climb m = {.s = s, .at = *from, .left = CLIMB_WORK / (8 + from->n_stages)};
+    struct climb m = {
+        .s = s, .at = *from, .left = (s->n_kinds > 4 ? 1 : 3) * CLIMB_WORK / (8 + from->n_stages)};
 
     for (int round = 0; round < 6 && search_goes_on(s); round++) {
         bool moved = layers_climb(&m);

@@ -327,7 +327,7 @@ static bool is_hopeless(struct search *s, struct search_cand *c)
     int last = s->n_codecs - 1;
     double wan_s;
 
-    if (least_s(s, c) > 1.05 * s->best_estimate_s) {
+    if (least_s(s, c) > (s->n_kinds > 4 ? 1.05 : 1.15) * s->best_estimate_s) {
         return true;
     }
     if (!crosses_wan(s, c)) {
@@ -505,7 +505,7 @@ static void stages_try(struct search *s, const struct search_cut *cut, int n_sta
         return;
     }
     score = cand_try(s, &c);
-    if (s->options->n_pins == 0 && score > (s->n_kinds > 4 ? 1.02 : 1.15) * s->best_estimate_s) {
+    if (s->options->n_pins == 0 && score > (s->n_kinds > 4 ? 1.02 : 1.25) * s->best_estimate_s) {
         return;
     }
     for (int i = 0; i < cut->n_teams; i++) {
