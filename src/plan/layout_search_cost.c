@@ -302,86 +302,6 @@ bool search_pins_hold(const struct search *s, const struct search_cand *c)
     return true;
 }
 
-/* ---- links ---- */
-
-struct way {
-    double latency_s, bytes_per_s; /* of a group's messages, when all of the class send */
-    bool is_wan;
-};
-
-static double curve_rate(const struct hdt_link_curve *curve, double bytes, int64_t devices)
-{
-    return curve ? hdt_link_curve_bytes_per_s(curve, bytes > 1 ? bytes : 1, devices) : INFINITY;
-}
-
-static const struct hdt_link_curve *
-between_curve(const struct search *s, const struct search_kind *a, const struct search_kind *b)
-{
-    const struct hdt_cluster_file_site *site =
-        hdt_cluster_file_site(&s->base->cluster, a->site_idx);
-    const struct hdt_cluster_file_pair *pairs = site->pairs.items;
-
-    for (size_t i = 0; a->site_idx == b->site_idx && i < site->pairs.n; i++) {
-        if ((pairs[i].from_idx == a->nodes_idx && pairs[i].to_idx == b->nodes_idx) ||
-            (pairs[i].from_idx == b->nodes_idx && pairs[i].to_idx == a->nodes_idx)) {
-            return pairs[i].link;
-        }
-    }
-    return a->nodes->between;
-}
-
-/* What a group gets of its node's link while the others of its class there send, too. */
-static double node_rate(const struct search *s, const struct search_kind *a,
-                        const struct search_kind *b, int64_t tp, int64_t n, double bytes)
-{
-    const struct hdt_link_curve *curve = between_curve(s, a, b);
-    int64_t per = a->nodes->devices / tp;
-    double groups = (double)(n < per ? n : per);
-    double all = curve_rate(curve, bytes / (double)tp, tp * (int64_t)groups);
-
-    return search_min(all / groups, curve_rate(curve, bytes / (double)tp, tp));
-}
-
-/* From a stage of a class to the next one, or back. */
-static void way_find(const struct search *s, const struct search_cand *c, int class_idx, int from,
-                     int to, double bytes, struct way *way)
-{
-    struct search_cell x = c->cells[class_idx][from], y = c->cells[class_idx][to];
-    const struct search_kind *a = &s->kinds[x.kind], *b = &s->kinds[y.kind];
-    int64_t n = c->classes[class_idx].n, tp_a = a->tps[x.tp], tp_b = b->tps[y.tp];
-
-    *way = (struct way){.bytes_per_s = INFINITY};
-    if (x.kind == y.kind && n * (tp_a + tp_b) <= a->nodes->devices && a->nodes->inside) {
-        way->bytes_per_s =
-            (double)tp_a * curve_rate(a->nodes->inside, bytes / (double)tp_a, n * tp_a);
-        way->latency_s = a->nodes->inside->latency_us / 1e6;
-        return;
-    }
-    way->bytes_per_s =
-        search_min(node_rate(s, a, b, tp_a, n, bytes), node_rate(s, b, a, tp_b, n, bytes));
-    way->latency_s = search_max(between_curve(s, a, b) ? between_curve(s, a, b)->latency_us : 0,
-                                between_curve(s, b, a) ? between_curve(s, b, a)->latency_us : 0) /
-                     1e6;
-    if (a->site_idx != b->site_idx) {
-        const struct hdt_layout_wan *wan = &s->codecs[c->codec];
-        struct hdt_cluster_file_path path;
-
-        path = *search_path(s, a->site_idx, b->site_idx);
-        for (size_t i = 0; i < path.n_legs; i++) {
-            double rate = hdt_cluster_file_leg_bytes_per_s(path.legs[i], bytes / (double)tp_a);
-
-            way->bytes_per_s =
-                search_min(way->bytes_per_s, rate * (1 - path.loss) / wan->codec_ratio / (double)n);
-        }
-        way->latency_s += path.rtt_s / 2;
-        if (!isnan(wan->codec_gb_per_s)) {
-            way->latency_s += 2 * bytes / (wan->codec_gb_per_s * 1e9);
-            way->bytes_per_s = search_min(way->bytes_per_s, wan->codec_gb_per_s * 1e9);
-        }
-        way->is_wan = true;
-    }
-}
-
 /* ---- a pipeline ---- */
 
 /* Micro-batches after which a pipeline is taken to have come to its pace. */
@@ -484,123 +404,6 @@ static void pipe_play(struct search *s, struct search_pipe *p)
     }
 }
 
-/* ---- collectives ---- */
-
-/* Groups of a stage, as far as their ring depends on them. */
-struct ring_shape {
-    int64_t n; /* groups */
-    int64_t n_nodes, n_sites;
-    int64_t tp; /* of the first */
-    double inside_bytes_per_s, between_bytes_per_s, port_bytes_per_s, wan_bytes_per_s;
-    double inside_lat, between_lat, wan_lat;
-    int64_t per_node;
-    double loss;
-};
-
-static void shape_wan(const struct search *s, const struct search_cand *c, int stage,
-                      struct ring_shape *r)
-{
-    size_t sites[SEARCH_MAX_CLASSES];
-
-    for (int i = 0; i < c->n_classes; i++) {
-        size_t site = s->kinds[c->cells[i][stage].kind].site_idx;
-        bool is_new = true;
-
-        for (int64_t k = 0; k < r->n_sites; k++) {
-            is_new = is_new && sites[k] != site;
-        }
-        if (is_new) {
-            sites[r->n_sites++] = site;
-        }
-    }
-    r->wan_bytes_per_s = INFINITY;
-    for (int64_t k = 0; k < r->n_sites && r->n_sites > 1; k++) {
-        struct hdt_cluster_file_path path;
-
-        path = *search_path(s, sites[k], sites[(k + 1) % r->n_sites]);
-        for (size_t l = 0; l < path.n_legs; l++) {
-            r->wan_bytes_per_s = search_min(
-                r->wan_bytes_per_s, hdt_cluster_file_leg_bytes_per_s(path.legs[l], 1 << 26));
-        }
-        r->wan_lat = search_max(r->wan_lat, path.rtt_s / 2);
-        r->loss = search_max(r->loss, path.loss);
-    }
-}
-
-static void shape_fill(const struct search *s, const struct search_cand *c, int stage, double bytes,
-                       struct ring_shape *r)
-{
-    *r = (struct ring_shape){.inside_bytes_per_s = INFINITY,
-                             .between_bytes_per_s = INFINITY,
-                             .port_bytes_per_s = INFINITY};
-    for (int i = 0; i < c->n_classes; i++) {
-        r->n += c->classes[i].n;
-    }
-    for (int i = 0; i < c->n_classes; i++) {
-        const struct search_kind *k = &s->kinds[c->cells[i][stage].kind];
-        int64_t tp = k->tps[c->cells[i][stage].tp], per = k->nodes->devices / tp;
-        int64_t n = c->classes[i].n, here = n < per ? n : per;
-        double piece = bytes / (double)tp / (double)r->n;
-        const struct hdt_link_curve *in = k->nodes->inside, *out = k->nodes->between;
-
-        r->tp = i == 0 ? tp : r->tp;
-        r->n_nodes += (n + per - 1) / per;
-        r->per_node = here > r->per_node ? here : r->per_node;
-        if (here > 1 && in) {
-            r->inside_bytes_per_s =
-                search_min(r->inside_bytes_per_s, (double)tp * curve_rate(in, piece, here * tp) *
-                                                      (in->nominal ? s->constants->ring_share : 1));
-            r->inside_lat = search_max(r->inside_lat, in->latency_us / 1e6);
-        }
-        if (out) {
-            double share = out->nominal ? s->constants->ring_share : 1;
-
-            r->between_bytes_per_s =
-                search_min(r->between_bytes_per_s, curve_rate(out, piece, here * tp) * share);
-            r->port_bytes_per_s =
-                search_min(r->port_bytes_per_s, curve_rate(out, piece, tp) * share);
-            r->between_lat = search_max(r->between_lat, out->latency_us / 1e6);
-        }
-    }
-    shape_wan(s, c, stage, r);
-}
-
-static double ring_s(int64_t n, double bytes, double bytes_per_s, double latency_s)
-{
-    return n > 1 ? 2 * (double)(n - 1) / (double)n * bytes / bytes_per_s +
-                       2 * (double)(n - 1) * latency_s
-                 : 0;
-}
-
-/* All-reduce of `bytes` of each device through the replicas of a stage. */
-static double all_reduce_s(const struct search *s, const struct search_cand *c, int stage,
-                           double bytes, bool is_gather)
-{
-    struct ring_shape r;
-    double all, sync_ratio = is_gather ? 1 : s->codecs[c->codec].sync_ratio;
-
-    shape_fill(s, c, stage, bytes, &r);
-    all = bytes * (double)r.tp;
-    if (r.n < 2) {
-        return 0;
-    }
-    if ((r.n_sites > 1 && c->all_reduce == HDT_LAYOUT_AUTO) ||
-        c->all_reduce == HDT_LAYOUT_HIERARCHICAL) {
-        return ring_s(r.per_node, all, r.inside_bytes_per_s, r.inside_lat) +
-               ring_s(r.n_nodes > r.n_sites ? (r.n_nodes + r.n_sites - 1) / r.n_sites : 1, all,
-                      r.between_bytes_per_s, r.between_lat) +
-               ring_s(r.n_sites, all * sync_ratio / (1 - r.loss), r.wan_bytes_per_s, r.wan_lat);
-    }
-    if (r.n_nodes > 1) {
-        return ring_s(r.n, all / (1 - r.loss),
-                      search_min(search_min(r.inside_bytes_per_s,
-                                            search_min(r.between_bytes_per_s, r.port_bytes_per_s)),
-                                 r.wan_bytes_per_s),
-                      r.wan_lat + r.between_lat);
-    }
-    return ring_s(r.n, all, r.inside_bytes_per_s, r.inside_lat);
-}
-
 /* ---- all of it ---- */
 
 static double furthest_rtt(const struct search *s, const struct search_cand *c)
@@ -637,12 +440,12 @@ static void pipe_fill(struct search *s, const struct search_cand *c, int class_i
         if (t + 1 < c->n_stages) {
             double up = search_unit_of(s, c, class_idx, t)->message_bytes;
             double down = search_unit_of(s, c, class_idx, t + 1)->message_bytes;
-            struct way way;
+            struct search_way way;
 
-            way_find(s, c, class_idx, t, t + 1, up, &way);
+            search_way_find(s, c, class_idx, t, t + 1, up, &way);
             p->up_s[t] = up / way.bytes_per_s;
             p->up_lat[t] = way.latency_s;
-            way_find(s, c, class_idx, t + 1, t, down, &way);
+            search_way_find(s, c, class_idx, t + 1, t, down, &way);
             p->down_s[t] = down / way.bytes_per_s;
             p->down_lat[t] = way.latency_s;
         }
@@ -725,8 +528,8 @@ static double sync_s_of(struct search *s, const struct search_cand *c, int stage
     double sync_s, buckets;
 
     search_stage_cost(s, c, 0, stage, &cost);
-    sync_s =
-        all_reduce_s(s, c, stage, hdt_stage_cost_grad_bytes(&cost), false) * (c->sharded ? 0.5 : 1);
+    sync_s = search_all_reduce_s(s, c, stage, hdt_stage_cost_grad_bytes(&cost), false) *
+             (c->sharded ? 0.5 : 1);
     if (c->sync == HDT_LAYOUT_SYNC_OVERLAPPED) {
         buckets = search_max(1, ceil(hdt_stage_cost_grad_bytes(&cost) / (double)s->bucket));
         sync_s = search_max(sync_s / buckets, sync_s - bwd_s * (buckets - 1) / buckets);
@@ -739,8 +542,9 @@ static double gather_s_of(struct search *s, const struct search_cand *c, int sta
     struct hdt_stage_cost cost;
 
     search_stage_cost(s, c, 0, stage, &cost);
-    return c->sharded ? 0.5 * all_reduce_s(s, c, stage, hdt_stage_cost_gather_bytes(&cost), true)
-                      : 0;
+    return c->sharded
+               ? 0.5 * search_all_reduce_s(s, c, stage, hdt_stage_cost_gather_bytes(&cost), true)
+               : 0;
 }
 
 /* Zero bubble: weights' halves fill what a pipeline waits for at its end. */
@@ -795,21 +599,6 @@ static double wan_busy_s(struct search *s, const struct search_cand *c)
     return most;
 }
 
-/* Of gradients, through legs that all stages share. */
-static double wan_sync_s(const struct search *s, const struct search_cand *c, int stage,
-                         double bytes)
-{
-    struct ring_shape r;
-    double ratio = c->all_reduce == HDT_LAYOUT_AUTO || c->all_reduce == HDT_LAYOUT_HIERARCHICAL
-                       ? s->codecs[c->codec].sync_ratio
-                       : 1;
-
-    shape_fill(s, c, stage, bytes, &r);
-    return r.n_sites > 1 ? ring_s(r.n_sites, bytes * (double)r.tp * ratio / (1 - r.loss),
-                                  r.wan_bytes_per_s, r.wan_lat)
-                         : 0;
-}
-
 bool search_estimate_pipes(struct search *s, const struct search_cand *c, double most_s)
 {
     s->bucket = search_bucket(s, c);
@@ -844,7 +633,7 @@ double search_wan_least(struct search *s, struct search_cand *c)
 
         c->layers[t] = (int16_t)(n_layers / c->n_stages + (t < n_layers % c->n_stages));
         search_stage_cost(s, c, 0, t, &cost);
-        sync_s += wan_sync_s(s, c, t, hdt_stage_cost_grad_bytes(&cost));
+        sync_s += search_wan_sync_s(s, c, t, hdt_stage_cost_grad_bytes(&cost));
     }
     busy_s = wan_busy_s(s, c);
     return search_max(busy_s, sync_s);
@@ -865,14 +654,15 @@ void search_estimate_step(struct search *s, struct search_cand *c)
             step_s = search_max(step_s, step_s_of(s, c, i, t));
         }
         search_stage_cost(s, c, 0, t, &cost);
-        leg_s = wan_sync_s(s, c, t, hdt_stage_cost_grad_bytes(&cost)) * (c->sharded ? 0.5 : 1);
+        leg_s =
+            search_wan_sync_s(s, c, t, hdt_stage_cost_grad_bytes(&cost)) * (c->sharded ? 0.5 : 1);
         legs_s += leg_s;
         done_s = search_max(done_s, end_s + sync_s_of(s, c, t, slowest));
         gather_s = search_max(gather_s, gather_s_of(s, c, t));
         played_s = search_max(played_s, end_s);
         bwd_s = search_max(bwd_s, c->sync == HDT_LAYOUT_SYNC_OVERLAPPED ? slowest : 0);
         if (c->sharded) {
-            legs_s += 0.5 * wan_sync_s(s, c, t, hdt_stage_cost_gather_bytes(&cost));
+            legs_s += 0.5 * search_wan_sync_s(s, c, t, hdt_stage_cost_gather_bytes(&cost));
         }
     }
     for (int i = 0; i < c->n_classes; i++) {

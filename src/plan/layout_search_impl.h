@@ -186,6 +186,23 @@ double search_wan_bytes(struct search *s, const struct search_cand *c, double *p
 double search_watts(const struct search *s, const struct search_cand *c);
 int64_t search_devices(const struct search *s, const struct search_cand *c);
 
+/* ---- layout_search_links.c ---- */
+
+struct search_way {
+    double latency_s, bytes_per_s; /* of a group's messages, when all of the class send */
+    bool is_wan;
+};
+
+/* From a stage of a class to the next one, or back. */
+void search_way_find(const struct search *s, const struct search_cand *c, int class_idx, int from,
+                     int to, double bytes, struct search_way *way);
+/* All-reduce of `bytes` of each device through the replicas of a stage; is_gather: of weights. */
+double search_all_reduce_s(const struct search *s, const struct search_cand *c, int stage,
+                           double bytes, bool is_gather);
+/* The part of it that is between sites, over legs that all stages share. */
+double search_wan_sync_s(const struct search *s, const struct search_cand *c, int stage,
+                         double bytes);
+
 /* ---- layout_search_fit.c ---- */
 
 /* Give the stages of a candidate layers and relief, its classes micro-batches. False: it cannot be
