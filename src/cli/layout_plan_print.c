@@ -170,7 +170,7 @@ static void search_print(const struct hdt_layout_planned *p, FILE *out)
     fprintf(out, "search     %lld candidates, %lld simulated, %.2f s; %s\n",
             (long long)r->n_candidates, (long long)r->n_simulated, r->elapsed_s,
             r->is_cut      ? "cut short: there may be better ones"
-            : r->is_proved ? "no other candidate can be faster"
+            : r->is_proved ? "no other of those candidates can be faster"
                            : "the best that was found");
 }
 

@@ -268,6 +268,9 @@ static enum hdt_status setup(struct search *s, const struct hdt_layout_files *ba
     codecs_fill(s);
     s->units =
         hdt_calloc((size_t)s->n_kinds * SEARCH_MAX_TPS * SEARCH_MAX_BATCHES, sizeof(s->units[0]));
+    for (int k = 0; k < s->n_kinds; k++) {
+        HDT_TRY(search_unit_check(s, k, err));
+    }
     s->pool_cap = POOL_SMALL;
     s->pool = hdt_malloc(s->pool_cap * sizeof(s->pool[0]));
     s->tasks_left = TASKS_LEAST + TASKS_DEVICE * n_devices;

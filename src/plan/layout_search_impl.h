@@ -116,6 +116,7 @@ struct search {
     double best_estimate_s, best_score;
     int64_t n_asked;             /* whether to go on */
     int64_t n_unpinned;          /* candidates that a pin speaks against */
+    struct hdt_error why;        /* the last one that was simulated could not be */
     double cut_score;            /* the best since it was set */
     int64_t climbs_left;         /* estimates of steps */
     struct search_cand best;     /* simulated; step_s 0: none yet */
@@ -139,6 +140,9 @@ struct search {
 
 /* NULL: a figure of the device is not known. */
 const struct search_unit *search_unit_get(struct search *s, int kind, int tp, int batch);
+
+/* Are the figures of a kind known? HDT_EINVAL: which one is not. */
+enum hdt_status search_unit_check(struct search *s, int kind, struct hdt_error *err);
 
 /* Of a stage of a class; that of a figure that is not known must not be asked for. */
 const struct search_unit *search_unit_of(struct search *s, const struct search_cand *c,

@@ -409,7 +409,23 @@ enum hdt_status search_refuse(const struct search *s, struct hdt_error *err)
         hdt_error_hint(err, "give it more time");
         return HDT_ETIMEDOUT;
     }
+    if (s->n_unpinned > 0 && s->n_simulated == 0) {
+        hdt_error_set(err, HDT_EINVAL,
+                      "cannot plan '%.64s': of %lld candidates that fit none holds to the pins",
+                      name, (long long)s->n_unpinned);
+        hdt_error_hint(err, "loosen pins, or give the pinned site more devices");
+        return HDT_EINVAL;
+    }
+    if (s->n_simulated > 0 && s->why.msg[0]) {
+        hdt_error_set(err, HDT_EINVAL,
+                      "cannot plan '%.64s': none of %lld candidates can be: %.200s", name,
+                      (long long)s->n_simulated, s->why.msg);
+        hdt_error_hint(err, "%s", s->why.hint[0] ? s->why.hint : "loosen what the job keeps");
+        return HDT_EINVAL;
+    }
     if (x->bytes > 0) {
+        bool keeps_all = s->options->keep & HDT_LAYOUT_KEEP_RECOMPUTE &&
+                         s->base->layout.recompute != HDT_LAYOUT_FULL;
         const struct hdt_cluster_file_nodes *nodes = s->kinds[x->kind].nodes;
 
         hdt_error_set(err, HDT_ENOMEM,
@@ -420,8 +436,9 @@ enum hdt_status search_refuse(const struct search *s, struct hdt_error *err)
                       x->on_host ? "host" : "device", nodes->name, x->has_bytes / GIB,
                       (x->bytes - x->has_bytes) / GIB);
         hdt_error_hint(err,
-                       "more devices, or devices with more memory%s; shorter sequences; "
+                       "%smore devices, or devices with more memory%s; shorter sequences; "
                        "optimizer.moments bf16 or int8; fp32_gradients: false",
+                       keeps_all ? "leave out recompute, which the job has, or say full; " : "",
                        isnan(nodes->host.gb) ? "; a host to offload to (host in the cluster file)"
                                              : "");
         return HDT_ENOMEM;

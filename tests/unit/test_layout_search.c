@@ -588,3 +588,53 @@ Test(layout_search, energy_needs_the_power)
     cr_expect(strstr(err.msg, "power of 'X'"), "%s", err.msg);
     cr_expect(strstr(err.hint, "tdp_w"), "%s", err.hint);
 }
+
+/* A cut that no balance comes to: b is as large as a, and holds two layers of 16. */
+Test(layout_search, borders_go_where_layers_are_pinned)
+{
+    struct hdt_layout_search_options options = {
+        .pins =
+            {{.parts = HDT_LAYOUT_PIN_LAYERS, .first_layer = 0, .last_layer = 13, .site_idx = 0},
+             {.parts = HDT_LAYOUT_PIN_LAYERS, .first_layer = 14, .last_layer = 15, .site_idx = 1}},
+        .n_pins = 2};
+    struct hdt_layout_search_result result;
+    struct hdt_layout_files base;
+    struct hdt_error err = {0};
+
+    cr_assert_eq(job_open(MANY_SITES, MODEL, JOB, &base, &err), HDT_OK, "%s", err.msg);
+    cr_assert_eq(hdt_layout_search(&base, &options, &result, &err), HDT_OK, "%s", err.msg);
+    for (size_t i = 0; i < result.n_top; i++) {
+        const struct hdt_layout *l = &result.top[i].layout;
+        int64_t at_a = 0;
+
+        for (size_t t = 0; t < l->stages.n; t++) {
+            bool is_a = stage_is_in(l, t, "a");
+
+            cr_expect(is_a || stage_is_in(l, t, "b"));
+            at_a += is_a ? hdt_layout_stage(l, t)->layers : 0;
+        }
+        cr_expect_eq(at_a, 14);
+    }
+    hdt_layout_search_release(&result);
+    hdt_layout_release(&base);
+}
+
+/* A kind whose figures nobody knows is not left idle in silence. */
+Test(layout_search, names_what_is_not_known)
+{
+    static const char cluster[] =
+        "devices:\n  - {name: X, compute: {bf16: 100}, memory: {gb: 16, gb_per_s: 1000}}\n"
+        "  - {name: Y, compute: {fp16: 100}, memory: {gb: 16, gb_per_s: 1000}}\n" LINKS
+        "sites:\n  - name: a\n    nodes:\n"
+        "      - {name: x, count: 2, device: X, devices: 2, inside: in, between: out}\n"
+        "      - {name: y, count: 2, device: Y, devices: 2, inside: in, between: out}\n";
+    struct hdt_layout_search_options options = {0};
+    struct hdt_layout_search_result result;
+    struct hdt_layout_files base;
+    struct hdt_error err = {0};
+
+    cr_assert_eq(job_open(cluster, MODEL, JOB, &base, &err), HDT_OK, "%s: %s", err.where, err.msg);
+    cr_expect_eq(hdt_layout_search(&base, &options, &result, &err), HDT_EINVAL);
+    cr_expect(strstr(err.msg, "Y") || strstr(err.where, "Y"), "%s: %s", err.where, err.msg);
+    hdt_layout_release(&base);
+}
