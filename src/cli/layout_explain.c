@@ -182,11 +182,14 @@ static void found_explain(const struct hdt_layout_planned *p, json_t *lines)
 {
     struct hdt_buf line = {0};
 
-    hdt_buf_appendf(&line,
-                    "the step takes %.6g s; the search took it for %.6g s before it was played, no "
-                    "plan of this shape takes less than %.6g s, and none at all less than %.6g s "
-                    "(all devices busy, nothing sent)",
-                    p->best->prediction.step_s, p->best->estimate_s, p->best->bound_s,
+    hdt_buf_appendf(&line, "the step takes %.6g s", p->best->prediction.step_s);
+    if (p->best->estimate_s > 0) {
+        hdt_buf_appendf(&line,
+                        "; the search took it for %.6g s before it was played, and bounds plans of "
+                        "this shape by %.6g s",
+                        p->best->estimate_s, p->best->bound_s);
+    }
+    hdt_buf_appendf(&line, "; none at all takes less than %.6g s (all devices busy, nothing sent)",
                     p->result.bound_s);
     line_add(lines, &line);
     for (size_t i = 0; i < p->result.n_top; i++) {

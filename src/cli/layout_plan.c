@@ -139,7 +139,6 @@ static enum hdt_status search(const struct hdt_layout_files *files,
     struct sigaction note = {.sa_handler = interrupt_note, .sa_flags = (int)SA_RESETHAND}, old;
     enum hdt_status status;
 
-    is_interrupted = 0;
     options->on_progress = goes_on;
     sigaction(SIGINT, &note, &old);
     status = hdt_layout_search(files, options, result, err);
@@ -161,6 +160,7 @@ static enum hdt_status before_search(struct hdt_layout_planned *p, struct hdt_er
         status = search(&files, &options, &result, err);
         if (status == HDT_OK) {
             p->before_step_s = result.top[0].prediction.step_s;
+            p->before_is_cut = result.is_cut;
             hdt_layout_search_release(&result);
         } else if (status == HDT_ENOMEM || status == HDT_ETIMEDOUT) {
             snprintf(p->before_why, sizeof(p->before_why), "%s", err->msg);
@@ -173,14 +173,15 @@ static enum hdt_status before_search(struct hdt_layout_planned *p, struct hdt_er
 
 /* ---- what more would bring ---- */
 
-static enum hdt_status gain_add(struct hdt_layout_planned *p, char *change, const char *what,
-                                struct hdt_error *err)
+/* What it would bring is an extra: where it cannot be said, it is left out. */
+static void gain_add(struct hdt_layout_planned *p, char *change, const char *what)
 {
     struct hdt_layout_search_options options = p->options;
     struct hdt_layout_search_result result;
     struct hdt_layout_gain *gain = &p->gains[p->n_gains];
     struct hdt_layout_files files, derived;
     struct hdt_layout_found found;
+    struct hdt_error unsaid = {0}, *err = &unsaid;
     char **changes = hdt_calloc(p->args->what_if.n + 1, sizeof(changes[0]));
     enum hdt_status status;
 
@@ -190,7 +191,9 @@ static enum hdt_status gain_add(struct hdt_layout_planned *p, char *change, cons
     changes[p->args->what_if.n] = change;
     status = changed_open(p->args, changes, p->args->what_if.n + 1, &files, err);
     free(changes);
-    HDT_TRY(status);
+    if (status != HDT_OK) {
+        return;
+    }
     snprintf(gain->what, sizeof(gain->what), "%s", what);
     gain->step_s = NAN;
     status = hdt_layout_derive(&files, &p->best->layout, &derived, err);
@@ -202,24 +205,24 @@ static enum hdt_status gain_add(struct hdt_layout_planned *p, char *change, cons
         gain->step_s = found.prediction.step_s;
         hdt_layout_found_release(&found);
     }
-    if (status == HDT_OK && p->args->time_limit_s <= 0 && !is_interrupted &&
+    if (status == HDT_OK && p->args->time_limit_s <= 0 && !is_interrupted && !p->result.is_cut &&
         hdt_cluster_file_n_devices(&files.cluster) <= GAIN_MAX_DEVICES) {
         options.current = &p->best->layout;
         options.n_simulations = GAIN_SIMULATIONS;
-        status = search(&files, &options, &result, err);
-        if (status == HDT_OK) {
-            gain->is_searched = true;
-            gain->step_s = fmin(gain->step_s, result.top[0].prediction.step_s);
+        if (search(&files, &options, &result, err) == HDT_OK) {
+            /* Of a search that was cut short nothing is said but what the same plan gains. */
+            gain->is_searched = !result.is_cut;
+            gain->step_s =
+                result.is_cut ? gain->step_s : fmin(gain->step_s, result.top[0].prediction.step_s);
             hdt_layout_search_release(&result);
         }
     }
     p->n_gains += status == HDT_OK;
     hdt_layout_release(&files);
-    return status;
 }
 
 /* 1 Gbit/s more on the link between sites that is busy longest. */
-static enum hdt_status gain_wan(struct hdt_layout_planned *p, struct hdt_error *err)
+static void gain_wan(struct hdt_layout_planned *p)
 {
     double busy_s;
     const struct hdt_layout_flow *flow = hdt_layout_flows_busiest(&p->flows, &busy_s);
@@ -237,13 +240,13 @@ static enum hdt_status gain_wan(struct hdt_layout_planned *p, struct hdt_error *
                  8 * hdt_cluster_file_leg_bytes_per_s(&wan[i], 1e9) + 1e9);
         snprintf(what, sizeof(what), "1 Gbit/s more between %.63s and %.63s", wan[i].from,
                  wan[i].to);
-        return gain_add(p, change, what, err);
+        gain_add(p, change, what);
+        return;
     }
-    return HDT_OK;
 }
 
 /* 1 GiB more for each device of the kind that has the least left. */
-static enum hdt_status gain_memory(struct hdt_layout_planned *p, struct hdt_error *err)
+static void gain_memory(struct hdt_layout_planned *p)
 {
     const struct hdt_layout_group *fullest = NULL;
     char change[3 * HDT_NAME_CAP], what[3 * HDT_NAME_CAP];
@@ -260,13 +263,13 @@ static enum hdt_status gain_memory(struct hdt_layout_planned *p, struct hdt_erro
         }
     }
     if (!fullest) {
-        return HDT_OK;
+        return;
     }
     snprintf(change, sizeof(change), "memory:%.63s.%.63s=%.6g",
              hdt_cluster_file_site(&p->files.cluster, fullest->site_idx)->name,
              fullest->nodes->name, hdt_cluster_file_memory_bytes(fullest->nodes) / GIB + 1);
     snprintf(what, sizeof(what), "1 GB more for each device of %.63s", fullest->nodes->name);
-    return gain_add(p, change, what, err);
+    gain_add(p, change, what);
 }
 
 /* ---- other plans of the same job ---- */
@@ -347,11 +350,14 @@ static enum hdt_status compare(struct hdt_layout_planned *p, struct hdt_error *e
         status = hdt_layout_derive(&p->files, &other.layout, &derived, err);
     }
     if (status == HDT_OK) {
-        status = hdt_layout_search_rate(&derived, &p->options, &p->other, err);
-        if (status == HDT_OK) {
-            p->other_path = hdt_strdup(p->args->compare);
-            p->other_fits = all_fit(&derived);
+        p->other_fits = all_fit(&derived);
+        if (p->other_fits) {
+            status = hdt_layout_search_rate(&derived, &p->options, &p->other, err);
+        } else {
+            hdt_layout_copy(&derived.layout, &p->other.layout);
+            p->other.prediction.step_s = NAN;
         }
+        p->other_path = status == HDT_OK ? hdt_strdup(p->args->compare) : NULL;
         hdt_layout_derived_release(&derived);
     }
     hdt_layout_release(&other);
@@ -373,41 +379,48 @@ static enum hdt_status moves_of(const struct hdt_layout_planned *p,
     return HDT_OK;
 }
 
-static bool site_is_used(const struct hdt_layout_files *files, size_t site)
+/* The plan that runs, as a plan of this job: of its cluster, model and profiles. */
+static void current_adopt(const struct hdt_layout *job, const struct hdt_layout *current,
+                          struct hdt_layout *copy)
 {
-    bool is = false;
+    struct hdt_layout like = *current;
 
-    for (size_t i = 0; i < files->n_replicas * files->n_stages && !is; i++) {
-        is = files->groups[i].site_idx == site;
-    }
-    return is;
+    like.name = job->name;
+    like.cluster = job->cluster;
+    like.model = job->model;
+    like.profiles = job->profiles;
+    like.measured = (struct hdt_layout_measured){.step_s = NAN, .memory_gb = NAN};
+    hdt_layout_copy(&like, copy);
 }
 
 /* Can the plan that runs go on? Then p->kept rates it. */
-static void current_rate(struct hdt_layout_planned *p, const struct hdt_layout *layout)
+static void current_rate(struct hdt_layout_planned *p, const struct hdt_layout *current)
 {
     struct hdt_layout_moves *m = &p->moves;
     struct hdt_layout_files derived;
+    struct hdt_layout layout;
     struct hdt_error err = {0};
 
     m->was_step_s = NAN;
-    if (hdt_layout_derive(&p->files, layout, &derived, &err) != HDT_OK) {
+    current_adopt(&p->files.layout, current, &layout);
+    if (hdt_layout_derive(&p->files, &layout, &derived, &err) != HDT_OK) {
         snprintf(m->was_why, sizeof(m->was_why), "%s", err.msg);
+        hdt_conf_release(&hdt_layout_schema, &layout);
         return;
     }
-    for (size_t i = 0; i < p->options.n_without && !m->was_why[0]; i++) {
-        if (site_is_used(&derived, p->options.without[i])) {
-            snprintf(m->was_why, sizeof(m->was_why), "it runs at site '%.64s'",
-                     hdt_cluster_file_site(&p->files.cluster, p->options.without[i])->name);
-        }
-    }
-    if (!m->was_why[0] && !all_fit(&derived)) {
+    if (hdt_layout_search_holds(&p->files, &derived, &p->options, m->was_why, sizeof(m->was_why)) &&
+        !all_fit(&derived)) {
         snprintf(m->was_why, sizeof(m->was_why), "it does not fit into the memory");
     }
-    if (!m->was_why[0] && hdt_layout_search_rate(&derived, &p->options, &p->kept, &err) == HDT_OK) {
-        m->was_step_s = p->kept.prediction.step_s;
+    if (!m->was_why[0]) {
+        if (hdt_layout_search_rate(&derived, &p->options, &p->kept, &err) == HDT_OK) {
+            m->was_step_s = p->kept.prediction.step_s;
+        } else {
+            snprintf(m->was_why, sizeof(m->was_why), "%s", err.msg);
+        }
     }
     hdt_layout_derived_release(&derived);
+    hdt_conf_release(&hdt_layout_schema, &layout);
 }
 
 /* --current: among plans that are as good, the one that moves least; the one that runs is one. */
@@ -463,8 +476,8 @@ static enum hdt_status look_closer(struct hdt_layout_planned *p, struct hdt_erro
 {
     HDT_TRY(hdt_laid_out_derive(&p->laid, &p->files, &p->best->layout, err));
     hdt_layout_flows_init(&p->flows, &p->laid.files, p->laid.sim);
-    HDT_TRY(gain_wan(p, err));
-    HDT_TRY(gain_memory(p, err));
+    gain_wan(p);
+    gain_memory(p);
     return p->args->compare ? compare(p, err) : HDT_OK;
 }
 
@@ -492,6 +505,7 @@ enum hdt_status hdt_layout_plan(struct hdt_layout_planned *p,
     enum hdt_status status;
 
     memset(p, 0, sizeof(*p));
+    is_interrupted = 0;
     p->args = args;
     p->before_step_s = NAN;
     HDT_TRY(changed_open(args, args->what_if.items, args->what_if.n, &p->files, err));

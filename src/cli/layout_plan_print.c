@@ -170,7 +170,7 @@ static void search_print(const struct hdt_layout_planned *p, FILE *out)
     fprintf(out, "search     %lld candidates, %lld simulated, %.2f s; %s\n",
             (long long)r->n_candidates, (long long)r->n_simulated, r->elapsed_s,
             r->is_cut      ? "cut short: there may be better ones"
-            : r->is_proved ? "no other candidate can be faster"
+            : r->is_proved ? "no other of those candidates can be faster"
                            : "the best that was found");
 }
 
@@ -196,15 +196,18 @@ static void others_print(const struct hdt_layout_planned *p, FILE *out)
     double step_s = p->best->prediction.step_s;
 
     if (p->args->what_if.n > 0 && !isnan(p->before_step_s)) {
-        fprintf(out, "what if    %.4g s as it is, %.4g s so (%+.1f %%)\n", p->before_step_s, step_s,
+        fprintf(out, "what if    %.4g s as it is%s, %.4g s so (%+.1f %%)\n", p->before_step_s,
+                p->before_is_cut ? " (its search was cut short)" : "", step_s,
                 percent(step_s, p->before_step_s));
     } else if (p->args->what_if.n > 0) {
         fprintf(out, "what if    there is no plan as it is: %s\n", p->before_why);
     }
-    if (p->other_path) {
-        fprintf(out, "compared   %s takes %.4g s (%+.1f %%)%s: %s\n", p->other_path,
+    if (p->other_path && p->other_fits) {
+        fprintf(out, "compared   %s takes %.4g s (%+.1f %%): %s\n", p->other_path,
                 p->other.prediction.step_s, percent(p->other.prediction.step_s, step_s),
-                p->other_fits ? "" : " and does not fit into the memory", p->other.limit_text);
+                p->other.limit_text);
+    } else if (p->other_path) {
+        fprintf(out, "compared   %s does not fit into the memory\n", p->other_path);
     }
     hdt_layout_moves_print(&p->moves, out);
 }
@@ -298,14 +301,13 @@ static json_t *stages_json(const struct hdt_layout_planned *p)
 
 static json_t *found_json(const struct hdt_layout_found *f)
 {
-    return json_pack("{s:f, s:f, s:f, s:f, s:o, s:o, s:f, s:f, s:f, s:I, s:s, s:s, s:s}", "step_s",
+    return json_pack("{s:f, s:f, s:f, s:o, s:o, s:o, s:f, s:f, s:o, s:I, s:s, s:s, s:s}", "step_s",
                      f->prediction.step_s, "tokens_per_s", f->tokens_per_s, "memory_bytes",
-                     f->prediction.memory_bytes, "objective", f->objective, "bound_s",
+                     f->prediction.memory_bytes, "objective", number(f->objective), "bound_s",
                      number(f->bound_s), "estimate_s", number(f->estimate_s), "wan_bytes",
-                     f->wan_bytes, "wan_price", f->wan_price, "joules",
-                     isfinite(f->joules) ? f->joules : 0.0, "devices", (json_int_t)f->n_devices,
-                     "limit", hdt_layout_limit_names[f->limit], "limit_text", f->limit_text,
-                     "differs", f->differs);
+                     f->wan_bytes, "wan_price", f->wan_price, "joules", number(f->joules),
+                     "devices", (json_int_t)f->n_devices, "limit", hdt_layout_limit_names[f->limit],
+                     "limit_text", f->limit_text, "differs", f->differs);
 }
 
 static json_t *others_json(const struct hdt_layout_planned *p)
@@ -363,7 +365,7 @@ json_t *hdt_layout_planned_json(const struct hdt_layout_planned *p)
         json_object_set_new(json, "without_what_if_step_s", number(p->before_step_s));
     }
     if (p->other_path) {
-        json_t *other = found_json(&p->other);
+        json_t *other = p->other_fits ? found_json(&p->other) : json_object();
 
         json_object_set_new(other, "fits", json_boolean(p->other_fits));
         json_object_set_new(json, "compare", other);

@@ -24,7 +24,7 @@ static char *path_from(const char *folder, const char *path)
     if (!folder[i] && path[i] == '/') {
         same = i + 1;
     } else {
-        for (const char *at = folder + same; at; at = strchr(at + 1, '/')) {
+        for (const char *at = folder + same; at && folder[1]; at = strchr(at + 1, '/')) {
             hdt_buf_append_str(&out, *at ? "../" : "");
         }
     }

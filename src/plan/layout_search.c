@@ -101,6 +101,15 @@ static enum hdt_status kinds_fill(struct search *s, struct hdt_error *err)
                 hdt_error_hint(err, "give these nodes memory_gb (hdt-cluster.yaml(5))");
                 return HDT_EINVAL;
             }
+            if (s->options->objective == HDT_LAYOUT_ENERGY &&
+                isnan(k->nodes->device->power.tdp_w)) {
+                hdt_error_set(err, HDT_EINVAL,
+                              "cannot plan for energy: the power of '%.64s' of nodes '%.64s' of "
+                              "site '%.64s' is not known",
+                              k->nodes->device->name, k->nodes->name, site->name);
+                hdt_error_hint(err, "give the device power: {tdp_w: WATTS} (hdt-cluster.yaml(5))");
+                return HDT_EINVAL;
+            }
             kind_tps(s, k);
             s->n_kinds++;
         }
@@ -146,6 +155,24 @@ static enum hdt_status pin_check(const struct search *s, size_t idx, struct hdt_
             return hdt_error_set(err, HDT_EINVAL, "the same is pinned to '%.64s' and to '%.64s'",
                                  site_name(s, q->site_idx), site_name(s, p->site_idx));
         }
+    }
+    return HDT_OK;
+}
+
+/* Settings that are kept and contradict each other. */
+static enum hdt_status kept_check(const struct search *s, struct hdt_error *err)
+{
+    const struct hdt_layout *l = &s->base->layout;
+    unsigned keep = s->options->keep;
+
+    if (keep & HDT_LAYOUT_KEEP_ALL_REDUCE && keep & HDT_LAYOUT_KEEP_SHARDED &&
+        l->all_reduce == HDT_LAYOUT_TREE && l->optimizer.sharded) {
+        return hdt_conf_error(s->base->doc, "all_reduce", err, HDT_EINVAL,
+                              "trees add whole gradients, optimizer.sharded wants shares");
+    }
+    if (search_keeps_schedule(s) && l->schedule == HDT_SCHEDULE_INTERLEAVED && l->chunks < 2) {
+        return hdt_conf_error(s->base->doc, "schedule", err, HDT_EINVAL,
+                              "schedule interleaved needs 2 chunks at least");
     }
     return HDT_OK;
 }
@@ -229,9 +256,10 @@ static enum hdt_status setup(struct search *s, const struct hdt_layout_files *ba
     s->options = options;
     s->constants = options->constants ? options->constants : &hdt_stage_cost_fitted;
     s->start_us = hdt_clock_now_us();
-    s->best_estimate_s = INFINITY;
+    s->best_estimate_s = s->best_score = INFINITY;
     hdt_layout_model(base, &s->model);
     HDT_TRY(kinds_fill(s, err));
+    HDT_TRY(kept_check(s, err));
     paths_fill(s);
     for (size_t i = 0; i < options->n_pins; i++) {
         HDT_TRY(pin_check(s, i, err));
@@ -240,6 +268,9 @@ static enum hdt_status setup(struct search *s, const struct hdt_layout_files *ba
     codecs_fill(s);
     s->units =
         hdt_calloc((size_t)s->n_kinds * SEARCH_MAX_TPS * SEARCH_MAX_BATCHES, sizeof(s->units[0]));
+    for (int k = 0; k < s->n_kinds; k++) {
+        HDT_TRY(search_unit_check(s, k, err));
+    }
     s->pool_cap = POOL_SMALL;
     s->pool = hdt_malloc(s->pool_cap * sizeof(s->pool[0]));
     s->tasks_left = TASKS_LEAST + TASKS_DEVICE * n_devices;
@@ -339,8 +370,7 @@ enum hdt_status hdt_layout_search(const struct hdt_layout_files *base,
         if (s->is_small) {
             s->tasks_left = TASKS_SMALL;
         } else {
-            s->n_pool = 0;
-            s->pool_cap = POOL;
+            search_pool_cut(s, POOL);
             search_generate(s);
         }
         search_improve(s);

@@ -169,6 +169,14 @@ enum hdt_status hdt_layout_search_rate(const struct hdt_layout_files *files,
                                        struct hdt_layout_found *found, struct hdt_error *err);
 void hdt_layout_found_release(struct hdt_layout_found *found);
 
+/* May the search with these options return this plan: does it hold to the pins, the sites that are
+ * left out, and what is kept of the job? `plan` is derived from `base`. False: `why` says what
+ * speaks against it. */
+bool hdt_layout_search_holds(const struct hdt_layout_files *base,
+                             const struct hdt_layout_files *plan,
+                             const struct hdt_layout_search_options *options, char *why,
+                             size_t cap);
+
 #ifdef __cplusplus
 }
 #endif

@@ -44,7 +44,8 @@ static void unit_times(const struct hdt_stage_cost *like, struct search_unit *u)
     }
 }
 
-static void unit_make(struct search *s, int kind, int tp, int batch, struct search_unit *u)
+static void unit_make(struct search *s, int kind, int tp, int batch, struct search_unit *u,
+                      struct hdt_error *err)
 {
     const struct search_kind *k = &s->kinds[kind];
     struct hdt_layout_group group = {
@@ -60,7 +61,7 @@ static void unit_make(struct search *s, int kind, int tp, int batch, struct sear
     files.n_stages = files.n_replicas = 1;
     files.groups = &group;
     u->is_made = true;
-    if (hdt_layout_part_init(&files, s->constants, &s->model, 0, 0, &u->part, NULL) != HDT_OK) {
+    if (hdt_layout_part_init(&files, s->constants, &s->model, 0, 0, &u->part, err) != HDT_OK) {
         return;
     }
     /* The part stays where it is: what points into it may. */
@@ -75,9 +76,17 @@ const struct search_unit *search_unit_get(struct search *s, int kind, int tp, in
     struct search_unit *u = &s->units[(kind * SEARCH_MAX_TPS + tp) * SEARCH_MAX_BATCHES + batch];
 
     if (!u->is_made) {
-        unit_make(s, kind, tp, batch, u);
+        unit_make(s, kind, tp, batch, u, NULL);
     }
     return u->is_known ? u : NULL;
+}
+
+enum hdt_status search_unit_check(struct search *s, int kind, struct hdt_error *err)
+{
+    struct search_unit *u = &s->units[kind * SEARCH_MAX_TPS * SEARCH_MAX_BATCHES];
+
+    unit_make(s, kind, 0, 0, u, err);
+    return u->is_known ? HDT_OK : HDT_EINVAL;
 }
 
 const struct search_unit *search_unit_of(struct search *s, const struct search_cand *c,

@@ -7,9 +7,11 @@
  * hold so many layers, with the relief that lets it hold most; the quickest pace at which all
  * stages hold the model is found by halving. Replicas get micro-batches by their pace.
  */
+#include "src/base/buf.h"
 #include "src/plan/layout_search_impl.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* What a stage may do to save memory, quickest first. */
@@ -490,6 +492,77 @@ static bool layers_balance(struct search *s, struct search_cand *c)
     return search_relieve(s, c);
 }
 
+/* Where all replicas of a stage are; -1: at several sites. */
+static int stage_site(const struct search *s, const struct search_cand *c, int stage)
+{
+    size_t site = s->kinds[c->cells[0][stage].kind].site_idx;
+
+    for (int i = 1; i < c->n_classes; i++) {
+        if (s->kinds[c->cells[i][stage].kind].site_idx != site) {
+            return -1;
+        }
+    }
+    return (int)site;
+}
+
+/* The site that a layer is pinned to; -1: none. */
+static int layer_site(const struct search *s, int layer)
+{
+    for (size_t i = 0; i < s->options->n_pins; i++) {
+        const struct hdt_layout_pin *pin = &s->options->pins[i];
+
+        if (pin->parts & HDT_LAYOUT_PIN_LAYERS && layer >= pin->first_layer &&
+            layer <= pin->last_layer) {
+            return (int)pin->site_idx;
+        }
+    }
+    return -1;
+}
+
+/* Borders between stages go as near to where they were as the pins of layers let them. can[t][l]:
+ * stages from t on may hold the layers from l on. False: there is no such cut. */
+static bool layers_pin(struct search *s, struct search_cand *c)
+{
+    int L = (int)s->base->model.L, n = c->n_stages, begin = 0, wanted = 0;
+    bool *can, has;
+    int *pinned;
+
+    if (search_pins_hold(s, c)) {
+        return true;
+    }
+    can = hdt_calloc((size_t)(n + 1) * (size_t)(L + 1), sizeof(*can));
+    pinned = hdt_calloc((size_t)L, sizeof(*pinned));
+    for (int l = 0; l < L; l++) {
+        pinned[l] = layer_site(s, l);
+    }
+    can[n * (L + 1) + L] = true;
+    for (int t = n - 1; t >= 0; t--) {
+        int site = stage_site(s, c, t);
+
+        for (int l = L - 1; l >= 0; l--) {
+            can[t * (L + 1) + l] = (pinned[l] < 0 || pinned[l] == site) &&
+                                   (can[(t + 1) * (L + 1) + l + 1] || can[t * (L + 1) + l + 1]);
+        }
+    }
+    has = can[0];
+    for (int t = 0; t < n && has; t++) {
+        int site = stage_site(s, c, t), end = -1;
+
+        wanted += c->layers[t];
+        for (int l = begin; l < L && (pinned[l] < 0 || pinned[l] == site); l++) {
+            if (can[(t + 1) * (L + 1) + l + 1] &&
+                (end < 0 || abs(l + 1 - wanted) < abs(end - wanted))) {
+                end = l + 1;
+            }
+        }
+        c->layers[t] = (int16_t)(end - begin);
+        begin = end;
+    }
+    free(can);
+    free(pinned);
+    return has && search_relieve(s, c);
+}
+
 static bool layers_even(struct search *s, struct search_cand *c)
 {
     int n = (int)s->base->model.L;
@@ -517,7 +590,8 @@ bool search_fill(struct search *s, struct search_cand *c)
             }
         }
     }
-    if (s->options->space & HDT_LAYOUT_SPACE_EVEN ? !layers_even(s, c) : !layers_balance(s, c)) {
+    if (s->options->space & HDT_LAYOUT_SPACE_EVEN ? !layers_even(s, c)
+                                                  : !layers_balance(s, c) || !layers_pin(s, c)) {
         s->n_misfits++;
         return false;
     }

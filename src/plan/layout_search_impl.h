@@ -113,7 +113,10 @@ struct search {
     size_t n_pool, pool_cap;
     struct hdt_layout_found *founds; /* without layouts */
     size_t n_founds, founds_cap;
-    double best_estimate_s;
+    double best_estimate_s, best_score;
+    int64_t n_asked;             /* whether to go on */
+    int64_t n_unpinned;          /* candidates that a pin speaks against */
+    struct hdt_error why;        /* the last one that was simulated could not be */
     double cut_score;            /* the best since it was set */
     int64_t climbs_left;         /* estimates of steps */
     struct search_cand best;     /* simulated; step_s 0: none yet */
@@ -137,6 +140,9 @@ struct search {
 
 /* NULL: a figure of the device is not known. */
 const struct search_unit *search_unit_get(struct search *s, int kind, int tp, int batch);
+
+/* Are the figures of a kind known? HDT_EINVAL: which one is not. */
+enum hdt_status search_unit_check(struct search *s, int kind, struct hdt_error *err);
 
 /* Of a stage of a class; that of a figure that is not known must not be asked for. */
 const struct search_unit *search_unit_of(struct search *s, const struct search_cand *c,
@@ -226,6 +232,13 @@ struct search_cut {
     int batch;
 };
 
+/* Is the schedule the job's, not to be searched? */
+static inline bool search_keeps_schedule(const struct search *s)
+{
+    return s->options->keep & HDT_LAYOUT_KEEP_SCHEDULE &&
+           s->base->layout.schedule != HDT_SCHEDULE_AUTO;
+}
+
 /* Every size and degree of a cut's teams. */
 void search_teams_try(struct search *s, struct search_cut *cut);
 /* Kinds of one device and as many degrees have one type; how many types there are. */
@@ -234,6 +247,8 @@ int search_types(const struct search *s, int *type);
 void search_generate(struct search *s);
 void search_enumerate(struct search *s); /* all, where they are few */
 void search_improve(struct search *s);
+/* Keep so many of the pool, the best by estimate; candidates may be put into it. */
+void search_pool_cut(struct search *s, size_t cap);
 
 /* With what the options keep. */
 void search_cand_begin(const struct search *s, struct search_cand *c);

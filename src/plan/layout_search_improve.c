@@ -49,8 +49,9 @@ static bool rate(struct climb *m, struct search_cand *c)
     if (s->options->objective == HDT_LAYOUT_THROUGHPUT && c->bound_s >= m->at.step_s) {
         return false;
     }
-    /* What the estimate finds much slower than where we are is not worth the work. */
-    if (c->estimate_s > 1.03 * m->at.estimate_s && c->schedule == m->at.schedule) {
+    /* What the estimate finds much worse than where we are is not worth the work. */
+    if (c->score > 1.03 * search_score(s, &m->at, m->at.estimate_s) &&
+        c->schedule == m->at.schedule) {
         return false;
     }
     return search_judge(s, c) && c->score < m->at.score * (1 - LEAST_GAIN);
@@ -308,8 +309,7 @@ static bool schedule_climb(struct climb *m)
     const unsigned space = m->s->options->space;
     bool moved = false;
 
-    if (m->s->options->keep & HDT_LAYOUT_KEEP_SCHEDULE || space & HDT_LAYOUT_SPACE_1F1B ||
-        m->at.n_stages < 2) {
+    if (search_keeps_schedule(m->s) || space & HDT_LAYOUT_SPACE_1F1B || m->at.n_stages < 2) {
         return false;
     }
     for (size_t i = 0; i < sizeof(kinds); i++) {
@@ -407,6 +407,14 @@ static void pool_heap(struct search *s)
     }
 }
 
+void search_pool_cut(struct search *s, size_t cap)
+{
+    pool_sort(s);
+    s->n_pool = s->n_pool < cap ? s->n_pool : cap;
+    s->pool_cap = cap;
+    pool_heap(s);
+}
+
 static void climb_by_estimate(struct search *s, const struct search_cand *from)
 {
     struct climb m = {
@@ -477,6 +485,14 @@ bool search_is_alike(const struct search_cand *a, const struct search_cand *b)
     return alike;
 }
 
+/* Where the search was cut before anything was simulated, so many are tried for one that fits. */
+#define N_LAST 64
+
+static bool judges_on(struct search *s)
+{
+    return search_goes_on(s) || (s->best.step_s <= 0 && s->n_simulated < N_LAST);
+}
+
 /* Hold those at the top against the simulator, until what is left cannot be better, or the work is
  * spent: half of it, the rest is for steps. */
 static void pool_judge(struct search *s)
@@ -484,7 +500,7 @@ static void pool_judge(struct search *s)
     int64_t keep = s->is_small ? 0 : s->tasks_left / 2;
 
     pool_sort(s);
-    for (size_t i = 0; i < s->n_pool && search_goes_on(s); i++) {
+    for (size_t i = 0; i < s->n_pool && judges_on(s); i++) {
         struct search_cand *c = &s->pool[i];
 
         if (c->step_s > 0 || (s->best.step_s > 0 && c->bound_s >= s->best.step_s &&
@@ -492,7 +508,7 @@ static void pool_judge(struct search *s)
             continue;
         }
         if (s->best.step_s > 0 && (s->tasks_left - keep < search_tasks(c) ||
-                                   (!s->is_small && c->estimate_s > 1.1 * s->best.step_s))) {
+                                   (!s->is_small && c->score > 1.1 * s->best.score))) {
             s->has_left_out = true;
             if (!s->is_small) {
                 return;

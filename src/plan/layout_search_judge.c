@@ -180,7 +180,7 @@ bool search_judge(struct search *s, struct search_cand *c)
 
     search_layout(s, c, &layout);
     c->step_s = 0;
-    if (search_pins_hold(s, c) && hdt_layout_derive(s->base, &layout, &files, NULL) == HDT_OK) {
+    if (search_pins_hold(s, c) && hdt_layout_derive(s->base, &layout, &files, &s->why) == HDT_OK) {
         found = found_new(s);
         fits = search_found_rate(&files, s->options, s->constants, found, NULL) == HDT_OK;
         hdt_layout_derived_release(&files);

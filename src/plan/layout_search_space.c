@@ -18,6 +18,11 @@
 /* Bounds above the best estimate times this are not looked into. */
 #define SLACK 1.15
 
+/* Calls between two looks at the clock, before candidates are simulated. */
+#define CLOCK_EACH 32
+/* Of a time limit, for writing down candidates. */
+#define SEARCH_SHARE 0.7
+
 /* ---- the pool ---- */
 
 bool search_goes_on(struct search *s)
@@ -25,11 +30,13 @@ bool search_goes_on(struct search *s)
     const struct hdt_layout_search_options *o = s->options;
     double elapsed_s;
 
-    if (s->is_cut || (s->n_estimated % 64 != 0 && s->n_simulated == 0)) {
+    if (s->is_cut || (s->n_asked++ % CLOCK_EACH != 0 && s->n_simulated == 0)) {
         return !s->is_cut;
     }
     elapsed_s = (double)(hdt_clock_now_us() - s->start_us) / 1e6;
-    if (o->time_limit_s > 0 && elapsed_s > o->time_limit_s) {
+    /* What is left of the limit before anything has been simulated is for that. */
+    if (o->time_limit_s > 0 &&
+        elapsed_s > o->time_limit_s * (s->n_simulated == 0 ? SEARCH_SHARE : 1)) {
         s->is_cut = true;
     } else if (o->on_progress) {
         struct hdt_layout_progress p = {.n_estimated = s->n_estimated,
@@ -164,7 +171,9 @@ static void ways_try(struct search *s, struct search_cand *c)
         }
         for (int shards = 0; shards < 2; shards++) {
             c->sharded = (uint8_t)shards;
-            if ((!free_shards && shards != kept) || !search_fits(s, c)) {
+            /* Trees add whole gradients: nothing is sharded. */
+            if ((!free_shards && shards != kept) || (shards && c->all_reduce == HDT_LAYOUT_TREE) ||
+                !search_fits(s, c)) {
                 continue;
             }
             search_estimate_step(s, c);
@@ -179,10 +188,26 @@ static void ways_try(struct search *s, struct search_cand *c)
     *c = best;
 }
 
+/* Chunks take turns on groups: of more than one stage, each with a layer for each chunk. */
+static bool has_chunks(const struct search_cand *c)
+{
+    bool has = c->chunks < 2 || c->n_stages > 1;
+
+    for (int t = 0; t < c->n_stages; t++) {
+        has = has && c->layers[t] >= c->chunks;
+    }
+    return has;
+}
+
 void search_offer(struct search *s, struct search_cand *c)
 {
     s->n_candidates++;
-    if (!search_pins_hold(s, c) || !search_is_in_space(s, c)) {
+    if (!search_pins_hold(s, c)) {
+        s->n_unpinned++;
+        c->score = INFINITY;
+        return;
+    }
+    if (!search_is_in_space(s, c) || !has_chunks(c)) {
         c->score = INFINITY;
         return;
     }
@@ -191,6 +216,7 @@ void search_offer(struct search *s, struct search_cand *c)
         if (c->estimate_s < s->best_estimate_s) {
             s->best_estimate_s = c->estimate_s;
         }
+        s->best_score = c->score < s->best_score ? c->score : s->best_score;
         if (!s->is_small) {
             pool_put(s, c);
         }
@@ -286,17 +312,14 @@ void search_cand_begin(const struct search *s, struct search_cand *c)
     const struct hdt_layout *l = &s->base->layout;
 
     memset(c, 0, sizeof(*c));
-    c->schedule =
-        (uint8_t)(s->options->keep & HDT_LAYOUT_KEEP_SCHEDULE && l->schedule != HDT_SCHEDULE_AUTO &&
-                          l->schedule != HDT_SCHEDULE_INTERLEAVED
-                      ? l->schedule
-                      : HDT_SCHEDULE_1F1B);
-    c->chunks = 1;
+    c->schedule = (uint8_t)(search_keeps_schedule(s) ? l->schedule : HDT_SCHEDULE_1F1B);
+    c->chunks = (uint8_t)(c->schedule == HDT_SCHEDULE_INTERLEAVED ? l->chunks : 1);
     c->sync =
         (uint8_t)(s->options->keep & HDT_LAYOUT_KEEP_SYNC ? l->sync : HDT_LAYOUT_SYNC_OVERLAPPED);
     c->all_reduce =
         (uint8_t)(s->options->keep & HDT_LAYOUT_KEEP_ALL_REDUCE ? l->all_reduce : HDT_LAYOUT_AUTO);
-    c->sharded = s->options->keep & HDT_LAYOUT_KEEP_SHARDED ? l->optimizer.sharded : 1;
+    c->sharded = s->options->keep & HDT_LAYOUT_KEEP_SHARDED ? l->optimizer.sharded
+                                                            : c->all_reduce != HDT_LAYOUT_TREE;
 }
 
 /* Hardly a plan of these cells takes less: all compute all the time but while their pipelines fill
@@ -505,7 +528,7 @@ static void stages_try(struct search *s, const struct search_cut *cut, int n_sta
         return;
     }
     score = cand_try(s, &c);
-    if (s->options->n_pins == 0 && score > (s->n_kinds > 4 ? 1.02 : 1.25) * s->best_estimate_s) {
+    if (s->options->n_pins == 0 && score > (s->n_kinds > 4 ? 1.02 : 1.25) * s->best_score) {
         return;
     }
     for (int i = 0; i < cut->n_teams; i++) {
@@ -522,7 +545,8 @@ static int most_stages(const struct search *s)
 
 static void one_team_try(struct search *s, const struct search_cut *cut)
 {
-    int64_t most = 0, last = -1, last_stages = 0;
+    int64_t most = 0, last_stages = 0;
+    uint64_t last = UINT64_MAX;
     int n_alike = 0;
 
     for (int i = 0; i < cut->teams[0].n; i++) {
@@ -531,10 +555,11 @@ static void one_team_try(struct search *s, const struct search_cut *cut)
     most = most < s->base->layout.global_batch ? most : s->base->layout.global_batch;
     /* From many replicas of few stages to the other end; of as many stages only the most. */
     for (int64_t n = most; n >= 1 && search_goes_on(s); n--) {
-        int64_t n_stages = stages_of(s, cut, &cut->teams[0], n), sum = 0;
+        int64_t n_stages = stages_of(s, cut, &cut->teams[0], n);
+        uint64_t sum = 0;
 
         for (int i = 0; i < cut->teams[0].n; i++) {
-            sum = 131 * sum + groups_of(s, cut, cut->teams[0].kinds[i]) / n;
+            sum = 131 * sum + (uint64_t)(groups_of(s, cut, cut->teams[0].kinds[i]) / n);
         }
         if (sum == last && !(s->options->space & HDT_LAYOUT_SPACE_ALIKE)) {
             continue;
@@ -655,7 +680,7 @@ static double degrees_descend(struct search *s, struct search_cut *cut)
         cut->tp[k] = (uint8_t)(best < s->kinds[k].n_tps ? best : s->kinds[k].n_tps - 1);
     }
     /* What is far from the best has nothing to gain here. */
-    for (int t = 0; t < n_types && least < 1.5 * s->best_estimate_s; t++) {
+    for (int t = 0; t < n_types && least < 1.5 * s->best_score; t++) {
         struct search_cut own = *cut;
         int n_tps = 0;
 

@@ -264,7 +264,8 @@ static void sets_try(struct search *s)
     }
     qsort(sets, n_sets, sizeof(sets[0]), set_compare);
     for (size_t i = 0; i < n_sets && i < CHAIN_SETS && search_goes_on(s); i++) {
-        if (sets[i].least_s < s->best_estimate_s) {
+        if (sets[i].least_s < s->best_estimate_s ||
+            s->options->objective != HDT_LAYOUT_THROUGHPUT) {
             set_try(s, chains, n, &sets[i]);
         }
     }

@@ -301,6 +301,101 @@ void search_differs(const struct search *s, const struct search_cand *best,
     hdt_buf_release(&buf);
 }
 
+/* ---- what is asked for ---- */
+
+static const char *site_at(const struct hdt_layout_files *files, size_t site)
+{
+    return hdt_cluster_file_site(&files->cluster, site)->name;
+}
+
+/* Is a stage that begins with layer `first` bound by a pin? */
+static bool is_bound(const struct hdt_layout_files *plan, const struct hdt_layout_pin *pin,
+                     size_t stage, int64_t first)
+{
+    return (pin->parts & HDT_LAYOUT_PIN_EMBED && stage == 0) ||
+           (pin->parts & HDT_LAYOUT_PIN_HEAD && stage + 1 == plan->n_stages) ||
+           (pin->parts & HDT_LAYOUT_PIN_LAYERS && first <= pin->last_layer &&
+            first + hdt_layout_stage(&plan->layout, stage)->layers > pin->first_layer);
+}
+
+static bool plan_pin_holds(const struct hdt_layout_files *plan, const struct hdt_layout_pin *pin,
+                           char *why, size_t cap)
+{
+    int64_t first = 0;
+
+    for (size_t t = 0; t < plan->n_stages; t++) {
+        for (size_t r = 0; r < plan->n_replicas && is_bound(plan, pin, t, first); r++) {
+            const struct hdt_layout_group *g = &plan->groups[r * plan->n_stages + t];
+
+            if (g->site_idx != pin->site_idx) {
+                snprintf(why, cap,
+                         "its stage %zu is at '%.64s', what it holds is pinned to '%.64s'", t,
+                         site_at(plan, g->site_idx), site_at(plan, pin->site_idx));
+                return false;
+            }
+        }
+        first += hdt_layout_stage(&plan->layout, t)->layers;
+    }
+    return true;
+}
+
+/* The first kept setting of which a plan has another; NULL: it has them all. */
+static const char *kept_differs(const struct hdt_layout *job, const struct hdt_layout_files *plan,
+                                unsigned keep)
+{
+    const struct hdt_layout *l = &plan->layout;
+    bool batch = l->micro_batch != job->micro_batch, recompute = false, offload = false;
+    const struct hdt_layout_replicas *replicas = l->replicas.items;
+
+    for (size_t i = 0; i < l->replicas.n; i++) {
+        batch = batch || replicas[i].micro_batch != job->micro_batch;
+    }
+    for (size_t t = 0; t < plan->n_stages; t++) {
+        recompute = recompute || (int)hdt_layout_recompute(l, t) != job->recompute;
+        offload = offload || (int)hdt_layout_offload(l, t) != job->offload;
+    }
+    return keep & HDT_LAYOUT_KEEP_MICRO_BATCH && batch ? "micro_batch"
+           : keep & HDT_LAYOUT_KEEP_SCHEDULE && job->schedule != HDT_SCHEDULE_AUTO &&
+                   (l->schedule != job->schedule ||
+                    (l->schedule == HDT_SCHEDULE_INTERLEAVED && l->chunks != job->chunks))
+               ? "schedule"
+           : keep & HDT_LAYOUT_KEEP_RECOMPUTE && recompute ? "recompute"
+           : keep & HDT_LAYOUT_KEEP_OFFLOAD && offload     ? "offload"
+           : keep & HDT_LAYOUT_KEEP_SHARDED && l->optimizer.sharded != job->optimizer.sharded
+               ? "optimizer.sharded"
+           : keep & HDT_LAYOUT_KEEP_SYNC && l->sync != job->sync                   ? "sync"
+           : keep & HDT_LAYOUT_KEEP_ALL_REDUCE && l->all_reduce != job->all_reduce ? "all_reduce"
+           : keep & HDT_LAYOUT_KEEP_CODEC && (l->wan.codec_ratio != job->wan.codec_ratio ||
+                                              l->wan.sync_ratio != job->wan.sync_ratio)
+               ? "wan codec"
+               : NULL;
+}
+
+bool hdt_layout_search_holds(const struct hdt_layout_files *base,
+                             const struct hdt_layout_files *plan,
+                             const struct hdt_layout_search_options *options, char *why, size_t cap)
+{
+    const char *what = kept_differs(&base->layout, plan, options->keep);
+
+    for (size_t i = 0; i < options->n_without; i++) {
+        for (size_t g = 0; g < plan->n_replicas * plan->n_stages; g++) {
+            if (plan->groups[g].site_idx == options->without[i]) {
+                snprintf(why, cap, "it runs at site '%.64s'", site_at(plan, options->without[i]));
+                return false;
+            }
+        }
+    }
+    for (size_t i = 0; i < options->n_pins; i++) {
+        if (!plan_pin_holds(plan, &options->pins[i], why, cap)) {
+            return false;
+        }
+    }
+    if (what) {
+        snprintf(why, cap, "its %s is not what the job asks for", what);
+    }
+    return !what;
+}
+
 /* ---- nothing ---- */
 
 enum hdt_status search_refuse(const struct search *s, struct hdt_error *err)
@@ -314,7 +409,23 @@ enum hdt_status search_refuse(const struct search *s, struct hdt_error *err)
         hdt_error_hint(err, "give it more time");
         return HDT_ETIMEDOUT;
     }
+    if (s->n_unpinned > 0 && s->n_simulated == 0) {
+        hdt_error_set(err, HDT_EINVAL,
+                      "cannot plan '%.64s': of %lld candidates that fit none holds to the pins",
+                      name, (long long)s->n_unpinned);
+        hdt_error_hint(err, "loosen pins, or give the pinned site more devices");
+        return HDT_EINVAL;
+    }
+    if (s->n_simulated > 0 && s->why.msg[0]) {
+        hdt_error_set(err, HDT_EINVAL,
+                      "cannot plan '%.64s': none of %lld candidates can be: %.200s", name,
+                      (long long)s->n_simulated, s->why.msg);
+        hdt_error_hint(err, "%s", s->why.hint[0] ? s->why.hint : "loosen what the job keeps");
+        return HDT_EINVAL;
+    }
     if (x->bytes > 0) {
+        bool keeps_all = s->options->keep & HDT_LAYOUT_KEEP_RECOMPUTE &&
+                         s->base->layout.recompute != HDT_LAYOUT_FULL;
         const struct hdt_cluster_file_nodes *nodes = s->kinds[x->kind].nodes;
 
         hdt_error_set(err, HDT_ENOMEM,
@@ -325,8 +436,9 @@ enum hdt_status search_refuse(const struct search *s, struct hdt_error *err)
                       x->on_host ? "host" : "device", nodes->name, x->has_bytes / GIB,
                       (x->bytes - x->has_bytes) / GIB);
         hdt_error_hint(err,
-                       "more devices, or devices with more memory%s; shorter sequences; "
+                       "%smore devices, or devices with more memory%s; shorter sequences; "
                        "optimizer.moments bf16 or int8; fp32_gradients: false",
+                       keeps_all ? "leave out recompute, which the job has, or say full; " : "",
                        isnan(nodes->host.gb) ? "; a host to offload to (host in the cluster file)"
                                              : "");
         return HDT_ENOMEM;

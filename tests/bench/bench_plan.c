@@ -271,12 +271,12 @@ static void plan_print(const char *name, const struct plan *plan)
 static void spaces(const char *path)
 {
     static const struct {
-        const char *name;
+        const char *name, *sum;
         unsigned space;
-    } all[] = {{"HDT", 0},
-               {"even", SPACE_EVEN},
-               {"uneven", SPACE_UNEVEN},
-               {"even layers, uneven shares", HDT_LAYOUT_SPACE_EVEN}};
+    } all[] = {{"HDT", "", 0},
+               {"even", "over_even", SPACE_EVEN},
+               {"uneven", "over_uneven", SPACE_UNEVEN},
+               {"even layers, uneven shares", "over_shares", HDT_LAYOUT_SPACE_EVEN}};
     struct hdt_layout_files files;
     struct plan p[4];
 
@@ -288,9 +288,12 @@ static void spaces(const char *path)
         p[i] = plan_search(&files, &want);
         plan_print(all[i].name, &p[i]);
     }
-    printf("step_s %.6g\nover_even %.4f\nover_uneven %.4f\nover_shares %.4f\nseconds %.3f\n",
-           p[0].step_s, p[1].step_s / p[0].step_s, p[2].step_s / p[0].step_s,
-           p[3].step_s / p[0].step_s, p[0].seconds);
+    printf("step_s %.6g\nseconds %.3f\n", p[0].step_s, p[0].seconds);
+    for (size_t i = 1; i < 4; i++) {
+        if (p[i].found) {
+            printf("%s %.4f\n", all[i].sum, p[i].step_s / p[0].step_s);
+        }
+    }
     hdt_layout_release(&files);
 }
 

@@ -65,7 +65,7 @@ plan --explain job.yaml >text
 for word in predicted limit search critical "stage 0"; do
     check "the table says: $word" grep -q "$word" text
 done
-check "the step is the sum that is explained" grep -q "not chosen\|no plan of this shape" text
+check "the step is the sum that is explained" grep -q "not chosen\|bounds plans of this shape" text
 
 # ---- pins ----
 plan --pin layers=embed,head site=b --json --output pinned.yaml job.yaml >pinned.json

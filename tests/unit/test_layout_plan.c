@@ -406,3 +406,110 @@ Test(layout_plan, what_is_written_is_what_was_found)
     free(layout);
     free(output);
 }
+
+/* ---- the plan that runs ---- */
+
+#define RUNS                                                                                       \
+ "schedule: 1f1b\nstages:\n  - {layers: 2, on: [{site: a, nodes: n, tp: 2}]}\n"                    \
+ "  - {layers: 2, on: [{site: a, nodes: n, tp: 2}]}\n"
+
+static void plan_beside(const char *job, const char *runs, char *pin,
+                        struct hdt_layout_planned *planned)
+{
+    static char *pins[1];
+    static struct hdt_layout_plan_args args;
+    struct hdt_error err = {0};
+    char *layout, *current;
+
+    hdt_scratch_write("job.yaml", job, strlen(job));
+    hdt_scratch_write("runs.yaml", runs, strlen(runs));
+    layout = hdt_strdup(hdt_scratch_path("job.yaml"));
+    current = hdt_strdup(hdt_scratch_path("runs.yaml"));
+    pins[0] = pin;
+    args = (struct hdt_layout_plan_args){
+        .layout = layout,
+        .current = current,
+        .pins = {pins, pin ? 1 : 0},
+        .instead = {.catalogue = HDT_TEST_SRCDIR "/etc/devices.yaml"}};
+    cr_assert_eq(hdt_layout_plan(planned, &args, &err), HDT_OK, "%s: %s", err.where, err.msg);
+    free(layout);
+    free(current);
+}
+
+/* It runs at a, where nothing may be seen any more. */
+Test(layout_plan, what_runs_must_hold_to_the_pins)
+{
+    char *pins[] = {"layers=embed,head site=b"};
+    struct hdt_layout_planned planned;
+    const struct hdt_layout_group *groups;
+
+    plan_beside(HEAD, HEAD RUNS, pins[0], &planned);
+    groups = planned.laid.files.groups;
+    cr_expect(isnan(planned.moves.was_step_s));
+    cr_expect(!planned.moves.goes_on);
+    cr_expect(strstr(planned.moves.was_why, "pinned to 'b'"), "%s", planned.moves.was_why);
+    for (size_t r = 0; r < planned.laid.files.n_replicas; r++) {
+        cr_expect_eq(groups[r * planned.laid.files.n_stages].site_idx, 1);
+        cr_expect_eq(groups[(r + 1) * planned.laid.files.n_stages - 1].site_idx, 1);
+    }
+    hdt_layout_planned_release(&planned);
+}
+
+/* What the job's file decides counts for what runs, too. */
+Test(layout_plan, what_runs_must_be_as_the_job_says)
+{
+    struct hdt_layout_planned planned;
+
+    plan_beside(HEAD "schedule: gpipe\n", HEAD RUNS, NULL, &planned);
+    cr_expect(isnan(planned.moves.was_step_s));
+    cr_expect(strstr(planned.moves.was_why, "schedule"), "%s", planned.moves.was_why);
+    cr_expect_eq(planned.best->layout.schedule, HDT_SCHEDULE_GPIPE);
+    hdt_layout_planned_release(&planned);
+}
+
+/* A plan that goes on is written as one of the cluster that there is now. */
+Test(layout_plan, what_goes_on_names_the_cluster_of_the_job)
+{
+    struct hdt_layout_instead instead = {.catalogue = HDT_TEST_SRCDIR "/etc/devices.yaml"};
+    static const char head[] =
+        "cluster: now.yaml\nmodel: model.json\nseq_len: 1024\nglobal_batch: 8\nattention: fused\n";
+    char *now = hdt_strdup(CLUSTER), *rate = strstr(now, "{name: net, gb_per_s: 10}"), *job;
+    struct hdt_layout_planned planned;
+    struct hdt_layout_prediction is;
+    struct hdt_layout_files files;
+    struct hdt_error err = {0};
+    char *output, *current;
+
+    memcpy(rate, "{name: net, gb_per_s: 5 }", 25);
+    hdt_scratch_write("now.yaml", now, strlen(now));
+    job = hdt_strdup(head);
+    plan_beside(HEAD, HEAD RUNS, NULL, &planned);
+    current = hdt_strdup(hdt_scratch_path("best.yaml"));
+    cr_assert_eq(hdt_layout_planned_write(&planned, current, &err), HDT_OK, "%s", err.msg);
+    hdt_layout_planned_release(&planned);
+    {
+        struct hdt_layout_plan_args args = {.current = current, .instead = instead};
+        char *layout;
+
+        hdt_scratch_write("job.yaml", job, strlen(job));
+        layout = hdt_strdup(hdt_scratch_path("job.yaml"));
+        output = hdt_strdup(hdt_scratch_path("out.yaml"));
+        args.layout = layout;
+        cr_assert_eq(hdt_layout_plan(&planned, &args, &err), HDT_OK, "%s: %s", err.where, err.msg);
+        cr_expect(planned.moves.goes_on);
+        cr_assert_eq(hdt_layout_planned_write(&planned, output, &err), HDT_OK, "%s", err.msg);
+        free(layout);
+    }
+    cr_assert_eq(hdt_layout_open(output, &instead, &files, &err), HDT_OK, "%s: %s", err.where,
+                 err.msg);
+    cr_expect(strstr(files.layout.cluster, "now.yaml"), "%s", files.layout.cluster);
+    cr_assert_eq(hdt_layout_predict(&files, &hdt_stage_cost_fitted, &is, &err), HDT_OK, "%s",
+                 err.msg);
+    cr_expect_eq(is.step_s, planned.best->prediction.step_s);
+    hdt_layout_release(&files);
+    hdt_layout_planned_release(&planned);
+    free(job);
+    free(now);
+    free(output);
+    free(current);
+}

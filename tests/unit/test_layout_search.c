@@ -341,7 +341,7 @@ static double against_oracle(uint64_t seed)
 Test(layout_search, is_as_good_as_trying_all, .timeout = 900)
 {
     int n_exact = 0, n_fit = 0;
-    double worst = 0;
+    double worst = 0, least = 0;
     const char *first = getenv("HDT_TEST_SEED");
     uint64_t seed = first ? strtoull(first, NULL, 10) : 20261129;
 
@@ -351,13 +351,15 @@ Test(layout_search, is_as_good_as_trying_all, .timeout = 900)
 
         if (!isnan(more)) {
             n_fit++;
-            n_exact += more <= 1e-9;
+            n_exact += fabs(more) <= 1e-9;
             worst = fmax(worst, more);
+            least = fmin(least, more);
         }
     }
     cr_log_info("%d clusters with a plan: as good in %d, at worst %.3g %% slower", n_fit, n_exact,
                 100 * worst);
     cr_expect_leq(worst, 0.01);
+    cr_expect_geq(least, -1e-9, "found what the oracle says does not fit, or is too fast");
     cr_expect_geq(n_exact, 0.95 * n_fit);
     cr_expect_geq(n_fit, N_CLUSTERS / 2);
 }
@@ -503,4 +505,136 @@ Test(layout_search, finds_the_same_again)
     hdt_layout_search_release(&two);
     hdt_layout_release(&base);
     hdt_layout_release(&again);
+}
+
+/* Ends the search at its first question: long before all is written down. */
+static bool ends_at_once(void *ctx, const struct hdt_layout_progress *progress)
+{
+    (void)ctx;
+    return progress->n_estimated == 0;
+}
+
+/* Too many devices for trying all: the cut comes before anything has been simulated. */
+#define MANY_SITES                                                                                 \
+ DEVICES LINKS "sites:\n" SITE("a", "16")                                                          \
+     SITE("b", "16") "wan:\n  - {from: a, to: b, rate: 10gbit, rtt_ms: 20}\n"
+
+Test(layout_search, a_cut_search_gives_the_best_so_far)
+{
+    struct hdt_layout_search_options options = {.on_progress = ends_at_once};
+    struct hdt_layout_search_result result;
+    struct hdt_layout_files base;
+    struct hdt_error err = {0};
+
+    cr_assert_eq(job_open(MANY_SITES, MODEL, JOB, &base, &err), HDT_OK, "%s", err.msg);
+    cr_assert_eq(hdt_layout_search(&base, &options, &result, &err), HDT_OK, "%s", err.msg);
+    cr_expect(result.is_cut);
+    cr_expect_gt(result.top[0].prediction.step_s, 0);
+    cr_expect_leq(result.n_simulated, 64);
+    hdt_layout_search_release(&result);
+    hdt_layout_release(&base);
+}
+
+/* Trees, which the job keeps, do not shard. */
+Test(layout_search, trees_are_kept)
+{
+    struct hdt_layout_search_options options = {.keep = HDT_LAYOUT_KEEP_ALL_REDUCE};
+    struct hdt_layout_search_result result;
+    struct hdt_layout_files base;
+    struct hdt_error err = {0};
+
+    cr_assert_eq(job_open(MANY_SITES, MODEL, JOB "all_reduce: tree\n", &base, &err), HDT_OK, "%s",
+                 err.msg);
+    cr_assert_eq(hdt_layout_search(&base, &options, &result, &err), HDT_OK, "%s", err.msg);
+    for (size_t i = 0; i < result.n_top; i++) {
+        cr_expect_eq(result.top[i].layout.all_reduce, HDT_LAYOUT_TREE);
+        cr_expect(!result.top[i].layout.optimizer.sharded);
+    }
+    hdt_layout_search_release(&result);
+    options.keep |= HDT_LAYOUT_KEEP_SHARDED;
+    base.layout.optimizer.sharded = true;
+    cr_expect_eq(hdt_layout_search(&base, &options, &result, &err), HDT_EINVAL);
+    cr_expect(strstr(err.msg, "trees"), "%s", err.msg);
+    hdt_layout_release(&base);
+}
+
+Test(layout_search, chunks_are_kept)
+{
+    struct hdt_layout_search_options options = {.keep = HDT_LAYOUT_KEEP_SCHEDULE};
+    struct hdt_layout_search_result result;
+    struct hdt_layout_files base;
+    struct hdt_error err = {0};
+
+    cr_assert_eq(job_open(MANY_SITES, MODEL, JOB "schedule: interleaved\nchunks: 2\n", &base, &err),
+                 HDT_OK, "%s", err.msg);
+    cr_assert_eq(hdt_layout_search(&base, &options, &result, &err), HDT_OK, "%s", err.msg);
+    for (size_t i = 0; i < result.n_top; i++) {
+        cr_expect_eq(result.top[i].layout.schedule, HDT_SCHEDULE_INTERLEAVED);
+        cr_expect_eq(result.top[i].layout.chunks, 2);
+    }
+    hdt_layout_search_release(&result);
+    hdt_layout_release(&base);
+}
+
+/* Joules of a device whose power nobody knows. */
+Test(layout_search, energy_needs_the_power)
+{
+    struct hdt_layout_search_options options = {.objective = HDT_LAYOUT_ENERGY};
+    struct hdt_layout_search_result result;
+    struct hdt_layout_files base;
+    struct hdt_error err = {0};
+
+    cr_assert_eq(search_in(JOB, &options, &base, &result, &err), HDT_EINVAL);
+    cr_expect(strstr(err.msg, "power of 'X'"), "%s", err.msg);
+    cr_expect(strstr(err.hint, "tdp_w"), "%s", err.hint);
+}
+
+/* A cut that no balance comes to: b is as large as a, and holds two layers of 16. */
+Test(layout_search, borders_go_where_layers_are_pinned)
+{
+    struct hdt_layout_search_options options = {
+        .pins =
+            {{.parts = HDT_LAYOUT_PIN_LAYERS, .first_layer = 0, .last_layer = 13, .site_idx = 0},
+             {.parts = HDT_LAYOUT_PIN_LAYERS, .first_layer = 14, .last_layer = 15, .site_idx = 1}},
+        .n_pins = 2};
+    struct hdt_layout_search_result result;
+    struct hdt_layout_files base;
+    struct hdt_error err = {0};
+
+    cr_assert_eq(job_open(MANY_SITES, MODEL, JOB, &base, &err), HDT_OK, "%s", err.msg);
+    cr_assert_eq(hdt_layout_search(&base, &options, &result, &err), HDT_OK, "%s", err.msg);
+    for (size_t i = 0; i < result.n_top; i++) {
+        const struct hdt_layout *l = &result.top[i].layout;
+        int64_t at_a = 0;
+
+        for (size_t t = 0; t < l->stages.n; t++) {
+            bool is_a = stage_is_in(l, t, "a");
+
+            cr_expect(is_a || stage_is_in(l, t, "b"));
+            at_a += is_a ? hdt_layout_stage(l, t)->layers : 0;
+        }
+        cr_expect_eq(at_a, 14);
+    }
+    hdt_layout_search_release(&result);
+    hdt_layout_release(&base);
+}
+
+/* A kind whose figures nobody knows is not left idle in silence. */
+Test(layout_search, names_what_is_not_known)
+{
+    static const char cluster[] =
+        "devices:\n  - {name: X, compute: {bf16: 100}, memory: {gb: 16, gb_per_s: 1000}}\n"
+        "  - {name: Y, compute: {fp16: 100}, memory: {gb: 16, gb_per_s: 1000}}\n" LINKS
+        "sites:\n  - name: a\n    nodes:\n"
+        "      - {name: x, count: 2, device: X, devices: 2, inside: in, between: out}\n"
+        "      - {name: y, count: 2, device: Y, devices: 2, inside: in, between: out}\n";
+    struct hdt_layout_search_options options = {0};
+    struct hdt_layout_search_result result;
+    struct hdt_layout_files base;
+    struct hdt_error err = {0};
+
+    cr_assert_eq(job_open(cluster, MODEL, JOB, &base, &err), HDT_OK, "%s: %s", err.where, err.msg);
+    cr_expect_eq(hdt_layout_search(&base, &options, &result, &err), HDT_EINVAL);
+    cr_expect(strstr(err.msg, "Y") || strstr(err.where, "Y"), "%s: %s", err.where, err.msg);
+    hdt_layout_release(&base);
 }
