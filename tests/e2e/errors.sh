@@ -227,7 +227,7 @@ G="--gateway $(gateway_of a)"
     hinted
     fed_model big.json 's/"hidden_size": 32/"hidden_size": 512/; s/"intermediate_size": 96/"intermediate_size": 2048/'
     job big.yaml 3 "model: $work/big.json"
-    refused 1 "its part on a/w0 takes 255.8 MiB, the worker may use 40.0 MiB" hdt submit $G big.yaml
+    refused 1 "its part on a/w0 takes 255.7 MiB, the worker may use 40.0 MiB" hdt submit $G big.yaml
     hinted
     for case in "s/{/[/:model.json" 's/"llama"/"gpt2"/:gpt2' 's/"hidden_size": 32/"hidden_size": 33/:hidden_size' \
         's/"num_hidden_layers": 4/"num_hidden_layers": -4/:num_hidden_layers' 's/"silu"/"gelu"/:gelu' \
