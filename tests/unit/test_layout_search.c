@@ -638,3 +638,18 @@ Test(layout_search, names_what_is_not_known)
     cr_expect(strstr(err.msg, "Y") || strstr(err.where, "Y"), "%s: %s", err.where, err.msg);
     hdt_layout_release(&base);
 }
+
+Test(layout_search, simulates_no_more_than_it_may)
+{
+    struct hdt_layout_search_options options = {.n_simulations = 3};
+    struct hdt_layout_search_result result;
+    struct hdt_layout_files base;
+    struct hdt_error err = {0};
+
+    cr_assert_eq(job_open(MANY_SITES, MODEL, JOB, &base, &err), HDT_OK, "%s", err.msg);
+    cr_assert_eq(hdt_layout_search(&base, &options, &result, &err), HDT_OK, "%s", err.msg);
+    cr_expect_leq(result.n_simulated, 3);
+    cr_expect(!result.is_proved);
+    hdt_layout_search_release(&result);
+    hdt_layout_release(&base);
+}
