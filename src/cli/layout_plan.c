@@ -15,7 +15,7 @@
 
 /* Clusters of more devices are asked what one plan gains, not searched again. */
 #define GAIN_MAX_DEVICES 2048
-#define GAIN_SIMULATIONS 24
+#define GAIN_SIMULATIONS 200
 
 #define GIB (1024.0 * 1024 * 1024)
 
@@ -207,7 +207,6 @@ static void gain_add(struct hdt_layout_planned *p, char *change, const char *wha
     }
     if (status == HDT_OK && p->args->time_limit_s <= 0 && !is_interrupted && !p->result.is_cut &&
         hdt_cluster_file_n_devices(&files.cluster) <= GAIN_MAX_DEVICES) {
-        options.current = &p->best->layout;
         options.n_simulations = GAIN_SIMULATIONS;
         if (search(&files, &options, &result, err) == HDT_OK) {
             /* Of a search that was cut short nothing is said but what the same plan gains. */
@@ -484,12 +483,8 @@ static enum hdt_status look_closer(struct hdt_layout_planned *p, struct hdt_erro
 static enum hdt_status plan_with(struct hdt_layout_planned *p, struct hdt_layout_files *current,
                                  struct hdt_error *err)
 {
-    if (current) {
-        p->options.current = &current->layout;
-    }
     HDT_TRY(search(&p->files, &p->options, &p->result, err));
     p->has_result = true;
-    p->options.current = NULL;
     p->best = &p->result.top[0];
     if (current) {
         current_rate(p, &current->layout);

@@ -377,7 +377,7 @@ enum hdt_status hdt_layout_search(const struct hdt_layout_files *base,
         if (s->best.step_s > 0) {
             top_fill(s, result);
             result->is_proved = s->is_small && !s->has_left_out && !s->is_cut &&
-                                options->objective == HDT_LAYOUT_THROUGHPUT;
+                                !search_is_spent(s) && options->objective == HDT_LAYOUT_THROUGHPUT;
             result->bound_s = bound_of_all(s);
         } else {
             status = search_refuse(s, err);

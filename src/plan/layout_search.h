@@ -109,7 +109,6 @@ struct hdt_layout_search_options {
     size_t n_without;
     struct hdt_layout_codec codecs[HDT_LAYOUT_SEARCH_CODECS];
     size_t n_codecs;
-    const struct hdt_layout *current; /* a plan to begin from, too: of a run; NULL: none */
     const struct hdt_stage_cost_constants *constants; /* NULL: hdt_stage_cost_fitted */
     bool (*on_progress)(void *ctx, const struct hdt_layout_progress *progress); /* false: end */
     void *ctx;

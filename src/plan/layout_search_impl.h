@@ -239,6 +239,13 @@ static inline bool search_keeps_schedule(const struct search *s)
            s->base->layout.schedule != HDT_SCHEDULE_AUTO;
 }
 
+/* Have as many candidates been simulated as the caller wants, one of them with success? */
+static inline bool search_is_spent(const struct search *s)
+{
+    return s->options->n_simulations > 0 && s->best.step_s > 0 &&
+           s->n_simulated >= s->options->n_simulations;
+}
+
 /* Every size and degree of a cut's teams. */
 void search_teams_try(struct search *s, struct search_cut *cut);
 /* Kinds of one device and as many degrees have one type; how many types there are. */

@@ -42,7 +42,7 @@ static bool rate(struct climb *m, struct search_cand *c)
         search_offer(s, c);
         return c->score < m->at.score * (1 - LEAST_GAIN);
     }
-    if (!search_pins_hold(s, c) || s->tasks_left < search_tasks(c)) {
+    if (!search_pins_hold(s, c) || search_is_spent(s) || s->tasks_left < search_tasks(c)) {
         return false;
     }
     search_estimate(s, c);
@@ -490,7 +490,8 @@ bool search_is_alike(const struct search_cand *a, const struct search_cand *b)
 
 static bool judges_on(struct search *s)
 {
-    return search_goes_on(s) || (s->best.step_s <= 0 && s->n_simulated < N_LAST);
+    return !search_is_spent(s) &&
+           (search_goes_on(s) || (s->best.step_s <= 0 && s->n_simulated < N_LAST));
 }
 
 /* Hold those at the top against the simulator, until what is left cannot be better, or the work is

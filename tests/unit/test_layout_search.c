@@ -301,7 +301,8 @@ static double oracle_best(const struct hdt_layout_files *base, int n_devices, st
     return o.best_s;
 }
 
-/* How much longer the found step is than the oracle's; NAN: nothing fits, as both say. */
+/* How much longer the found step is than the oracle's (negative: of a space that the search has
+ * and the oracle does not, as another order of replicas); NAN: nothing fits, as both say. */
 static double against_oracle(uint64_t seed)
 {
     uint64_t r = seed;
@@ -325,6 +326,8 @@ static double against_oracle(uint64_t seed)
         found_s = result.top[0].prediction.step_s;
         hdt_layout_search_release(&result);
     }
+    cr_expect_eq(isinf(best_s), isinf(found_s), "seed %llu: one of two says that nothing fits",
+                 (unsigned long long)seed);
     if (isinf(best_s) != isinf(found_s) || found_s > best_s * (1 + 1e-9)) {
         cr_log_info("seed %llu: found %.9g s, the best of %lld is %.9g s: %s%s%s\n%s",
                     (unsigned long long)seed, found_s, (long long)n_tried, best_s,
@@ -351,15 +354,14 @@ Test(layout_search, is_as_good_as_trying_all, .timeout = 900)
 
         if (!isnan(more)) {
             n_fit++;
-            n_exact += fabs(more) <= 1e-9;
+            n_exact += more <= 1e-9;
             worst = fmax(worst, more);
             least = fmin(least, more);
         }
     }
-    cr_log_info("%d clusters with a plan: as good in %d, at worst %.3g %% slower", n_fit, n_exact,
-                100 * worst);
+    cr_log_info("%d clusters with a plan: as good in %d, at worst %.3g %% slower, at best %.3g %%",
+                n_fit, n_exact, 100 * worst, 100 * least);
     cr_expect_leq(worst, 0.01);
-    cr_expect_geq(least, -1e-9, "found what the oracle says does not fit, or is too fast");
     cr_expect_geq(n_exact, 0.95 * n_fit);
     cr_expect_geq(n_fit, N_CLUSTERS / 2);
 }
@@ -636,5 +638,20 @@ Test(layout_search, names_what_is_not_known)
     cr_assert_eq(job_open(cluster, MODEL, JOB, &base, &err), HDT_OK, "%s: %s", err.where, err.msg);
     cr_expect_eq(hdt_layout_search(&base, &options, &result, &err), HDT_EINVAL);
     cr_expect(strstr(err.msg, "Y") || strstr(err.where, "Y"), "%s: %s", err.where, err.msg);
+    hdt_layout_release(&base);
+}
+
+Test(layout_search, simulates_no_more_than_it_may)
+{
+    struct hdt_layout_search_options options = {.n_simulations = 3};
+    struct hdt_layout_search_result result;
+    struct hdt_layout_files base;
+    struct hdt_error err = {0};
+
+    cr_assert_eq(job_open(MANY_SITES, MODEL, JOB, &base, &err), HDT_OK, "%s", err.msg);
+    cr_assert_eq(hdt_layout_search(&base, &options, &result, &err), HDT_OK, "%s", err.msg);
+    cr_expect_leq(result.n_simulated, 3);
+    cr_expect(!result.is_proved);
+    hdt_layout_search_release(&result);
     hdt_layout_release(&base);
 }
