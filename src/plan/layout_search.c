@@ -305,7 +305,7 @@ static double bound_of_all(struct search *s)
 
         for (int t = 0; t < s->kinds[k].n_tps; t++) {
             for (int b = 0; b < s->n_batches; b++) {
-                const struct search_unit *u = search_unit_get(s, k, t, b);
+                const struct search_unit *u = hdt_seek_unit_get(s, k, t, b);
 
                 if (u) {
                     best = fmax(best, s->batches[b] / ((u->fwd_s + u->bwd_s) * s->kinds[k].tps[t]));
@@ -321,7 +321,7 @@ static void found_fill(struct search *s, const struct search_cand *c,
                        struct hdt_layout_found *found)
 {
     *found = s->founds[c->found];
-    search_layout(s, c, &found->layout);
+    hdt_seek_layout(s, c, &found->layout);
     found->bound_s = c->bound_s;
     found->estimate_s = c->estimate_s;
 }
@@ -345,13 +345,13 @@ static void top_fill(struct search *s, struct hdt_layout_search_result *result)
         bool is_new = true;
 
         for (size_t k = 0; k < result->n_top && is_new; k++) {
-            is_new = !search_is_alike(taken[k], &s->pool[i]);
+            is_new = !hdt_seek_is_alike(taken[k], &s->pool[i]);
         }
         if (is_new && result->n_top < HDT_LAYOUT_SEARCH_TOP) {
             taken[result->n_top] = &s->pool[i];
             found_fill(s, &s->pool[i], &result->top[result->n_top]);
-            search_differs(s, &s->best, &s->pool[i], result->top[result->n_top].differs,
-                           sizeof(result->top[0].differs));
+            hdt_seek_differs(s, &s->best, &s->pool[i], result->top[result->n_top].differs,
+                             sizeof(result->top[0].differs));
             result->n_top++;
         }
     }
@@ -366,21 +366,21 @@ enum hdt_status hdt_layout_search(const struct hdt_layout_files *base,
 
     memset(result, 0, sizeof(*result));
     if (status == HDT_OK) {
-        search_enumerate(s);
+        hdt_seek_enumerate(s);
         if (s->is_small) {
             s->tasks_left = TASKS_SMALL;
         } else {
             search_pool_cut(s, POOL);
-            search_generate(s);
+            hdt_seek_generate(s);
         }
-        search_improve(s);
+        hdt_seek_improve(s);
         if (s->best.step_s > 0) {
             top_fill(s, result);
             result->is_proved = s->is_small && !s->has_left_out && !s->is_cut &&
                                 !search_is_spent(s) && options->objective == HDT_LAYOUT_THROUGHPUT;
             result->bound_s = bound_of_all(s);
         } else {
-            status = search_refuse(s, err);
+            status = hdt_seek_refuse(s, err);
         }
     }
     result->is_cut = s->is_cut;
@@ -414,9 +414,9 @@ enum hdt_status hdt_layout_search_rate(const struct hdt_layout_files *files,
 
     memset(found, 0, sizeof(*found));
     hdt_layout_copy(&files->layout, &found->layout);
-    status = search_found_rate(files, options,
-                               options->constants ? options->constants : &hdt_stage_cost_fitted,
-                               found, err);
+    status = hdt_seek_found_rate(files, options,
+                                 options->constants ? options->constants : &hdt_stage_cost_fitted,
+                                 found, err);
     if (status != HDT_OK) {
         hdt_layout_found_release(found);
     }

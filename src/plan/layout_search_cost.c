@@ -71,7 +71,7 @@ static void unit_make(struct search *s, int kind, int tp, int batch, struct sear
     u->message_bytes = message.bytes * k->tps[tp];
 }
 
-const struct search_unit *search_unit_get(struct search *s, int kind, int tp, int batch)
+const struct search_unit *hdt_seek_unit_get(struct search *s, int kind, int tp, int batch)
 {
     struct search_unit *u = &s->units[(kind * SEARCH_MAX_TPS + tp) * SEARCH_MAX_BATCHES + batch];
 
@@ -89,20 +89,20 @@ enum hdt_status search_unit_check(struct search *s, int kind, struct hdt_error *
     return u->is_known ? HDT_OK : HDT_EINVAL;
 }
 
-const struct search_unit *search_unit_of(struct search *s, const struct search_cand *c,
-                                         int class_idx, int stage)
+const struct search_unit *hdt_seek_unit_of(struct search *s, const struct search_cand *c,
+                                           int class_idx, int stage)
 {
     struct search_cell cell = c->cells[class_idx][stage];
 
-    return search_unit_get(s, cell.kind, cell.tp, c->classes[class_idx].batch);
+    return hdt_seek_unit_get(s, cell.kind, cell.tp, c->classes[class_idx].batch);
 }
 
 /* ---- stages ---- */
 
-void search_stage_time(struct search *s, const struct search_cand *c, int class_idx, int stage,
-                       double *fwd_s, double *bwd_s)
+void hdt_seek_stage_time(struct search *s, const struct search_cand *c, int class_idx, int stage,
+                         double *fwd_s, double *bwd_s)
 {
-    const struct search_unit *u = search_unit_of(s, c, class_idx, stage);
+    const struct search_unit *u = hdt_seek_unit_of(s, c, class_idx, stage);
     int first = stage == 0, last = stage + 1 == c->n_stages;
     double n = c->layers[stage];
 
@@ -110,15 +110,15 @@ void search_stage_time(struct search *s, const struct search_cand *c, int class_
     *bwd_s = u->base_bwd_s[first][last] + n * (u->bwd_s + u->again_s[c->recompute[stage]]);
 }
 
-void search_stage_cost(struct search *s, const struct search_cand *c, int class_idx, int stage,
-                       struct hdt_stage_cost *cost)
+void hdt_seek_stage_cost(struct search *s, const struct search_cand *c, int class_idx, int stage,
+                         struct hdt_stage_cost *cost)
 {
     int n_replicas = 0;
 
     for (int i = 0; i < c->n_classes; i++) {
         n_replicas += c->classes[i].n;
     }
-    *cost = search_unit_of(s, c, class_idx, stage)->part.cost;
+    *cost = hdt_seek_unit_of(s, c, class_idx, stage)->part.cost;
     cost->n_layers = c->layers[stage];
     cost->is_first = stage == 0;
     cost->is_last = stage + 1 == c->n_stages;
@@ -128,7 +128,7 @@ void search_stage_cost(struct search *s, const struct search_cand *c, int class_
     cost->activations_on_host = c->offload[stage] & HDT_LAYOUT_OFFLOAD_ACTIVATIONS;
 }
 
-int search_in_flight(const struct search_cand *c, int stage, int64_t n_mb)
+int hdt_seek_in_flight(const struct search_cand *c, int stage, int64_t n_mb)
 {
     int64_t n = c->n_stages - stage;
 
@@ -187,14 +187,14 @@ static bool host_fits(struct search *s, const struct search_cand *c, int class_i
     return true;
 }
 
-bool search_stage_fits(struct search *s, const struct search_cand *c, int class_idx, int stage)
+bool hdt_seek_stage_fits(struct search *s, const struct search_cand *c, int class_idx, int stage)
 {
     const struct search_kind *k = &s->kinds[c->cells[class_idx][stage].kind];
     struct hdt_stage_cost cost;
     struct hdt_stage_cost_memory m;
 
-    search_stage_cost(s, c, class_idx, stage, &cost);
-    hdt_stage_cost_memory(&cost, search_in_flight(c, stage, most_mb(&c->classes[class_idx])), &m);
+    hdt_seek_stage_cost(s, c, class_idx, stage, &cost);
+    hdt_stage_cost_memory(&cost, hdt_seek_in_flight(c, stage, most_mb(&c->classes[class_idx])), &m);
     if (m.total > k->memory_bytes) {
         shortage_note(s, c, class_idx, stage, m.total, k->memory_bytes, false);
         return false;
@@ -204,18 +204,18 @@ bool search_stage_fits(struct search *s, const struct search_cand *c, int class_
 }
 
 /* The most that the device has room for; then the host. */
-int search_stage_most(struct search *s, const struct search_cand *c, int class_idx, int stage)
+int hdt_seek_stage_most(struct search *s, const struct search_cand *c, int class_idx, int stage)
 {
     struct search_cell cell = c->cells[class_idx][stage];
     const struct search_kind *k = &s->kinds[cell.kind];
-    int n_in_flight = search_in_flight(c, stage, most_mb(&c->classes[class_idx]));
+    int n_in_flight = hdt_seek_in_flight(c, stage, most_mb(&c->classes[class_idx]));
     int64_t tp = k->tps[cell.tp], per = k->nodes->devices / tp;
     double groups = (double)(c->classes[class_idx].n < per ? c->classes[class_idx].n : per);
     struct hdt_stage_cost cost;
     struct hdt_stage_cost_memory one, two;
     double most;
 
-    search_stage_cost(s, c, class_idx, stage, &cost);
+    hdt_seek_stage_cost(s, c, class_idx, stage, &cost);
     cost.n_layers = 1;
     hdt_stage_cost_memory(&cost, n_in_flight, &one);
     cost.n_layers = 2;
@@ -225,7 +225,7 @@ int search_stage_most(struct search *s, const struct search_cand *c, int class_i
         struct search_cand single = *c;
 
         single.layers[stage] = 1;
-        search_stage_fits(s, &single, class_idx, stage); /* notes what is short */
+        hdt_seek_stage_fits(s, &single, class_idx, stage); /* notes what is short */
         return 0;
     }
     if (c->offload[stage] != HDT_LAYOUT_OFFLOAD_NONE) {
@@ -241,11 +241,11 @@ int search_stage_most(struct search *s, const struct search_cand *c, int class_i
     return most < 1e6 ? (int)most : 1000000;
 }
 
-bool search_fits(struct search *s, const struct search_cand *c)
+bool hdt_seek_fits(struct search *s, const struct search_cand *c)
 {
     for (int i = 0; i < c->n_classes; i++) {
         for (int t = 0; t < c->n_stages; t++) {
-            if (!search_stage_fits(s, c, i, t)) {
+            if (!hdt_seek_stage_fits(s, c, i, t)) {
                 return false;
             }
         }
@@ -254,7 +254,7 @@ bool search_fits(struct search *s, const struct search_cand *c)
 }
 
 /* As layout.c places groups: in order, each node filled before the next one. */
-bool search_places(const struct search *s, const struct search_cand *c)
+bool hdt_seek_places(const struct search *s, const struct search_cand *c)
 {
     int64_t node[SEARCH_MAX_KINDS] = {0}, used[SEARCH_MAX_KINDS] = {0};
 
@@ -301,7 +301,7 @@ static bool pin_holds(const struct search *s, const struct search_cand *c,
     return true;
 }
 
-bool search_pins_hold(const struct search *s, const struct search_cand *c)
+bool hdt_seek_pins_hold(const struct search *s, const struct search_cand *c)
 {
     for (size_t i = 0; i < s->options->n_pins; i++) {
         if (!pin_holds(s, c, &s->options->pins[i])) {
@@ -443,18 +443,18 @@ static void pipe_fill(struct search *s, const struct search_cand *c, int class_i
     p->n_mb = most_mb(&c->classes[class_idx]);
     p->end_s = s->constants->message_s;
     for (int t = 0; t < c->n_stages; t++) {
-        search_stage_time(s, c, class_idx, t, &p->fwd_s[t], &p->bwd_s[t]);
+        hdt_seek_stage_time(s, c, class_idx, t, &p->fwd_s[t], &p->bwd_s[t]);
         slowest_s = search_max(slowest_s, p->fwd_s[t] + p->bwd_s[t]);
         p->up_s[t] = p->down_s[t] = p->up_lat[t] = p->down_lat[t] = 0;
         if (t + 1 < c->n_stages) {
-            double up = search_unit_of(s, c, class_idx, t)->message_bytes;
-            double down = search_unit_of(s, c, class_idx, t + 1)->message_bytes;
+            double up = hdt_seek_unit_of(s, c, class_idx, t)->message_bytes;
+            double down = hdt_seek_unit_of(s, c, class_idx, t + 1)->message_bytes;
             struct search_way way;
 
-            search_way_find(s, c, class_idx, t, t + 1, up, &way);
+            hdt_seek_way_find(s, c, class_idx, t, t + 1, up, &way);
             p->up_s[t] = up / way.bytes_per_s;
             p->up_lat[t] = way.latency_s;
-            search_way_find(s, c, class_idx, t + 1, t, down, &way);
+            hdt_seek_way_find(s, c, class_idx, t + 1, t, down, &way);
             p->down_s[t] = down / way.bytes_per_s;
             p->down_lat[t] = way.latency_s;
         }
@@ -471,7 +471,7 @@ static void pipe_offload(struct search *s, const struct search_cand *c, int clas
 {
     for (int t = 0; t < c->n_stages; t++) {
         const struct search_kind *k = &s->kinds[c->cells[class_idx][t].kind];
-        int64_t n = search_in_flight(c, t, p->n_mb);
+        int64_t n = hdt_seek_in_flight(c, t, p->n_mb);
         struct hdt_stage_cost cost;
         struct hdt_stage_cost_memory m;
         double move_s;
@@ -479,7 +479,7 @@ static void pipe_offload(struct search *s, const struct search_cand *c, int clas
         if (!(c->offload[t] & HDT_LAYOUT_OFFLOAD_ACTIVATIONS) || n <= HDT_STAGE_COST_HOST_SLOTS) {
             continue;
         }
-        search_stage_cost(s, c, class_idx, t, &cost);
+        hdt_seek_stage_cost(s, c, class_idx, t, &cost);
         hdt_stage_cost_memory(&cost, n, &m);
         move_s = m.host_activations / (double)n / (k->nodes->host.gb_per_s * 1e9);
         if (move_s > p->fwd_s[t] + p->bwd_s[t]) {
@@ -518,7 +518,7 @@ static double step_s_of(struct search *s, const struct search_cand *c, int class
     int64_t per = k->nodes->devices / k->tps[c->cells[class_idx][stage].tp];
     double n, own_s;
 
-    search_stage_cost(s, c, class_idx, stage, &cost);
+    hdt_seek_stage_cost(s, c, class_idx, stage, &cost);
     own_s = hdt_stage_cost_step_s(&cost);
     if (!cost.optimizer.on_host) {
         return own_s;
@@ -536,8 +536,8 @@ static double sync_s_of(struct search *s, const struct search_cand *c, int stage
     struct hdt_stage_cost cost;
     double sync_s, buckets;
 
-    search_stage_cost(s, c, 0, stage, &cost);
-    sync_s = search_all_reduce_s(s, c, stage, hdt_stage_cost_grad_bytes(&cost), false) *
+    hdt_seek_stage_cost(s, c, 0, stage, &cost);
+    sync_s = hdt_seek_all_reduce_s(s, c, stage, hdt_stage_cost_grad_bytes(&cost), false) *
              (c->sharded ? 0.5 : 1);
     if (c->sync == HDT_LAYOUT_SYNC_OVERLAPPED) {
         buckets = search_max(1, ceil(hdt_stage_cost_grad_bytes(&cost) / (double)s->bucket));
@@ -550,9 +550,9 @@ static double gather_s_of(struct search *s, const struct search_cand *c, int sta
 {
     struct hdt_stage_cost cost;
 
-    search_stage_cost(s, c, 0, stage, &cost);
+    hdt_seek_stage_cost(s, c, 0, stage, &cost);
     return c->sharded
-               ? 0.5 * search_all_reduce_s(s, c, stage, hdt_stage_cost_gather_bytes(&cost), true)
+               ? 0.5 * hdt_seek_all_reduce_s(s, c, stage, hdt_stage_cost_gather_bytes(&cost), true)
                : 0;
 }
 
@@ -583,7 +583,7 @@ static double wan_busy_s(struct search *s, const struct search_cand *c)
             int from = e / 2 + e % 2, to = e / 2 + 1 - e % 2;
             size_t a = s->kinds[c->cells[i][from].kind].site_idx;
             size_t b = s->kinds[c->cells[i][to].kind].site_idx;
-            double bytes = search_unit_of(s, c, i, from)->message_bytes;
+            double bytes = hdt_seek_unit_of(s, c, i, from)->message_bytes;
             struct hdt_cluster_file_path path;
 
             if (a == b) {
@@ -608,9 +608,9 @@ static double wan_busy_s(struct search *s, const struct search_cand *c)
     return most;
 }
 
-bool search_estimate_pipes(struct search *s, const struct search_cand *c, double most_s)
+bool hdt_seek_estimate_pipes(struct search *s, const struct search_cand *c, double most_s)
 {
-    s->bucket = search_bucket(s, c);
+    s->bucket = hdt_seek_bucket(s, c);
     s->wan_s = wan_busy_s(s, c);
     s->rtt_s = furthest_rtt(s, c);
     if (s->wan_s > most_s) {
@@ -632,7 +632,7 @@ bool search_estimate_pipes(struct search *s, const struct search_cand *c, double
     return true;
 }
 
-double search_wan_least(struct search *s, struct search_cand *c)
+double hdt_seek_wan_least(struct search *s, struct search_cand *c)
 {
     double sync_s = 0, busy_s;
     int n_layers = (int)s->base->model.L;
@@ -641,14 +641,14 @@ double search_wan_least(struct search *s, struct search_cand *c)
         struct hdt_stage_cost cost;
 
         c->layers[t] = (int16_t)(n_layers / c->n_stages + (t < n_layers % c->n_stages));
-        search_stage_cost(s, c, 0, t, &cost);
-        sync_s += search_wan_sync_s(s, c, t, hdt_stage_cost_grad_bytes(&cost));
+        hdt_seek_stage_cost(s, c, 0, t, &cost);
+        sync_s += hdt_seek_wan_sync_s(s, c, t, hdt_stage_cost_grad_bytes(&cost));
     }
     busy_s = wan_busy_s(s, c);
     return search_max(busy_s, sync_s);
 }
 
-void search_estimate_step(struct search *s, struct search_cand *c)
+void hdt_seek_estimate_step(struct search *s, struct search_cand *c)
 {
     double step_s = 0, gather_s = 0, done_s = 0, bound_s = 0, bwd_s = 0, played_s = 0, legs_s = 0;
     double gain = split_gain(c, &s->pipes[0]);
@@ -662,16 +662,16 @@ void search_estimate_step(struct search *s, struct search_cand *c)
             slowest = search_max(slowest, s->pipes[i].bwd_s[t]);
             step_s = search_max(step_s, step_s_of(s, c, i, t));
         }
-        search_stage_cost(s, c, 0, t, &cost);
+        hdt_seek_stage_cost(s, c, 0, t, &cost);
         leg_s =
-            search_wan_sync_s(s, c, t, hdt_stage_cost_grad_bytes(&cost)) * (c->sharded ? 0.5 : 1);
+            hdt_seek_wan_sync_s(s, c, t, hdt_stage_cost_grad_bytes(&cost)) * (c->sharded ? 0.5 : 1);
         legs_s += leg_s;
         done_s = search_max(done_s, end_s + sync_s_of(s, c, t, slowest));
         gather_s = search_max(gather_s, gather_s_of(s, c, t));
         played_s = search_max(played_s, end_s);
         bwd_s = search_max(bwd_s, c->sync == HDT_LAYOUT_SYNC_OVERLAPPED ? slowest : 0);
         if (c->sharded) {
-            legs_s += 0.5 * search_wan_sync_s(s, c, t, hdt_stage_cost_gather_bytes(&cost));
+            legs_s += 0.5 * hdt_seek_wan_sync_s(s, c, t, hdt_stage_cost_gather_bytes(&cost));
         }
     }
     for (int i = 0; i < c->n_classes; i++) {
@@ -682,11 +682,11 @@ void search_estimate_step(struct search *s, struct search_cand *c)
     c->bound_s = search_max(bound_s, s->wan_s) + s->rtt_s + (c->sharded ? 0 : step_s * 0.5);
     c->estimate_s =
         search_max(search_max(done_s, s->wan_s) + s->rtt_s + step_s + gather_s, c->bound_s);
-    c->score = search_score(s, c, c->estimate_s);
+    c->score = hdt_seek_score(s, c, c->estimate_s);
 }
 
-void search_estimate(struct search *s, struct search_cand *c)
+void hdt_seek_estimate(struct search *s, struct search_cand *c)
 {
-    search_estimate_pipes(s, c, INFINITY);
-    search_estimate_step(s, c);
+    hdt_seek_estimate_pipes(s, c, INFINITY);
+    hdt_seek_estimate_step(s, c);
 }

@@ -32,7 +32,7 @@ struct exact {
 
 static bool goes_on(const struct exact *e)
 {
-    return e->n_offers < EXACT_MAX_OFFERS && search_goes_on(e->s);
+    return e->n_offers < EXACT_MAX_OFFERS && hdt_seek_goes_on(e->s);
 }
 
 /* Does a replica take the way of the one before it? */
@@ -47,8 +47,8 @@ static void shared_offer(struct exact *e, struct search_cand *c)
     struct search_cand own = *c;
 
     e->n_offers++;
-    if (search_relieve(e->s, &own) && search_fits(e->s, &own)) {
-        search_offer(e->s, &own);
+    if (hdt_seek_relieve(e->s, &own) && hdt_seek_fits(e->s, &own)) {
+        hdt_seek_offer(e->s, &own);
     }
 }
 
@@ -87,7 +87,7 @@ static bool is_hopeless(struct exact *e, const struct search_cand *c, int n_stag
         for (int t = 0; t < n_stages; t++) {
             double fwd_s, bwd_s;
 
-            search_stage_time(e->s, c, i, t, &fwd_s, &bwd_s);
+            hdt_seek_stage_time(e->s, c, i, t, &fwd_s, &bwd_s);
             slowest = fmax(slowest, fwd_s + bwd_s);
         }
         rate += (double)c->classes[i].n * e->s->batches[c->classes[i].batch] / slowest;
@@ -109,7 +109,7 @@ static void layers_try(struct exact *e, struct search_cand *c, int stage, int le
             return;
         }
         if (e->s->options->space & HDT_LAYOUT_SPACE_ALIKE) {
-            if (search_share(e->s, c)) {
+            if (hdt_seek_share(e->s, c)) {
                 shared_offer(e, c);
             }
         } else {
@@ -136,7 +136,7 @@ static void classes_offer(struct exact *e)
 {
     struct search_cand c;
 
-    search_cand_begin(e->s, &c);
+    hdt_seek_cand_begin(e->s, &c);
     c.n_stages = e->n_stages;
     for (int r = 0; r < e->n_replicas; r++) {
         struct search_class *cl = &c.classes[c.n_classes];
@@ -149,14 +149,14 @@ static void classes_offer(struct exact *e)
         *cl = (struct search_class){.n = 1, .batch = e->batch[r]};
         for (int t = 0; t < e->n_stages; t++) {
             c.cells[c.n_classes][t] = e->cells[e->paths[r][t]];
-            if (!search_unit_get(e->s, c.cells[c.n_classes][t].kind, c.cells[c.n_classes][t].tp,
-                                 e->batch[r])) {
+            if (!hdt_seek_unit_get(e->s, c.cells[c.n_classes][t].kind, c.cells[c.n_classes][t].tp,
+                                   e->batch[r])) {
                 return;
             }
         }
         c.n_classes++;
     }
-    if (search_places(e->s, &c) && search_is_in_space(e->s, &c)) {
+    if (hdt_seek_places(e->s, &c) && hdt_seek_is_in_space(e->s, &c)) {
         layers_try(e, &c, 0, (int)e->s->base->model.L);
     }
 }
@@ -219,7 +219,7 @@ static bool is_small(const struct search *s)
            s->base->model.L <= EXACT_MAX_LAYERS;
 }
 
-void search_enumerate(struct search *s)
+void hdt_seek_enumerate(struct search *s)
 {
     struct exact e = {.s = s};
     int n_devices = 0;

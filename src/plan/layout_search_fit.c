@@ -54,7 +54,7 @@ static bool is_allowed(const struct search *s, const struct search_cand *c, cons
 static bool all_fit(struct search *s, const struct search_cand *c, int stage)
 {
     for (int i = 0; i < c->n_classes; i++) {
-        if (!search_stage_fits(s, c, i, stage)) {
+        if (!hdt_seek_stage_fits(s, c, i, stage)) {
             return false;
         }
     }
@@ -70,11 +70,12 @@ static double stage_seconds(struct search *s, const struct search_cand *c, int s
         const struct search_kind *k = &s->kinds[c->cells[i][stage].kind];
         double fwd_s, bwd_s, move_s = 0;
 
-        search_stage_time(s, c, i, stage, &fwd_s, &bwd_s);
+        hdt_seek_stage_time(s, c, i, stage, &fwd_s, &bwd_s);
         if (c->offload[stage] & HDT_LAYOUT_OFFLOAD_ACTIVATIONS && k->nodes->host.gb_per_s > 0) {
-            struct hdt_stage_cost cost = search_unit_get(s, c->cells[i][stage].kind,
-                                                         c->cells[i][stage].tp, c->classes[i].batch)
-                                             ->part.cost;
+            struct hdt_stage_cost cost =
+                hdt_seek_unit_get(s, c->cells[i][stage].kind, c->cells[i][stage].tp,
+                                  c->classes[i].batch)
+                    ->part.cost;
             struct hdt_stage_cost_memory one, none;
 
             cost.n_layers = c->layers[stage];
@@ -139,7 +140,7 @@ static bool alike_relieve(struct search *s, struct search_cand *c)
         }
         memset(c->recompute, reliefs[r].recompute, sizeof(c->recompute));
         memset(c->offload, reliefs[r].offload, sizeof(c->offload));
-        if (!search_fits(s, c)) {
+        if (!hdt_seek_fits(s, c)) {
             continue;
         }
         for (int t = 0; t < c->n_stages; t++) {
@@ -157,7 +158,7 @@ static bool alike_relieve(struct search *s, struct search_cand *c)
     return found >= 0;
 }
 
-bool search_relieve(struct search *s, struct search_cand *c)
+bool hdt_seek_relieve(struct search *s, struct search_cand *c)
 {
     if (s->options->space & HDT_LAYOUT_SPACE_ONE_RELIEF) {
         return alike_relieve(s, c);
@@ -182,7 +183,7 @@ static void class_pace(struct search *s, const struct search_cand *c, int class_
     for (int t = 0; t < c->n_stages; t++) {
         double fwd_s, bwd_s, own;
 
-        search_stage_time(s, c, class_idx, t, &fwd_s, &bwd_s);
+        hdt_seek_stage_time(s, c, class_idx, t, &fwd_s, &bwd_s);
         own = fwd_s + bwd_s + end_s * ((t > 0 ? 2 : 0) + (t + 1 < c->n_stages ? 2 : 0));
         *pace_s = search_max(*pace_s, own);
         *fill_s += own;
@@ -297,11 +298,12 @@ static bool share_by_pace(struct search *s, struct search_cand *c)
     return true;
 }
 
-bool search_share(struct search *s, struct search_cand *c)
+bool hdt_seek_share(struct search *s, struct search_cand *c)
 {
     for (int i = 0; i < c->n_classes; i++) {
         for (int t = 0; t < c->n_stages; t++) {
-            if (!search_unit_get(s, c->cells[i][t].kind, c->cells[i][t].tp, c->classes[i].batch)) {
+            if (!hdt_seek_unit_get(s, c->cells[i][t].kind, c->cells[i][t].tp,
+                                   c->classes[i].batch)) {
                 return false;
             }
         }
@@ -321,7 +323,7 @@ static void scales_fill(struct search *s, const struct search_cand *c, double *s
 
         for (int t = 0; t < c->n_stages; t++) {
             const struct search_unit *u =
-                search_unit_get(s, c->cells[i][t].kind, c->cells[i][t].tp, c->classes[i].batch);
+                hdt_seek_unit_get(s, c->cells[i][t].kind, c->cells[i][t].tp, c->classes[i].batch);
             rate += 1 / (u->fwd_s + u->bwd_s);
         }
         scale[i] = 1 / rate;
@@ -339,7 +341,7 @@ static double scaled_time(struct search *s, const struct search_cand *c, const d
     for (int i = 0; i < c->n_classes; i++) {
         double fwd_s, bwd_s;
 
-        search_stage_time(s, c, i, stage, &fwd_s, &bwd_s);
+        hdt_seek_stage_time(s, c, i, stage, &fwd_s, &bwd_s);
         most = search_max(most, (fwd_s + bwd_s + end_s) / scale[i]);
     }
     return most;
@@ -359,7 +361,7 @@ static int memory_layers(struct search *s, struct search_cand *c, int stage, int
     c->recompute[stage] = reliefs[relief].recompute;
     c->offload[stage] = reliefs[relief].offload;
     for (int i = 0; i < c->n_classes && cap > 0; i++) {
-        int own = search_stage_most(s, c, i, stage);
+        int own = hdt_seek_stage_most(s, c, i, stage);
 
         cap = own < cap ? own : cap;
     }
@@ -377,7 +379,7 @@ static int time_layers(struct search *s, const struct search_cand *c, const doub
     double least = most;
 
     for (int i = 0; i < c->n_classes; i++) {
-        const struct search_unit *u = search_unit_of(s, c, i, stage);
+        const struct search_unit *u = hdt_seek_unit_of(s, c, i, stage);
         double room =
             pace_s * scale[i] - end_s - u->base_fwd_s[first][last] - u->base_bwd_s[first][last];
 
@@ -489,7 +491,7 @@ static bool layers_balance(struct search *s, struct search_cand *c)
         sum += c->layers[t];
     }
     layers_trim(s, c, scale, sum - n_layers);
-    return search_relieve(s, c);
+    return hdt_seek_relieve(s, c);
 }
 
 /* Where all replicas of a stage are; -1: at several sites. */
@@ -527,7 +529,7 @@ static bool layers_pin(struct search *s, struct search_cand *c)
     bool *can, has;
     int *pinned;
 
-    if (search_pins_hold(s, c)) {
+    if (hdt_seek_pins_hold(s, c)) {
         return true;
     }
     can = hdt_calloc((size_t)(n + 1) * (size_t)(L + 1), sizeof(*can));
@@ -560,7 +562,7 @@ static bool layers_pin(struct search *s, struct search_cand *c)
     }
     free(can);
     free(pinned);
-    return has && search_relieve(s, c);
+    return has && hdt_seek_relieve(s, c);
 }
 
 static bool layers_even(struct search *s, struct search_cand *c)
@@ -570,10 +572,10 @@ static bool layers_even(struct search *s, struct search_cand *c)
     for (int t = 0; t < c->n_stages; t++) {
         c->layers[t] = (int16_t)(n / c->n_stages + (t >= c->n_stages - n % c->n_stages));
     }
-    return search_relieve(s, c);
+    return hdt_seek_relieve(s, c);
 }
 
-bool search_fill(struct search *s, struct search_cand *c)
+bool hdt_seek_fill(struct search *s, struct search_cand *c)
 {
     int64_t n = 0;
 
@@ -585,7 +587,8 @@ bool search_fill(struct search *s, struct search_cand *c)
         c->classes[i].n_mb = s->base->layout.global_batch / n;
         c->classes[i].n_more = c->classes[i].n_mb < 1 ? 1 : 0;
         for (int t = 0; t < c->n_stages; t++) {
-            if (!search_unit_get(s, c->cells[i][t].kind, c->cells[i][t].tp, c->classes[i].batch)) {
+            if (!hdt_seek_unit_get(s, c->cells[i][t].kind, c->cells[i][t].tp,
+                                   c->classes[i].batch)) {
                 return false;
             }
         }
@@ -595,5 +598,5 @@ bool search_fill(struct search *s, struct search_cand *c)
         s->n_misfits++;
         return false;
     }
-    return search_share(s, c) && search_fits(s, c);
+    return hdt_seek_share(s, c) && hdt_seek_fits(s, c);
 }

@@ -139,28 +139,28 @@ struct search {
 /* ---- layout_search_cost.c ---- */
 
 /* NULL: a figure of the device is not known. */
-const struct search_unit *search_unit_get(struct search *s, int kind, int tp, int batch);
+const struct search_unit *hdt_seek_unit_get(struct search *s, int kind, int tp, int batch);
 
 /* Are the figures of a kind known? HDT_EINVAL: which one is not. */
 enum hdt_status search_unit_check(struct search *s, int kind, struct hdt_error *err);
 
 /* Of a stage of a class; that of a figure that is not known must not be asked for. */
-const struct search_unit *search_unit_of(struct search *s, const struct search_cand *c,
-                                         int class_idx, int stage);
-void search_stage_cost(struct search *s, const struct search_cand *c, int class_idx, int stage,
-                       struct hdt_stage_cost *cost);
+const struct search_unit *hdt_seek_unit_of(struct search *s, const struct search_cand *c,
+                                           int class_idx, int stage);
+void hdt_seek_stage_cost(struct search *s, const struct search_cand *c, int class_idx, int stage,
+                         struct hdt_stage_cost *cost);
 
 /* A micro-batch through a stage of a class. */
-void search_stage_time(struct search *s, const struct search_cand *c, int class_idx, int stage,
-                       double *fwd_s, double *bwd_s);
+void hdt_seek_stage_time(struct search *s, const struct search_cand *c, int class_idx, int stage,
+                         double *fwd_s, double *bwd_s);
 
 /* Do all stages fit, and all groups find room? Fills s->shortage. */
-bool search_fits(struct search *s, const struct search_cand *c);
-bool search_stage_fits(struct search *s, const struct search_cand *c, int class_idx, int stage);
+bool hdt_seek_fits(struct search *s, const struct search_cand *c);
+bool hdt_seek_stage_fits(struct search *s, const struct search_cand *c, int class_idx, int stage);
 /* Most layers of a stage that fit with its relief; 0: none. */
-int search_stage_most(struct search *s, const struct search_cand *c, int class_idx, int stage);
-bool search_places(const struct search *s, const struct search_cand *c);
-bool search_pins_hold(const struct search *s, const struct search_cand *c);
+int hdt_seek_stage_most(struct search *s, const struct search_cand *c, int class_idx, int stage);
+bool hdt_seek_places(const struct search *s, const struct search_cand *c);
+bool hdt_seek_pins_hold(const struct search *s, const struct search_cand *c);
 
 /* From site to another. */
 static inline const struct hdt_cluster_file_path *search_path(const struct search *s, size_t from,
@@ -170,25 +170,25 @@ static inline const struct hdt_cluster_file_path *search_path(const struct searc
 }
 
 /* The least that links between sites take, before layers are known: they are set to an even cut. */
-double search_wan_least(struct search *s, struct search_cand *c);
+double hdt_seek_wan_least(struct search *s, struct search_cand *c);
 
 /* Micro-batches that a stage keeps. */
-int search_in_flight(const struct search_cand *c, int stage, int64_t n_mb);
+int hdt_seek_in_flight(const struct search_cand *c, int stage, int64_t n_mb);
 
 /* c->estimate_s, bound_s and score. */
-void search_estimate(struct search *s, struct search_cand *c);
+void hdt_seek_estimate(struct search *s, struct search_cand *c);
 /* Its two halves: the second alone where only `sharded` is another. The first one is false when the
  * bound is more than most_s: it is not played then. */
-bool search_estimate_pipes(struct search *s, const struct search_cand *c, double most_s);
-void search_estimate_step(struct search *s, struct search_cand *c);
+bool hdt_seek_estimate_pipes(struct search *s, const struct search_cand *c, double most_s);
+void hdt_seek_estimate_step(struct search *s, struct search_cand *c);
 
 /* ---- layout_search_score.c ---- */
 
 /* The objective of a step of so many seconds. */
-double search_score(const struct search *s, const struct search_cand *c, double step_s);
-double search_wan_bytes(struct search *s, const struct search_cand *c, double *price);
-double search_watts(const struct search *s, const struct search_cand *c);
-int64_t search_devices(const struct search *s, const struct search_cand *c);
+double hdt_seek_score(const struct search *s, const struct search_cand *c, double step_s);
+double hdt_seek_wan_bytes(struct search *s, const struct search_cand *c, double *price);
+double hdt_seek_watts(const struct search *s, const struct search_cand *c);
+int64_t hdt_seek_devices(const struct search *s, const struct search_cand *c);
 
 /* ---- layout_search_links.c ---- */
 
@@ -198,24 +198,24 @@ struct search_way {
 };
 
 /* From a stage of a class to the next one, or back. */
-void search_way_find(const struct search *s, const struct search_cand *c, int class_idx, int from,
-                     int to, double bytes, struct search_way *way);
+void hdt_seek_way_find(const struct search *s, const struct search_cand *c, int class_idx, int from,
+                       int to, double bytes, struct search_way *way);
 /* All-reduce of `bytes` of each device through the replicas of a stage; is_gather: of weights. */
-double search_all_reduce_s(const struct search *s, const struct search_cand *c, int stage,
-                           double bytes, bool is_gather);
+double hdt_seek_all_reduce_s(const struct search *s, const struct search_cand *c, int stage,
+                             double bytes, bool is_gather);
 /* The part of it that is between sites, over legs that all stages share. */
-double search_wan_sync_s(const struct search *s, const struct search_cand *c, int stage,
-                         double bytes);
+double hdt_seek_wan_sync_s(const struct search *s, const struct search_cand *c, int stage,
+                           double bytes);
 
 /* ---- layout_search_fit.c ---- */
 
 /* Give the stages of a candidate layers and relief, its classes micro-batches. False: it cannot be
  * done. */
-bool search_fill(struct search *s, struct search_cand *c);
+bool hdt_seek_fill(struct search *s, struct search_cand *c);
 /* Micro-batches alone. */
-bool search_share(struct search *s, struct search_cand *c);
+bool hdt_seek_share(struct search *s, struct search_cand *c);
 /* Relief alone: the quickest that fits each stage. */
-bool search_relieve(struct search *s, struct search_cand *c);
+bool hdt_seek_relieve(struct search *s, struct search_cand *c);
 
 /* ---- layout_search_space.c ---- */
 
@@ -247,54 +247,54 @@ static inline bool search_is_spent(const struct search *s)
 }
 
 /* Every size and degree of a cut's teams. */
-void search_teams_try(struct search *s, struct search_cut *cut);
+void hdt_seek_teams_try(struct search *s, struct search_cut *cut);
 /* Kinds of one device and as many degrees have one type; how many types there are. */
-int search_types(const struct search *s, int *type);
+int hdt_seek_types(const struct search *s, int *type);
 
-void search_generate(struct search *s);
-void search_enumerate(struct search *s); /* all, where they are few */
-void search_improve(struct search *s);
+void hdt_seek_generate(struct search *s);
+void hdt_seek_enumerate(struct search *s); /* all, where they are few */
+void hdt_seek_improve(struct search *s);
 /* Keep so many of the pool, the best by estimate; candidates may be put into it. */
 void search_pool_cut(struct search *s, size_t cap);
 
 /* With what the options keep. */
-void search_cand_begin(const struct search *s, struct search_cand *c);
+void hdt_seek_cand_begin(const struct search *s, struct search_cand *c);
 /* Is it one of the space that the options leave? */
-bool search_is_in_space(const struct search *s, const struct search_cand *c);
+bool hdt_seek_is_in_space(const struct search *s, const struct search_cand *c);
 
 /* Estimate, and keep when it is good. */
-void search_offer(struct search *s, struct search_cand *c);
-bool search_goes_on(struct search *s);
+void hdt_seek_offer(struct search *s, struct search_cand *c);
+bool hdt_seek_goes_on(struct search *s);
 /* But for layers, relief and micro-batches. */
-bool search_is_alike(const struct search_cand *a, const struct search_cand *b);
-bool search_is_same(const struct search_cand *a, const struct search_cand *b);
+bool hdt_seek_is_alike(const struct search_cand *a, const struct search_cand *b);
+bool hdt_seek_is_same(const struct search_cand *a, const struct search_cand *b);
 
 /* ---- layout_search_text.c ---- */
 
 /* Simulate a layout and say what it is: all of `found` but its layout, bound and estimate. */
-enum hdt_status search_found_rate(const struct hdt_layout_files *files,
-                                  const struct hdt_layout_search_options *options,
-                                  const struct hdt_stage_cost_constants *constants,
-                                  struct hdt_layout_found *found, struct hdt_error *err);
+enum hdt_status hdt_seek_found_rate(const struct hdt_layout_files *files,
+                                    const struct hdt_layout_search_options *options,
+                                    const struct hdt_stage_cost_constants *constants,
+                                    struct hdt_layout_found *found, struct hdt_error *err);
 
 /* How a candidate differs from the best one. */
-void search_differs(const struct search *s, const struct search_cand *best,
-                    const struct search_cand *c, char *text, size_t cap);
+void hdt_seek_differs(const struct search *s, const struct search_cand *best,
+                      const struct search_cand *c, char *text, size_t cap);
 
 /* Nothing was found: why. */
-enum hdt_status search_refuse(const struct search *s, struct hdt_error *err);
+enum hdt_status hdt_seek_refuse(const struct search *s, struct hdt_error *err);
 
 /* ---- layout_search_judge.c ---- */
 
 /* A layout of a candidate; hdt_conf_release(&hdt_layout_schema, ...). */
-void search_layout(struct search *s, const struct search_cand *c, struct hdt_layout *layout);
+void hdt_seek_layout(struct search *s, const struct search_cand *c, struct hdt_layout *layout);
 
 /* Its sync_bucket. */
-uint64_t search_bucket(struct search *s, const struct search_cand *c);
+uint64_t hdt_seek_bucket(struct search *s, const struct search_cand *c);
 
 /* Simulate: step_s and score. False: it does not fit, or cannot be. */
-bool search_judge(struct search *s, struct search_cand *c);
-int64_t search_tasks(const struct search_cand *c);
+bool hdt_seek_judge(struct search *s, struct search_cand *c);
+int64_t hdt_seek_tasks(const struct search_cand *c);
 
 #ifdef __cplusplus
 }

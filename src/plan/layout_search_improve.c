@@ -32,29 +32,29 @@ static bool rate(struct climb *m, struct search_cand *c)
 {
     struct search *s = m->s;
 
-    if (!search_goes_on(s) || !search_places(s, c) || !search_fits(s, c)) {
+    if (!hdt_seek_goes_on(s) || !hdt_seek_places(s, c) || !hdt_seek_fits(s, c)) {
         return false;
     }
     if (!m->simulated) {
         if (m->left-- <= 0) {
             return false;
         }
-        search_offer(s, c);
+        hdt_seek_offer(s, c);
         return c->score < m->at.score * (1 - LEAST_GAIN);
     }
-    if (!search_pins_hold(s, c) || search_is_spent(s) || s->tasks_left < search_tasks(c)) {
+    if (!hdt_seek_pins_hold(s, c) || search_is_spent(s) || s->tasks_left < hdt_seek_tasks(c)) {
         return false;
     }
-    search_estimate(s, c);
+    hdt_seek_estimate(s, c);
     if (s->options->objective == HDT_LAYOUT_THROUGHPUT && c->bound_s >= m->at.step_s) {
         return false;
     }
     /* What the estimate finds much worse than where we are is not worth the work. */
-    if (c->score > 1.03 * search_score(s, &m->at, m->at.estimate_s) &&
+    if (c->score > 1.03 * hdt_seek_score(s, &m->at, m->at.estimate_s) &&
         c->schedule == m->at.schedule) {
         return false;
     }
-    return search_judge(s, c) && c->score < m->at.score * (1 - LEAST_GAIN);
+    return hdt_seek_judge(s, c) && c->score < m->at.score * (1 - LEAST_GAIN);
 }
 
 static bool take(struct climb *m, const struct search_cand *c)
@@ -70,7 +70,7 @@ static bool step_refill(struct climb *m, struct search_cand *c)
     if (!m->simulated && m->left <= 0) {
         return false;
     }
-    return search_places(m->s, c) && search_fill(m->s, c) && rate(m, c) && take(m, c);
+    return hdt_seek_places(m->s, c) && hdt_seek_fill(m->s, c) && rate(m, c) && take(m, c);
 }
 
 /* A layer from one stage to another. */
@@ -83,7 +83,7 @@ static bool step_layer(struct climb *m, int from, int to)
     }
     c.layers[from]--;
     c.layers[to]++;
-    return search_relieve(m->s, &c) && search_share(m->s, &c) && rate(m, &c) && take(m, &c);
+    return hdt_seek_relieve(m->s, &c) && hdt_seek_share(m->s, &c) && rate(m, &c) && take(m, &c);
 }
 
 /* Stages by how long they take, slowest first. */
@@ -95,7 +95,7 @@ static void stages_rank(struct climb *m, int *order)
         int i = t;
         double fwd_s, bwd_s;
 
-        search_stage_time(m->s, &m->at, 0, t, &fwd_s, &bwd_s);
+        hdt_seek_stage_time(m->s, &m->at, 0, t, &fwd_s, &bwd_s);
         while (i > 0 && own[i - 1] < fwd_s + bwd_s) {
             own[i] = own[i - 1];
             order[i] = order[i - 1];
@@ -320,7 +320,7 @@ static bool schedule_climb(struct climb *m)
         }
         c.schedule = kinds[i];
         c.chunks = 1;
-        moved = (search_relieve(m->s, &c) && rate(m, &c) && take(m, &c)) || moved;
+        moved = (hdt_seek_relieve(m->s, &c) && rate(m, &c) && take(m, &c)) || moved;
     }
     for (int chunks = 2; chunks <= 4 && m->simulated; chunks++) {
         struct search_cand c = m->at;
@@ -387,7 +387,7 @@ static void pool_sort(struct search *s)
         bool is_new = true;
 
         for (size_t k = n; k-- > 0 && is_new && s->pool[k].score >= s->pool[i].score;) {
-            is_new = !search_is_same(&s->pool[k], &s->pool[i]);
+            is_new = !hdt_seek_is_same(&s->pool[k], &s->pool[i]);
         }
         if (is_new) {
             s->pool[n++] = s->pool[i];
@@ -420,7 +420,7 @@ static void climb_by_estimate(struct search *s, const struct search_cand *from)
     struct climb m = {
         .s = s, .at = *from, .left = (s->n_kinds > 4 ? 1 : 3) * CLIMB_WORK / (8 + from->n_stages)};
 
-    for (int round = 0; round < 6 && search_goes_on(s); round++) {
+    for (int round = 0; round < 6 && hdt_seek_goes_on(s); round++) {
         bool moved = layers_climb(&m);
 
         moved = batch_climb(&m) || moved;
@@ -440,7 +440,7 @@ static void climb_by_simulation(struct search *s)
 {
     struct climb m = {.s = s, .at = s->best, .simulated = true};
 
-    for (int round = 0; round < 4 && search_goes_on(s); round++) {
+    for (int round = 0; round < 4 && hdt_seek_goes_on(s); round++) {
         bool moved = schedule_climb(&m);
 
         moved = sync_climb(&m) || moved;
@@ -465,7 +465,7 @@ static void starts_pick(struct search *s, struct search_cand *starts, size_t *n)
         bool is_new = true;
 
         for (size_t k = 0; k < *n && is_new; k++) {
-            is_new = !search_is_alike(&starts[k], &s->pool[i]);
+            is_new = !hdt_seek_is_alike(&starts[k], &s->pool[i]);
         }
         if (is_new) {
             starts[(*n)++] = s->pool[i];
@@ -473,7 +473,7 @@ static void starts_pick(struct search *s, struct search_cand *starts, size_t *n)
     }
 }
 
-bool search_is_alike(const struct search_cand *a, const struct search_cand *b)
+bool hdt_seek_is_alike(const struct search_cand *a, const struct search_cand *b)
 {
     bool alike = a->n_stages == b->n_stages && a->n_classes == b->n_classes &&
                  a->schedule == b->schedule && a->sharded == b->sharded && a->codec == b->codec;
@@ -491,7 +491,7 @@ bool search_is_alike(const struct search_cand *a, const struct search_cand *b)
 static bool judges_on(struct search *s)
 {
     return !search_is_spent(s) &&
-           (search_goes_on(s) || (s->best.step_s <= 0 && s->n_simulated < N_LAST));
+           (hdt_seek_goes_on(s) || (s->best.step_s <= 0 && s->n_simulated < N_LAST));
 }
 
 /* Hold those at the top against the simulator, until what is left cannot be better, or the work is
@@ -508,7 +508,7 @@ static void pool_judge(struct search *s)
                               s->options->objective == HDT_LAYOUT_THROUGHPUT)) {
             continue;
         }
-        if (s->best.step_s > 0 && (s->tasks_left - keep < search_tasks(c) ||
+        if (s->best.step_s > 0 && (s->tasks_left - keep < hdt_seek_tasks(c) ||
                                    (!s->is_small && c->score > 1.1 * s->best.score))) {
             s->has_left_out = true;
             if (!s->is_small) {
@@ -516,14 +516,14 @@ static void pool_judge(struct search *s)
             }
             continue;
         }
-        if (!search_judge(s, c)) {
+        if (!hdt_seek_judge(s, c)) {
             c->score = INFINITY;
             c->step_s = 0;
         }
     }
 }
 
-void search_improve(struct search *s)
+void hdt_seek_improve(struct search *s)
 {
     struct search_cand *starts = hdt_calloc(N_CLIMBS, sizeof(starts[0]));
     size_t n;
@@ -531,7 +531,7 @@ void search_improve(struct search *s)
     pool_sort(s);
     starts_pick(s, starts, &n);
     pool_heap(s);
-    for (size_t i = 0; i < n && search_goes_on(s); i++) {
+    for (size_t i = 0; i < n && hdt_seek_goes_on(s); i++) {
         climb_by_estimate(s, &starts[i]);
     }
     free(starts);

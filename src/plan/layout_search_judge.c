@@ -98,7 +98,7 @@ static bool has_one_relief(const struct search_cand *c)
     return true;
 }
 
-uint64_t search_bucket(struct search *s, const struct search_cand *c)
+uint64_t hdt_seek_bucket(struct search *s, const struct search_cand *c)
 {
     uint64_t least = s->base->layout.sync_bucket, mib = 1 << 20;
     double most = 0;
@@ -109,14 +109,14 @@ uint64_t search_bucket(struct search *s, const struct search_cand *c)
     for (int t = 0; t < c->n_stages; t++) {
         struct hdt_stage_cost cost;
 
-        search_stage_cost(s, c, 0, t, &cost);
+        hdt_seek_stage_cost(s, c, 0, t, &cost);
         most = fmax(most, hdt_stage_cost_grad_bytes(&cost));
     }
     most = ceil(most / BUCKETS / (double)mib) * (double)mib;
     return most > (double)least ? (uint64_t)most : least;
 }
 
-void search_layout(struct search *s, const struct search_cand *c, struct hdt_layout *layout)
+void hdt_seek_layout(struct search *s, const struct search_cand *c, struct hdt_layout *layout)
 {
     struct hdt_layout like = s->base->layout;
     bool one = has_one_relief(c);
@@ -135,7 +135,7 @@ void search_layout(struct search *s, const struct search_cand *c, struct hdt_lay
     layout->schedule = c->schedule;
     layout->chunks = c->chunks;
     layout->sync = c->sync;
-    layout->sync_bucket = search_bucket(s, c);
+    layout->sync_bucket = hdt_seek_bucket(s, c);
     layout->all_reduce = c->all_reduce;
     layout->optimizer.sharded = c->sharded;
     layout->recompute = one ? c->recompute[0] : HDT_LAYOUT_KEEP;
@@ -146,7 +146,7 @@ void search_layout(struct search *s, const struct search_cand *c, struct hdt_lay
 
 /* ---- simulated ---- */
 
-int64_t search_tasks(const struct search_cand *c)
+int64_t hdt_seek_tasks(const struct search_cand *c)
 {
     int64_t n = 0;
 
@@ -171,23 +171,24 @@ static struct hdt_layout_found *found_new(struct search *s)
     return &s->founds[s->n_founds];
 }
 
-bool search_judge(struct search *s, struct search_cand *c)
+bool hdt_seek_judge(struct search *s, struct search_cand *c)
 {
     struct hdt_layout layout;
     struct hdt_layout_files files;
     struct hdt_layout_found *found = NULL;
     bool fits = false;
 
-    search_layout(s, c, &layout);
+    hdt_seek_layout(s, c, &layout);
     c->step_s = 0;
-    if (search_pins_hold(s, c) && hdt_layout_derive(s->base, &layout, &files, &s->why) == HDT_OK) {
+    if (hdt_seek_pins_hold(s, c) &&
+        hdt_layout_derive(s->base, &layout, &files, &s->why) == HDT_OK) {
         found = found_new(s);
-        fits = search_found_rate(&files, s->options, s->constants, found, NULL) == HDT_OK;
+        fits = hdt_seek_found_rate(&files, s->options, s->constants, found, NULL) == HDT_OK;
         hdt_layout_derived_release(&files);
     }
     hdt_conf_release(&hdt_layout_schema, &layout);
     s->n_simulated++;
-    s->tasks_left -= search_tasks(c);
+    s->tasks_left -= hdt_seek_tasks(c);
     if (fits) {
         c->step_s = found->prediction.step_s;
         c->score = found->objective;

@@ -42,8 +42,8 @@ static double node_rate(const struct search *s, const struct search_kind *a,
 }
 
 /* From a stage of a class to the next one, or back. */
-void search_way_find(const struct search *s, const struct search_cand *c, int class_idx, int from,
-                     int to, double bytes, struct search_way *way)
+void hdt_seek_way_find(const struct search *s, const struct search_cand *c, int class_idx, int from,
+                       int to, double bytes, struct search_way *way)
 {
     struct search_cell x = c->cells[class_idx][from], y = c->cells[class_idx][to];
     const struct search_kind *a = &s->kinds[x.kind], *b = &s->kinds[y.kind];
@@ -170,8 +170,8 @@ static double ring_s(int64_t n, double bytes, double bytes_per_s, double latency
 }
 
 /* All-reduce of `bytes` of each device through the replicas of a stage. */
-double search_all_reduce_s(const struct search *s, const struct search_cand *c, int stage,
-                           double bytes, bool is_gather)
+double hdt_seek_all_reduce_s(const struct search *s, const struct search_cand *c, int stage,
+                             double bytes, bool is_gather)
 {
     struct ring_shape r;
     double all, sync_ratio = is_gather ? 1 : s->codecs[c->codec].sync_ratio;
@@ -199,8 +199,8 @@ double search_all_reduce_s(const struct search *s, const struct search_cand *c, 
 }
 
 /* Of gradients, through legs that all stages share. */
-double search_wan_sync_s(const struct search *s, const struct search_cand *c, int stage,
-                         double bytes)
+double hdt_seek_wan_sync_s(const struct search *s, const struct search_cand *c, int stage,
+                           double bytes)
 {
     struct ring_shape r;
     double ratio = c->all_reduce == HDT_LAYOUT_AUTO || c->all_reduce == HDT_LAYOUT_HIERARCHICAL

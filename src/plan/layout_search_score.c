@@ -4,7 +4,7 @@
 /* What a candidate uses, and what a step of it is worth by the objective. */
 #include "src/plan/layout_search_impl.h"
 
-int64_t search_devices(const struct search *s, const struct search_cand *c)
+int64_t hdt_seek_devices(const struct search *s, const struct search_cand *c)
 {
     int64_t n = 0;
 
@@ -16,7 +16,7 @@ int64_t search_devices(const struct search *s, const struct search_cand *c)
     return n;
 }
 
-double search_watts(const struct search *s, const struct search_cand *c)
+double hdt_seek_watts(const struct search *s, const struct search_cand *c)
 {
     double watts = 0;
 
@@ -31,7 +31,7 @@ double search_watts(const struct search *s, const struct search_cand *c)
     return watts;
 }
 
-double search_wan_bytes(struct search *s, const struct search_cand *c, double *price)
+double hdt_seek_wan_bytes(struct search *s, const struct search_cand *c, double *price)
 {
     const struct hdt_layout_wan *wan = &s->codecs[c->codec];
     double sum = 0;
@@ -50,7 +50,7 @@ double search_wan_bytes(struct search *s, const struct search_cand *c, double *p
 
             if (a != b) {
                 path = *search_path(s, a, b);
-                bytes = n * search_unit_of(s, c, i, from)->message_bytes * wan->codec_ratio /
+                bytes = n * hdt_seek_unit_of(s, c, i, from)->message_bytes * wan->codec_ratio /
                         (1 - path.loss);
                 sum += bytes * (double)path.n_legs;
                 *price += bytes / 1e9 * path.price_per_gb;
@@ -62,7 +62,7 @@ double search_wan_bytes(struct search *s, const struct search_cand *c, double *p
         struct hdt_cluster_file_path path;
         size_t first = s->kinds[c->cells[0][t].kind].site_idx, last = first;
 
-        search_stage_cost(s, c, 0, t, &cost);
+        hdt_seek_stage_cost(s, c, 0, t, &cost);
         for (int i = 1; i <= c->n_classes; i++) {
             size_t next = i < c->n_classes ? s->kinds[c->cells[i][t].kind].site_idx : first;
             double bytes = 2 * hdt_stage_cost_grad_bytes(&cost) * cost.tp * wan->sync_ratio;
@@ -78,18 +78,18 @@ double search_wan_bytes(struct search *s, const struct search_cand *c, double *p
     return sum;
 }
 
-double search_score(const struct search *s, const struct search_cand *c, double step_s)
+double hdt_seek_score(const struct search *s, const struct search_cand *c, double step_s)
 {
     double price;
 
     switch (s->options->objective) {
     case HDT_LAYOUT_COST:
-        search_wan_bytes((struct search *)s, c, &price);
+        hdt_seek_wan_bytes((struct search *)s, c, &price);
         return price +
-               (double)search_devices(s, c) * step_s / 3600 * s->options->device_hour_price +
+               (double)hdt_seek_devices(s, c) * step_s / 3600 * s->options->device_hour_price +
                1e-12 * step_s;
     case HDT_LAYOUT_ENERGY:
-        return step_s * search_watts(s, c);
+        return step_s * hdt_seek_watts(s, c);
     default:
         return step_s;
     }

@@ -25,7 +25,7 @@
 
 /* ---- the pool ---- */
 
-bool search_goes_on(struct search *s)
+bool hdt_seek_goes_on(struct search *s)
 {
     const struct hdt_layout_search_options *o = s->options;
     double elapsed_s;
@@ -50,7 +50,7 @@ bool search_goes_on(struct search *s)
     return !s->is_cut;
 }
 
-bool search_is_same(const struct search_cand *a, const struct search_cand *b)
+bool hdt_seek_is_same(const struct search_cand *a, const struct search_cand *b)
 {
     size_t n = (size_t)a->n_stages;
     bool same =
@@ -117,7 +117,7 @@ static void pool_put(struct search *s, const struct search_cand *c)
     pool_rise(s, s->n_pool - 1);
 }
 
-bool search_is_in_space(const struct search *s, const struct search_cand *c)
+bool hdt_seek_is_in_space(const struct search *s, const struct search_cand *c)
 {
     unsigned space = s->options->space;
     int tp = s->kinds[c->cells[0][0].kind].tps[c->cells[0][0].tp];
@@ -165,7 +165,7 @@ static void ways_try(struct search *s, struct search_cand *c)
     best.score = INFINITY;
     for (int k = 0; k < n_codecs; k++) {
         c->codec = (uint8_t)k;
-        if (!search_estimate_pipes(
+        if (!hdt_seek_estimate_pipes(
                 s, c, s->is_small || !by_time ? INFINITY : SLACK * s->best_estimate_s)) {
             continue;
         }
@@ -173,10 +173,10 @@ static void ways_try(struct search *s, struct search_cand *c)
             c->sharded = (uint8_t)shards;
             /* Trees add whole gradients: nothing is sharded. */
             if ((!free_shards && shards != kept) || (shards && c->all_reduce == HDT_LAYOUT_TREE) ||
-                !search_fits(s, c)) {
+                !hdt_seek_fits(s, c)) {
                 continue;
             }
-            search_estimate_step(s, c);
+            hdt_seek_estimate_step(s, c);
             if (s->is_small) {
                 pool_put(s, c);
             }
@@ -199,15 +199,15 @@ static bool has_chunks(const struct search_cand *c)
     return has;
 }
 
-void search_offer(struct search *s, struct search_cand *c)
+void hdt_seek_offer(struct search *s, struct search_cand *c)
 {
     s->n_candidates++;
-    if (!search_pins_hold(s, c)) {
+    if (!hdt_seek_pins_hold(s, c)) {
         s->n_unpinned++;
         c->score = INFINITY;
         return;
     }
-    if (!search_is_in_space(s, c) || !has_chunks(c)) {
+    if (!hdt_seek_is_in_space(s, c) || !has_chunks(c)) {
         c->score = INFINITY;
         return;
     }
@@ -307,7 +307,7 @@ static void cells_write(const struct search_cut *cut, const struct search_team *
     }
 }
 
-void search_cand_begin(const struct search *s, struct search_cand *c)
+void hdt_seek_cand_begin(const struct search *s, struct search_cand *c)
 {
     const struct hdt_layout *l = &s->base->layout;
 
@@ -333,7 +333,7 @@ static double least_s(struct search *s, const struct search_cand *c)
 
         for (int t = 0; t < c->n_stages; t++) {
             const struct search_unit *u =
-                search_unit_get(s, c->cells[i][t].kind, c->cells[i][t].tp, c->classes[i].batch);
+                hdt_seek_unit_get(s, c->cells[i][t].kind, c->cells[i][t].tp, c->classes[i].batch);
 
             own += u ? 1 / (u->fwd_s + u->bwd_s) : 0;
         }
@@ -363,7 +363,7 @@ static bool is_hopeless(struct search *s, struct search_cand *c)
         c->classes[i].n_mb = s->base->layout.global_batch / n;
         c->classes[i].n_more = 0;
         for (int t = 0; t < c->n_stages; t++) {
-            if (!search_unit_of(s, c, i, t)) {
+            if (!hdt_seek_unit_of(s, c, i, t)) {
                 return true;
             }
         }
@@ -373,7 +373,7 @@ static bool is_hopeless(struct search *s, struct search_cand *c)
         c->codec =
             s->codecs[k].codec_ratio < s->codecs[c->codec].codec_ratio ? (uint8_t)k : c->codec;
     }
-    wan_s = search_wan_least(s, c);
+    wan_s = hdt_seek_wan_least(s, c);
     c->codec = 0;
     return wan_s > SLACK * s->best_estimate_s;
 }
@@ -384,10 +384,10 @@ static double cand_try(struct search *s, struct search_cand *c)
     if (s->options->objective == HDT_LAYOUT_THROUGHPUT && is_hopeless(s, c)) {
         return INFINITY;
     }
-    if (!search_places(s, c) || !search_fill(s, c)) {
+    if (!hdt_seek_places(s, c) || !hdt_seek_fill(s, c)) {
         return INFINITY;
     }
-    search_offer(s, c);
+    hdt_seek_offer(s, c);
     s->cut_score = c->score < s->cut_score ? c->score : s->cut_score;
     return c->score;
 }
@@ -425,7 +425,7 @@ static void ends_try(struct search *s, const struct search_cut *cut, const struc
     struct search_team team = cut->teams[class_idx];
     int shares[SEARCH_MAX_KINDS];
 
-    for (int around = -1; around < (s->options->n_pins > 0 ? team.n : 0) && search_goes_on(s);
+    for (int around = -1; around < (s->options->n_pins > 0 ? team.n : 0) && hdt_seek_goes_on(s);
          around++) {
         struct search_cand c = *like;
 
@@ -492,7 +492,7 @@ static void orders_try(struct search *s, const struct search_cut *cut,
                 cand_try(s, &c);
             }
         }
-    } while (search_goes_on(s) && ++n_orders < 24 && next_order(team.kinds, team.n));
+    } while (hdt_seek_goes_on(s) && ++n_orders < 24 && next_order(team.kinds, team.n));
 }
 
 /* A candidate of a cut: so many stages, each team as many replicas as it can. */
@@ -503,7 +503,7 @@ static void stages_try(struct search *s, const struct search_cut *cut, int n_sta
     int64_t sum = 0, one = s->batches[cut->batch];
     double score;
 
-    search_cand_begin(s, &c);
+    hdt_seek_cand_begin(s, &c);
     c.n_stages = n_stages;
     c.n_classes = cut->n_teams;
     for (int i = 0; i < cut->n_teams; i++) {
@@ -554,7 +554,7 @@ static void one_team_try(struct search *s, const struct search_cut *cut)
     }
     most = most < s->base->layout.global_batch ? most : s->base->layout.global_batch;
     /* From many replicas of few stages to the other end; of as many stages only the most. */
-    for (int64_t n = most; n >= 1 && search_goes_on(s); n--) {
+    for (int64_t n = most; n >= 1 && hdt_seek_goes_on(s); n--) {
         int64_t n_stages = stages_of(s, cut, &cut->teams[0], n);
         uint64_t sum = 0;
 
@@ -585,7 +585,7 @@ static void cut_try(struct search *s, const struct search_cut *cut)
         one_team_try(s, cut);
         return;
     }
-    for (int n = 1; n <= most_stages(s) && search_goes_on(s); n += 1 + n / 8) {
+    for (int n = 1; n <= most_stages(s) && hdt_seek_goes_on(s); n += 1 + n / 8) {
         stages_try(s, cut, n, 0);
     }
 }
@@ -593,7 +593,7 @@ static void cut_try(struct search *s, const struct search_cut *cut)
 /* ---- degrees ---- */
 
 /* Kinds of one device and as many of them in a node have one degree. */
-int search_types(const struct search *s, int *type)
+int hdt_seek_types(const struct search *s, int *type)
 {
     int n = 0;
 
@@ -614,7 +614,7 @@ int search_types(const struct search *s, int *type)
 
 static void degrees_try(struct search *s, struct search_cut *cut)
 {
-    int type[SEARCH_MAX_KINDS], n_types = search_types(s, type), n_tps[SEARCH_MAX_KINDS] = {0};
+    int type[SEARCH_MAX_KINDS], n_types = hdt_seek_types(s, type), n_tps[SEARCH_MAX_KINDS] = {0};
     bool is_in[SEARCH_MAX_KINDS] = {false};
     int64_t n_all = 1, most = 1;
 
@@ -633,7 +633,7 @@ static void degrees_try(struct search *s, struct search_cut *cut)
     if (n_all > 64 || s->options->space & HDT_LAYOUT_SPACE_ONE_TP) {
         n_all = most;
     }
-    for (int64_t at = 0; at < n_all && search_goes_on(s); at++) {
+    for (int64_t at = 0; at < n_all && hdt_seek_goes_on(s); at++) {
         bool is_one = true;
         int first = 0;
 
@@ -657,10 +657,10 @@ static void degrees_try(struct search *s, struct search_cut *cut)
 /* Of many kinds and degrees: from the best degree for all, type by type. */
 static double degrees_descend(struct search *s, struct search_cut *cut)
 {
-    int type[SEARCH_MAX_KINDS], n_types = search_types(s, type), best = 0;
+    int type[SEARCH_MAX_KINDS], n_types = hdt_seek_types(s, type), best = 0;
     double least = INFINITY;
 
-    for (int level = 0; level < SEARCH_MAX_TPS && search_goes_on(s); level++) {
+    for (int level = 0; level < SEARCH_MAX_TPS && hdt_seek_goes_on(s); level++) {
         bool is_new = false;
 
         for (int k = 0; k < s->n_kinds; k++) {
@@ -687,7 +687,7 @@ static double degrees_descend(struct search *s, struct search_cut *cut)
         for (int k = 0; k < s->n_kinds; k++) {
             n_tps = type[k] == t ? s->kinds[k].n_tps : n_tps;
         }
-        for (int level = 0; level < n_tps && search_goes_on(s); level++) {
+        for (int level = 0; level < n_tps && hdt_seek_goes_on(s); level++) {
             for (int k = 0; k < s->n_kinds; k++) {
                 own.tp[k] = type[k] == t ? (uint8_t)level : cut->tp[k];
             }
@@ -707,7 +707,7 @@ static double degrees_descend(struct search *s, struct search_cut *cut)
 /* Are there more degrees than can be tried in every way? */
 static bool has_many_degrees(const struct search *s)
 {
-    int type[SEARCH_MAX_KINDS], n_types = search_types(s, type);
+    int type[SEARCH_MAX_KINDS], n_types = hdt_seek_types(s, type);
     int64_t n_all = 1;
 
     for (int t = 0; t < n_types; t++) {
@@ -722,12 +722,12 @@ static bool has_many_degrees(const struct search *s)
     return n_all > 64;
 }
 
-void search_teams_try(struct search *s, struct search_cut *cut)
+void hdt_seek_teams_try(struct search *s, struct search_cut *cut)
 {
     bool many = has_many_degrees(s) && !(s->options->space & HDT_LAYOUT_SPACE_ONE_TP);
     double last = INFINITY;
 
-    for (int b = 0; b < s->n_batches && search_goes_on(s); b++) {
+    for (int b = 0; b < s->n_batches && hdt_seek_goes_on(s); b++) {
         double least;
 
         cut->batch = b;

@@ -34,12 +34,12 @@ static void partitions_try(struct search *s)
         }
         cut.n_teams = most;
         if (is_normal && most > 0 && most <= SEARCH_MAX_CLASSES) {
-            search_teams_try(s, &cut);
+            hdt_seek_teams_try(s, &cut);
         }
         while (i >= 0 && places[i] == s->n_kinds) {
             places[i--] = 0;
         }
-        if (i < 0 || !search_goes_on(s)) {
+        if (i < 0 || !hdt_seek_goes_on(s)) {
             return;
         }
         places[i]++;
@@ -80,14 +80,14 @@ static void groupings_try(struct search *s, const bool *is_in)
     const int *numbers[] = {one, own, site, type};
     struct search_cut cut;
 
-    search_types(s, type);
+    hdt_seek_types(s, type);
     for (int i = 0; i < s->n_kinds; i++) {
         own[i] = i;
         site[i] = (int)s->kinds[i].site_idx;
     }
-    for (int i = 0; i < 4 && search_goes_on(s); i++) {
+    for (int i = 0; i < 4 && hdt_seek_goes_on(s); i++) {
         if (teams_by(s, numbers[i], is_in, &cut)) {
-            search_teams_try(s, &cut);
+            hdt_seek_teams_try(s, &cut);
         }
     }
 }
@@ -156,7 +156,7 @@ static double set_least_s(struct search *s, unsigned mask, double bytes_per_s)
     double bytes = batch * s->model.T * s->model.C * s->model.value_bytes;
 
     for (int k = 0; k < s->n_kinds; k++) {
-        const struct search_unit *u = search_unit_get(s, k, 0, 0);
+        const struct search_unit *u = hdt_seek_unit_get(s, k, 0, 0);
 
         if (u && mask & 1U << s->kinds[k].site_idx) {
             rate += s->batches[0] / ((u->fwd_s + u->bwd_s) * s->kinds[k].tps[0]) *
@@ -235,7 +235,7 @@ static void set_try(struct search *s, const struct chain *chains, size_t n,
     struct search_cut cut;
 
     chain_team(s, chains, n, set, &cut);
-    search_teams_try(s, &cut);
+    hdt_seek_teams_try(s, &cut);
     for (int k = 0; k < s->n_kinds; k++) {
         is_in[k] = set->mask & 1U << s->kinds[k].site_idx;
     }
@@ -263,7 +263,7 @@ static void sets_try(struct search *s)
         set->least_s = set_least_s(s, mask, best);
     }
     qsort(sets, n_sets, sizeof(sets[0]), set_compare);
-    for (size_t i = 0; i < n_sets && i < CHAIN_SETS && search_goes_on(s); i++) {
+    for (size_t i = 0; i < n_sets && i < CHAIN_SETS && hdt_seek_goes_on(s); i++) {
         if (sets[i].least_s < s->best_estimate_s ||
             s->options->objective != HDT_LAYOUT_THROUGHPUT) {
             set_try(s, chains, n, &sets[i]);
@@ -276,9 +276,9 @@ static void sets_try(struct search *s)
 static void types_try(struct search *s)
 {
     bool is_in[SEARCH_MAX_KINDS];
-    int type[SEARCH_MAX_KINDS], n_types = search_types(s, type);
+    int type[SEARCH_MAX_KINDS], n_types = hdt_seek_types(s, type);
 
-    for (int t = 0; t < n_types && search_goes_on(s); t++) {
+    for (int t = 0; t < n_types && hdt_seek_goes_on(s); t++) {
         for (int k = 0; k < s->n_kinds; k++) {
             is_in[k] = type[k] == t;
         }
@@ -290,7 +290,7 @@ static void types_try(struct search *s)
     }
 }
 
-void search_generate(struct search *s)
+void hdt_seek_generate(struct search *s)
 {
     bool is_in[SEARCH_MAX_KINDS];
 

@@ -192,10 +192,10 @@ static enum hdt_status memory_check(const struct hdt_layout_files *files,
     return HDT_OK;
 }
 
-enum hdt_status search_found_rate(const struct hdt_layout_files *files,
-                                  const struct hdt_layout_search_options *options,
-                                  const struct hdt_stage_cost_constants *constants,
-                                  struct hdt_layout_found *found, struct hdt_error *err)
+enum hdt_status hdt_seek_found_rate(const struct hdt_layout_files *files,
+                                    const struct hdt_layout_search_options *options,
+                                    const struct hdt_stage_cost_constants *constants,
+                                    struct hdt_layout_found *found, struct hdt_error *err)
 {
     struct hdt_layout_sim *sim;
     struct hdt_sim_result result;
@@ -251,8 +251,8 @@ static void order_text(const struct search *s, const struct search_cand *c, stru
     }
 }
 
-void search_differs(const struct search *s, const struct search_cand *best,
-                    const struct search_cand *c, char *text, size_t cap)
+void hdt_seek_differs(const struct search *s, const struct search_cand *best,
+                      const struct search_cand *c, char *text, size_t cap)
 {
     struct hdt_buf buf;
     int r = replicas_count(c), of = replicas_count(best);
@@ -398,7 +398,7 @@ bool hdt_layout_search_holds(const struct hdt_layout_files *base,
 
 /* ---- nothing ---- */
 
-enum hdt_status search_refuse(const struct search *s, struct hdt_error *err)
+enum hdt_status hdt_seek_refuse(const struct search *s, struct hdt_error *err)
 {
     const struct search_short *x = &s->shortage;
     const char *name = s->base->layout.name;
