@@ -269,7 +269,7 @@ static enum hdt_status setup(struct search *s, const struct hdt_layout_files *ba
     s->units =
         hdt_calloc((size_t)s->n_kinds * SEARCH_MAX_TPS * SEARCH_MAX_BATCHES, sizeof(s->units[0]));
     for (int k = 0; k < s->n_kinds; k++) {
-        HDT_TRY(search_unit_check(s, k, err));
+        HDT_TRY(hdt_seek_unit_check(s, k, err));
     }
     s->pool_cap = POOL_SMALL;
     s->pool = hdt_malloc(s->pool_cap * sizeof(s->pool[0]));
@@ -370,7 +370,7 @@ enum hdt_status hdt_layout_search(const struct hdt_layout_files *base,
         if (s->is_small) {
             s->tasks_left = TASKS_SMALL;
         } else {
-            search_pool_cut(s, POOL);
+            hdt_seek_pool_cut(s, POOL);
             hdt_seek_generate(s);
         }
         hdt_seek_improve(s);

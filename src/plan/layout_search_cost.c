@@ -81,7 +81,7 @@ const struct search_unit *hdt_seek_unit_get(struct search *s, int kind, int tp, 
     return u->is_known ? u : NULL;
 }
 
-enum hdt_status search_unit_check(struct search *s, int kind, struct hdt_error *err)
+enum hdt_status hdt_seek_unit_check(struct search *s, int kind, struct hdt_error *err)
 {
     struct search_unit *u = &s->units[kind * SEARCH_MAX_TPS * SEARCH_MAX_BATCHES];
 

@@ -142,7 +142,7 @@ struct search {
 const struct search_unit *hdt_seek_unit_get(struct search *s, int kind, int tp, int batch);
 
 /* Are the figures of a kind known? HDT_EINVAL: which one is not. */
-enum hdt_status search_unit_check(struct search *s, int kind, struct hdt_error *err);
+enum hdt_status hdt_seek_unit_check(struct search *s, int kind, struct hdt_error *err);
 
 /* Of a stage of a class; that of a figure that is not known must not be asked for. */
 const struct search_unit *hdt_seek_unit_of(struct search *s, const struct search_cand *c,
@@ -255,7 +255,7 @@ void hdt_seek_generate(struct search *s);
 void hdt_seek_enumerate(struct search *s); /* all, where they are few */
 void hdt_seek_improve(struct search *s);
 /* Keep so many of the pool, the best by estimate; candidates may be put into it. */
-void search_pool_cut(struct search *s, size_t cap);
+void hdt_seek_pool_cut(struct search *s, size_t cap);
 
 /* With what the options keep. */
 void hdt_seek_cand_begin(const struct search *s, struct search_cand *c);

@@ -407,7 +407,7 @@ static void pool_heap(struct search *s)
     }
 }
 
-void search_pool_cut(struct search *s, size_t cap)
+void hdt_seek_pool_cut(struct search *s, size_t cap)
 {
     pool_sort(s);
     s->n_pool = s->n_pool < cap ? s->n_pool : cap;
