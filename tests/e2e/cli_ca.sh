@@ -7,20 +7,6 @@
 cd "$work" || exit 1
 export HDT_CA_DIR=$work/ca
 
-# refused CODE TEXT COMMAND...: exit code, text in the message, a remedy, nothing on standard output.
-refused() {
-    local code=$1 text=$2 got
-
-    shift 2
-    "$@" >out 2>err </dev/null
-    got=$?
-    if [ "$got" = "$code" ] && grep -qF -- "$text" err && [ ! -s out ]; then
-        ok "refused: $*"
-    else
-        fail "$*: exit $got (not $code), said: $(cat out err)"
-    fi
-}
-
 mode() { stat -c %a "$1"; }
 verified() { openssl verify -x509_strict -CAfile "$1/ca.pem" "$1/cert.pem" >/dev/null 2>&1; }
 # with_crl DIR: the judge takes the certificate, seeing the authority's newest list.

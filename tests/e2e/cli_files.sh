@@ -6,19 +6,6 @@
 
 cd "$work" || exit 1
 
-refused() { # CODE TEXT COMMAND...
-    local code=$1 text=$2 got
-
-    shift 2
-    "$@" >out 2>err </dev/null
-    got=$?
-    if [ "$got" = "$code" ] && grep -qF -- "$text" err && [ ! -s out ]; then
-        ok "refused: $*"
-    else
-        fail "$*: exit $got (not $code), said: $(cat out err)"
-    fi
-}
-
 # ---- settings ----
 check "examples and manual pages fit the tables" "$src/scripts/update-settings" --check "$build"
 for kind in gateway worker job; do

@@ -13,19 +13,6 @@ simulate() {
     hdt simulate --catalogue "$src/etc/devices.yaml" "$@"
 }
 
-refused() { # CODE TEXT COMMAND...
-    local code=$1 text=$2 got
-
-    shift 2
-    "$@" >out 2>err </dev/null
-    got=$?
-    if [ "$got" = "$code" ] && grep -qF -- "$text" err && [ ! -s out ]; then
-        ok "refused: $*"
-    else
-        fail "$*: exit $got (not $code), said: $(cat out err)"
-    fi
-}
-
 # json EXPRESSION FILE: of the document d.
 json() {
     python3 -c 'import json, sys

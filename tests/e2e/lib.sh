@@ -83,6 +83,21 @@ same() {
     fi
 }
 
+# refused CODE TEXT COMMAND...: the exit code, TEXT on standard error, nothing on standard output. Both are in
+# the files out and err of the current folder.
+refused() {
+    local code=$1 text=$2 got
+
+    shift 2
+    "$@" >out 2>err </dev/null
+    got=$?
+    if [ "$got" = "$code" ] && grep -qF -- "$text" err && [ ! -s out ]; then
+        ok "refused: $*"
+    else
+        fail "$*: exit $got (not $code), said: $(cat out err)"
+    fi
+}
+
 # One field of a result file: number, string or flat array, as text.
 field() { # FILE NAME
     tr -d '\n' <"$1" | sed -n "s/.*\"$2\": *\(\[[^]]*\]\|\"[^\"]*\"\|[^,}]*\).*/\1/p" | tr -d ' '
