@@ -6,9 +6,10 @@
  * Matrix products of the cuda backend, by cuBLASLt. How a product is computed is looked up once for
  * each shape, layout, type and alignment, and kept for the device. The library offers some ways in
  * the order that it believes in. Large products are timed with each of them when they are met
- * first; the fastest is taken among those that give, on this product's own matrices, the bits of
- * the library's first choice. So the choice follows from a clock, the bits do not: they depend on
- * shape and device alone. Sums over k are in float32, also between parts of a k that was cut.
+ * first; the fastest is taken among those that give, on matrices of the trial's own, the bits of
+ * the library's first choice that runs. So the choice follows from a clock, the bits do not: they
+ * depend on shape and device alone. Sums over k are in float32, also between parts of a k that was
+ * cut.
  */
 #include "runtime/backend.h"
 

@@ -238,6 +238,7 @@ static void paths_fill(struct search *s)
     size_t n = cluster->sites.n;
 
     s->paths = hdt_calloc(n * n, sizeof(s->paths[0]));
+    s->leg_busy_s = hdt_calloc(2 * s->base->cluster.wan.n + 1, sizeof(s->leg_busy_s[0]));
     for (size_t a = 0; a < n; a++) {
         for (size_t b = 0; b < n; b++) {
             if (a != b) {
@@ -287,6 +288,7 @@ static void teardown(struct search *s)
     }
     free(s->units);
     free(s->paths);
+    free(s->leg_busy_s);
     free(s->founds);
     free(s->pool);
     free(s->scratch);

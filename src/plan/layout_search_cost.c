@@ -568,44 +568,33 @@ static double split_gain(const struct search_cand *c, const struct search_pipe *
     return gain;
 }
 
+struct legs_busy {
+    const struct hdt_cluster_file_wan *first;
+    double *busy_s; /* of legs, there and back */
+    double most_s;
+};
+
+static void legs_busy_add(void *user, const struct hdt_cluster_file_path *path, double n,
+                          double bytes, double wire_bytes)
+{
+    struct legs_busy *legs = user;
+
+    for (size_t l = 0; l < path->n_legs; l++) {
+        double *busy_s = &legs->busy_s[2 * (path->legs[l] - legs->first) + path->reversed[l]];
+
+        *busy_s += n * wire_bytes / hdt_cluster_file_leg_bytes_per_s(path->legs[l], bytes);
+        legs->most_s = search_max(legs->most_s, *busy_s);
+    }
+}
+
 /* Legs carry what all replicas send over them; how long the busiest one takes. */
 static double wan_busy_s(struct search *s, const struct search_cand *c)
 {
-    const struct hdt_layout_wan *wan = &s->codecs[c->codec];
-    size_t n_legs = s->base->cluster.wan.n;
-    double busy[2 * 64] = {0}, most = 0;
+    struct legs_busy legs = {.first = s->base->cluster.wan.items, .busy_s = s->leg_busy_s};
 
-    for (int i = 0; i < c->n_classes; i++) {
-        const struct search_class *cl = &c->classes[i];
-        double n = (double)cl->n * (double)cl->n_mb + (double)cl->n_more;
-
-        for (int e = 0; e < 2 * (c->n_stages - 1); e++) {
-            int from = e / 2 + e % 2, to = e / 2 + 1 - e % 2;
-            size_t a = s->kinds[c->cells[i][from].kind].site_idx;
-            size_t b = s->kinds[c->cells[i][to].kind].site_idx;
-            double bytes = hdt_seek_unit_of(s, c, i, from)->message_bytes;
-            struct hdt_cluster_file_path path;
-
-            if (a == b) {
-                continue;
-            }
-            path = *search_path(s, a, b);
-            for (size_t l = 0; l < path.n_legs; l++) {
-                size_t at =
-                    (size_t)(path.legs[l] -
-                             (const struct hdt_cluster_file_wan *)s->base->cluster.wan.items);
-
-                if (at < 64 && at < n_legs) {
-                    double *sum = &busy[2 * at + path.reversed[l]];
-
-                    *sum += n * bytes * wan->codec_ratio / (1 - path.loss) /
-                            hdt_cluster_file_leg_bytes_per_s(path.legs[l], bytes);
-                    most = search_max(most, *sum);
-                }
-            }
-        }
-    }
-    return most;
+    memset(s->leg_busy_s, 0, 2 * s->base->cluster.wan.n * sizeof(s->leg_busy_s[0]));
+    hdt_seek_crossings(s, c, legs_busy_add, &legs);
+    return legs.most_s;
 }
 
 bool hdt_seek_estimate_pipes(struct search *s, const struct search_cand *c, double most_s)

@@ -131,6 +131,7 @@ struct search {
     struct search_pipe pipes[SEARCH_MAX_CLASSES];
     double pipe_bounds[SEARCH_MAX_CLASSES];
     double wan_s, rtt_s;
+    double *leg_busy_s; /* of links between sites, there and back */
     uint64_t bucket;
     double *scratch; /* of the pipeline that is played */
     size_t scratch_n;
@@ -168,6 +169,13 @@ static inline const struct hdt_cluster_file_path *search_path(const struct searc
 {
     return &s->paths[from * s->base->cluster.sites.n + to];
 }
+
+/* Frames of micro-batches between stages of unlike sites, of all replicas: n of so many bytes, as
+ * the stage gives them and as the legs of the path carry them. */
+typedef void (*search_crossing_fn)(void *user, const struct hdt_cluster_file_path *path, double n,
+                                   double bytes, double wire_bytes);
+void hdt_seek_crossings(struct search *s, const struct search_cand *c, search_crossing_fn take,
+                        void *user);
 
 /* The least that links between sites take, before layers are known: they are set to an even cut. */
 double hdt_seek_wan_least(struct search *s, struct search_cand *c);

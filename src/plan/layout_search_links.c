@@ -212,3 +212,27 @@ double hdt_seek_wan_sync_s(const struct search *s, const struct search_cand *c, 
                                   r.wan_bytes_per_s, r.wan_lat)
                          : 0;
 }
+
+void hdt_seek_crossings(struct search *s, const struct search_cand *c, search_crossing_fn take,
+                        void *user)
+{
+    const struct hdt_layout_wan *wan = &s->codecs[c->codec];
+
+    for (int i = 0; i < c->n_classes; i++) {
+        const struct search_class *cl = &c->classes[i];
+        double n = (double)cl->n * (double)cl->n_mb + (double)cl->n_more;
+
+        for (int e = 0; e < 2 * (c->n_stages - 1); e++) {
+            int from = e / 2 + e % 2, to = e / 2 + 1 - e % 2;
+            size_t a = s->kinds[c->cells[i][from].kind].site_idx;
+            size_t b = s->kinds[c->cells[i][to].kind].site_idx;
+
+            if (a != b) {
+                const struct hdt_cluster_file_path *path = search_path(s, a, b);
+                double bytes = hdt_seek_unit_of(s, c, i, from)->message_bytes;
+
+                take(user, path, n, bytes, bytes * wan->codec_ratio / (1 - path->loss));
+            }
+        }
+    }
+}

@@ -31,35 +31,28 @@ double hdt_seek_watts(const struct search *s, const struct search_cand *c)
     return watts;
 }
 
+struct wan_sum {
+    double bytes, price;
+};
+
+static void wan_sum_add(void *user, const struct hdt_cluster_file_path *path, double n,
+                        double bytes, double wire_bytes)
+{
+    struct wan_sum *sum = user;
+
+    (void)bytes;
+    sum->bytes += n * wire_bytes * (double)path->n_legs;
+    sum->price += n * wire_bytes / 1e9 * path->price_per_gb;
+}
+
 double hdt_seek_wan_bytes(struct search *s, const struct search_cand *c, double *price)
 {
     const struct hdt_layout_wan *wan = &s->codecs[c->codec];
-    double sum = 0;
+    struct wan_sum sum = {0};
 
-    *price = 0;
-    for (int i = 0; i < c->n_classes; i++) {
-        const struct search_class *cl = &c->classes[i];
-        double n = (double)cl->n * (double)cl->n_mb + (double)cl->n_more;
-
-        for (int e = 0; e < 2 * (c->n_stages - 1); e++) {
-            int from = e / 2 + e % 2, to = e / 2 + 1 - e % 2;
-            size_t a = s->kinds[c->cells[i][from].kind].site_idx;
-            size_t b = s->kinds[c->cells[i][to].kind].site_idx;
-            struct hdt_cluster_file_path path;
-            double bytes;
-
-            if (a != b) {
-                path = *search_path(s, a, b);
-                bytes = n * hdt_seek_unit_of(s, c, i, from)->message_bytes * wan->codec_ratio /
-                        (1 - path.loss);
-                sum += bytes * (double)path.n_legs;
-                *price += bytes / 1e9 * path.price_per_gb;
-            }
-        }
-    }
+    hdt_seek_crossings(s, c, wan_sum_add, &sum);
     for (int t = 0; t < c->n_stages; t++) {
         struct hdt_stage_cost cost;
-        struct hdt_cluster_file_path path;
         size_t first = s->kinds[c->cells[0][t].kind].site_idx, last = first;
 
         hdt_seek_stage_cost(s, c, 0, t, &cost);
@@ -68,14 +61,13 @@ double hdt_seek_wan_bytes(struct search *s, const struct search_cand *c, double 
             double bytes = 2 * hdt_stage_cost_grad_bytes(&cost) * cost.tp * wan->sync_ratio;
 
             if (next != last) {
-                path = *search_path(s, last, next);
-                sum += bytes * (double)path.n_legs;
-                *price += bytes / 1e9 * path.price_per_gb;
+                wan_sum_add(&sum, search_path(s, last, next), 1, bytes, bytes);
             }
             last = next;
         }
     }
-    return sum;
+    *price = sum.price;
+    return sum.bytes;
 }
 
 double hdt_seek_score(const struct search *s, const struct search_cand *c, double step_s)
