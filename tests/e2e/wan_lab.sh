@@ -131,6 +131,26 @@ for delay in 0.01 0.03 0.06; do
     wait $up
     [ ! -e "$WANLAB_DIR" ] || "$lab" down
 done
+# Ended while the lab's folder is being made: an 'mkdir' that goes on when it is told to.
+mkdir "$tmp/bin"
+cat >"$tmp/bin/mkdir" <<SLOW
+#!/bin/sh
+[ "\$1" = -m ] || exec $(command -v mkdir) "\$@"
+: >"$tmp/begins"
+while [ ! -e "$tmp/go" ]; do sleep 0.01; done
+$(command -v mkdir) "\$@"
+: >"$tmp/ends"
+SLOW
+chmod +x "$tmp/bin/mkdir"
+PATH=$tmp/bin:$PATH "$lab" up "$tmp/two.topo" &
+up=$!
+expect "a start begins" soon [ -e "$tmp/begins" ]
+kill -TERM $up
+touch "$tmp/go"
+wait $up
+soon [ -e "$tmp/ends" ]
+expect "an early end leaves no folder" [ ! -e "$WANLAB_DIR" ]
+rm -rf "$WANLAB_DIR"
 expect "interrupted and failed starts leave no namespace" no_netns
 expect "nor a file" [ ! -e "$WANLAB_DIR" ]
 exit $((failures > 0))
