@@ -475,8 +475,10 @@ static enum hdt_status look_closer(struct hdt_layout_planned *p, struct hdt_erro
 {
     HDT_TRY(hdt_laid_out_derive(&p->laid, &p->files, &p->best->layout, err));
     hdt_layout_flows_init(&p->flows, &p->laid.files, p->laid.sim);
-    gain_wan(p);
-    gain_memory(p);
+    if (!is_interrupted) {
+        gain_wan(p);
+        gain_memory(p);
+    }
     return p->args->compare ? compare(p, err) : HDT_OK;
 }
 

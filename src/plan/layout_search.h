@@ -98,7 +98,7 @@ struct hdt_layout_progress {
 struct hdt_layout_search_options {
     enum hdt_layout_objective objective;
     double device_hour_price; /* HDT_LAYOUT_COST: of a device that is used, by the hour */
-    double time_limit_s;      /* 0: none. The best so far is returned */
+    double time_limit_s;      /* 0: none. The best so far, at least one, is returned */
     unsigned keep;            /* of enum hdt_layout_keep */
     unsigned space;           /* of enum hdt_layout_space */
     int64_t max_micro_batch;  /* 0: 32 */

@@ -30,7 +30,9 @@ bool hdt_seek_goes_on(struct search *s)
     const struct hdt_layout_search_options *o = s->options;
     double elapsed_s;
 
-    if (s->is_cut || (s->n_asked++ % CLOCK_EACH != 0 && s->n_simulated == 0)) {
+    /* A first candidate is looked for however long it takes. */
+    if (s->is_cut || (s->n_pool == 0 && s->n_simulated == 0) ||
+        (s->n_asked++ % CLOCK_EACH != 0 && s->n_simulated == 0)) {
         return !s->is_cut;
     }
     elapsed_s = (double)(hdt_clock_now_us() - s->start_us) / 1e6;

@@ -119,6 +119,20 @@ same "the cheapest plan is not dearer" True \
 plan --time-limit 10s job.yaml >text
 check "a time limit that is long enough" grep -q "^predicted" text
 refused 2 "is not a time" plan --time-limit soon job.yaml
+large=$src/tests/data/plan/speed/10000.yaml
+plan --time-limit 1ms "$large" >text
+check "a time limit that is too short: the best so far" grep -q "^predicted" text
+check "and says so" grep -q "cut short: there may be better ones" text
+# Ctrl-C as soon as it is caught, which is when the search begins.
+hdt plan --catalogue "$src/etc/devices.yaml" "$large" >text &
+pid=$!
+catches_int() { grep -qE '^SigCgt:.*[2367abef]$' "/proc/$pid/status"; }
+check "the search listens" wait_until 60 catches_int
+kill -INT "$pid"
+wait "$pid"
+same "Ctrl-C: the best so far, and it ends well" 0 $?
+check "what is predicted" grep -q "^predicted" text
+check "and that it was cut" grep -q "cut short: there may be better ones" text
 refused 2 "none of throughput" plan --objective speed job.yaml
 sed 's|gpt-1.3b.json|gpt-13b.json|; s|global_batch: 64|global_batch: 64\nrecompute: none\noffload: none|' \
     job.yaml >large.yaml
