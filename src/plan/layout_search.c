@@ -85,16 +85,16 @@ static enum hdt_status kinds_fill(struct search *s, struct hdt_error *err)
             struct search_kind *k = &s->kinds[s->n_kinds];
 
             if (s->n_kinds == SEARCH_MAX_KINDS) {
-                return hdt_error_set(err, HDT_EINVAL,
-                                     "cannot plan '%.64s': more than %d kinds of nodes",
-                                     cluster->name, SEARCH_MAX_KINDS);
+                return hdt_conf_error(s->base->doc, "cluster", err, HDT_EINVAL,
+                                      "cannot plan '%.64s': more than %d kinds of nodes",
+                                      cluster->name, SEARCH_MAX_KINDS);
             }
             *k = (struct search_kind){
                 .site_idx = i, .nodes_idx = n, .nodes = hdt_cluster_file_nodes(site, n)};
             k->memory_bytes = hdt_cluster_file_memory_bytes(k->nodes);
             if (isnan(k->memory_bytes)) {
-                hdt_error_set(
-                    err, HDT_EINVAL,
+                hdt_conf_error(
+                    s->base->doc, "cluster", err, HDT_EINVAL,
                     "cannot plan for nodes '%.64s' of site '%.64s': the memory of '%.64s' "
                     "is not known",
                     k->nodes->name, site->name, k->nodes->device->name);
@@ -103,10 +103,10 @@ static enum hdt_status kinds_fill(struct search *s, struct hdt_error *err)
             }
             if (s->options->objective == HDT_LAYOUT_ENERGY &&
                 isnan(k->nodes->device->power.tdp_w)) {
-                hdt_error_set(err, HDT_EINVAL,
-                              "cannot plan for energy: the power of '%.64s' of nodes '%.64s' of "
-                              "site '%.64s' is not known",
-                              k->nodes->device->name, k->nodes->name, site->name);
+                hdt_conf_error(s->base->doc, "cluster", err, HDT_EINVAL,
+                               "cannot plan for energy: the power of '%.64s' of nodes '%.64s' of "
+                               "site '%.64s' is not known",
+                               k->nodes->device->name, k->nodes->name, site->name);
                 hdt_error_hint(err, "give the device power: {tdp_w: WATTS} (hdt-cluster.yaml(5))");
                 return HDT_EINVAL;
             }
@@ -115,8 +115,8 @@ static enum hdt_status kinds_fill(struct search *s, struct hdt_error *err)
         }
     }
     if (s->n_kinds == 0) {
-        return hdt_error_set(err, HDT_EINVAL, "cannot plan '%.64s': no site is left",
-                             cluster->name);
+        return hdt_conf_error(s->base->doc, "cluster", err, HDT_EINVAL,
+                              "cannot plan '%.64s': no site is left", cluster->name);
     }
     return HDT_OK;
 }

@@ -401,25 +401,26 @@ bool hdt_layout_search_holds(const struct hdt_layout_files *base,
 enum hdt_status hdt_seek_refuse(const struct search *s, struct hdt_error *err)
 {
     const struct search_short *x = &s->shortage;
+    const struct hdt_conf_doc *doc = s->base->doc;
     const char *name = s->base->layout.name;
 
     if (s->is_cut) {
-        hdt_error_set(err, HDT_ETIMEDOUT, "cannot plan '%.64s': ended before a plan was found",
-                      name);
+        hdt_conf_error(doc, "cluster", err, HDT_ETIMEDOUT,
+                       "cannot plan '%.64s': ended before a plan was found", name);
         hdt_error_hint(err, "give it more time");
         return HDT_ETIMEDOUT;
     }
     if (s->n_unpinned > 0 && s->n_simulated == 0) {
-        hdt_error_set(err, HDT_EINVAL,
-                      "cannot plan '%.64s': of %lld candidates that fit none holds to the pins",
-                      name, (long long)s->n_unpinned);
+        hdt_conf_error(doc, "cluster", err, HDT_EINVAL,
+                       "cannot plan '%.64s': of %lld candidates that fit none holds to the pins",
+                       name, (long long)s->n_unpinned);
         hdt_error_hint(err, "loosen pins, or give the pinned site more devices");
         return HDT_EINVAL;
     }
     if (s->n_simulated > 0 && s->why.msg[0]) {
-        hdt_error_set(err, HDT_EINVAL,
-                      "cannot plan '%.64s': none of %lld candidates can be: %.200s", name,
-                      (long long)s->n_simulated, s->why.msg);
+        hdt_conf_error(doc, "cluster", err, HDT_EINVAL,
+                       "cannot plan '%.64s': none of %lld candidates can be: %.200s", name,
+                       (long long)s->n_simulated, s->why.msg);
         hdt_error_hint(err, "%s", s->why.hint[0] ? s->why.hint : "loosen what the job keeps");
         return HDT_EINVAL;
     }
@@ -428,13 +429,13 @@ enum hdt_status hdt_seek_refuse(const struct search *s, struct hdt_error *err)
                          s->base->layout.recompute != HDT_LAYOUT_FULL;
         const struct hdt_cluster_file_nodes *nodes = s->kinds[x->kind].nodes;
 
-        hdt_error_set(err, HDT_ENOMEM,
-                      "cannot plan '%.64s': nothing fits; nearest is a stage of %d layers%s%s, "
-                      "which needs %.4g GiB of a %s of nodes '%.64s' that has %.4g (%.3g more)",
-                      name, x->layers, x->is_first ? " and the embedding" : "",
-                      x->is_last ? " and the head" : "", x->bytes / GIB,
-                      x->on_host ? "host" : "device", nodes->name, x->has_bytes / GIB,
-                      (x->bytes - x->has_bytes) / GIB);
+        hdt_conf_error(doc, keeps_all ? "recompute" : "cluster", err, HDT_ENOMEM,
+                       "cannot plan '%.64s': nothing fits; nearest is a stage of %d layer%s%s%s, "
+                       "which needs %.4g GiB of a %s of nodes '%.64s' that has %.4g (%.3g more)",
+                       name, x->layers, x->layers == 1 ? "" : "s",
+                       x->is_first ? " and the embedding" : "", x->is_last ? " and the head" : "",
+                       x->bytes / GIB, x->on_host ? "host" : "device", nodes->name,
+                       x->has_bytes / GIB, (x->bytes - x->has_bytes) / GIB);
         hdt_error_hint(err,
                        "%smore devices, or devices with more memory%s; shorter sequences; "
                        "optimizer.moments bf16 or int8; fp32_gradients: false",
@@ -443,9 +444,9 @@ enum hdt_status hdt_seek_refuse(const struct search *s, struct hdt_error *err)
                                              : "");
         return HDT_ENOMEM;
     }
-    hdt_error_set(err, HDT_EINVAL,
-                  "cannot plan '%.64s': no plan holds to what is asked (%lld candidates)", name,
-                  (long long)s->n_candidates);
+    hdt_conf_error(doc, s->options->n_pins > 0 ? "cluster" : "global_batch", err, HDT_EINVAL,
+                   "cannot plan '%.64s': no plan holds to what is asked (%lld candidates)", name,
+                   (long long)s->n_candidates);
     hdt_error_hint(err, "%s",
                    s->options->n_pins > 0 ? "loosen pins, or give the pinned site more devices"
                                           : "loosen what is kept of the layout, or the batch");

@@ -137,7 +137,7 @@ refused 2 "none of throughput" plan --objective speed job.yaml
 sed 's|gpt-1.3b.json|gpt-13b.json|; s|global_batch: 64|global_batch: 64\nrecompute: none\noffload: none|' \
     job.yaml >large.yaml
 sed 's/count: 2/count: 1, devices: 1/; s/, between: net//' cluster.yaml >small.yaml
-refused 1 "nothing fits" plan --cluster small.yaml large.yaml
+refused 1 "large.yaml:7:12: cannot plan 'two sites': nothing fits" plan --cluster small.yaml large.yaml
 refused 2 "is for layouts" plan --without a "$src/etc/job.yaml"
 refused 3 "" plan nothing.yaml
 check "etc/layout.yaml is planned" plan "$src/etc/layout.yaml"
