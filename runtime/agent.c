@@ -84,10 +84,21 @@ static void reply_error(struct hdt_agent *agent, const json_t *msg, const struct
     hdt_port_send(agent->port, hdt_msg_reply_error(msg, err));
 }
 
-/* Forget a job that has nothing more to do. */
+/* Forget a job that has nothing more to do. Of a device that does not answer nothing can be freed,
+ * nor can the thread that waits for it be ended but with the process; who started that starts it
+ * again. */
 static void runner_reap(struct hdt_agent *agent)
 {
+    struct hdt_error err = {0};
+
     hdt_port_hold(agent->port, 0, 0);
+    if (agent->runner && hdt_runner_end(agent->runner, &err) != HDT_OK) {
+        hdt_log_failure(HDT_LOG_ERROR, &err);
+        hdt_log_error("worker %s ends with it", agent->conf.worker->name);
+        hdt_recorder_dump("stall");
+        hdt_recorder_close();
+        _exit(1);
+    }
     hdt_runner_free(agent->runner);
     agent->runner = NULL;
 }

@@ -28,7 +28,8 @@ struct hdt_agent_conf {
 enum hdt_status hdt_agent_new(const struct hdt_agent_conf *conf, struct hdt_agent **agent,
                               struct hdt_error *err);
 
-/* Serve until hdt_agent_stop. */
+/* Serve until hdt_agent_stop. Ends the process, with a message, when a job that is over does not
+ * come back from its device (hdt_runner_end). */
 void hdt_agent_run(struct hdt_agent *agent);
 
 /* End hdt_agent_run soon. Any thread. */

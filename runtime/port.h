@@ -141,6 +141,8 @@ struct hdt_port_at {
     int64_t mb;     /* micro-batch; -1: none */
 };
 void hdt_port_job_at(struct hdt_port_job *job, const struct hdt_port_at *at);
+/* What the thread that said so last does. Any thread. */
+void hdt_port_job_is_at(struct hdt_port_job *job, struct hdt_port_at *at);
 
 /*
  * The calls below name a flow by its index in the plan. One thread at a time a flow.

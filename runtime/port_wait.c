@@ -23,6 +23,13 @@ void hdt_port_job_at(struct hdt_port_job *job, const struct hdt_port_at *at)
     pthread_mutex_unlock(&job->port->lock);
 }
 
+void hdt_port_job_is_at(struct hdt_port_job *job, struct hdt_port_at *at)
+{
+    pthread_mutex_lock(&job->port->lock);
+    *at = job->at;
+    pthread_mutex_unlock(&job->port->lock);
+}
+
 /* The op of the waiting thread; what else waits writes or loads a checkpoint. */
 static struct hdt_port_at waiting_at(const struct hdt_port_job *job)
 {

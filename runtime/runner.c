@@ -416,7 +416,9 @@ static void *runner_thread(void *arg)
     }
     pthread_mutex_lock(&r->lock);
     r->ended = true;
+    r->over = true;
     HDT_RECORD(HDT_REC_STATE, .n = {r->job_id}, .text = {"ended"});
+    pthread_cond_broadcast(&r->changed);
     pthread_mutex_unlock(&r->lock);
     return NULL;
 }
@@ -461,6 +463,35 @@ enum hdt_status hdt_runner_new(const struct hdt_runner_conf *conf, json_t *assig
     }
     *out = r;
     return HDT_OK;
+}
+
+enum hdt_status hdt_runner_end(struct hdt_runner *r, struct hdt_error *err)
+{
+    const int64_t until_us = hdt_clock_now_us() + r->deadlines.rank_us;
+    const struct timespec until = {.tv_sec = until_us / HDT_US_PER_S,
+                                   .tv_nsec = until_us % HDT_US_PER_S * 1000};
+    struct hdt_port_at at = {0};
+    int rc = 0;
+
+    hdt_runner_stop(r, HDT_RUNNER_ABORT, NULL);
+    pthread_mutex_lock(&r->lock);
+    while (!r->over && rc == 0) {
+        rc = pthread_cond_timedwait(&r->changed, &r->lock, &until);
+    }
+    if (r->over) {
+        pthread_mutex_unlock(&r->lock);
+        return HDT_OK;
+    }
+    if (r->port) {
+        hdt_port_job_is_at(r->port, &at);
+    }
+    pthread_mutex_unlock(&r->lock);
+    hdt_error_set(err, HDT_ETIMEDOUT,
+                  "cannot end rank %d of job %lld: told to end %.0f s ago, it is still in %s%s%s",
+                  r->rank, r->number, (double)r->deadlines.rank_us / 1e6, at.op ? "op " : "",
+                  at.op ? at.op : "what it builds", at.op ? "" : " or loads");
+    hdt_error_hint(err, "a device or a disk does not answer: look at the kernel's log (dmesg)");
+    return HDT_ETIMEDOUT;
 }
 
 void hdt_runner_free(struct hdt_runner *r)

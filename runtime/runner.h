@@ -47,7 +47,11 @@ enum hdt_status hdt_runner_new(const struct hdt_runner_conf *conf, json_t *assig
 /* The same "assign" came again, because its answer may be lost: it is answered as the first. */
 void hdt_runner_assigned_again(struct hdt_runner *runner, json_t *assign);
 
-/* Aborts if it still runs, waits for its end, frees all. NULL is allowed. */
+/* Abort it if it still runs and wait until its thread is done, for as long as a rank may stand
+ * still. HDT_ETIMEDOUT: an op of its device, or a disk, does not come back; it cannot be freed. */
+enum hdt_status hdt_runner_end(struct hdt_runner *runner, struct hdt_error *err);
+
+/* As hdt_runner_end, however long that takes, and frees all. NULL is allowed. */
 void hdt_runner_free(struct hdt_runner *runner);
 
 uint32_t hdt_runner_job(const struct hdt_runner *runner);

@@ -103,11 +103,11 @@ struct hdt_runner {
     pthread_t thread;
     pthread_mutex_t lock; /* guards the rest */
     pthread_cond_t changed;
-    bool started, ready, ended;
-    int64_t sign_us;            /* when the coordinator was last heard of this job */
-    json_t *again;              /* the last "assign" that came again before it was ready */
-    struct hdt_error build_err; /* of one that never was */
-    bool tell_abort;            /* the coordinator does not know of it */
+    bool started, ready, ended, over; /* over: its thread does nothing more */
+    int64_t sign_us;                  /* when the coordinator was last heard of this job */
+    json_t *again;                    /* the last "assign" that came again before it was ready */
+    struct hdt_error build_err;       /* of one that never was */
+    bool tell_abort;                  /* the coordinator does not know of it */
     enum hdt_runner_stop stop;
     struct hdt_error why; /* of an abort */
 };

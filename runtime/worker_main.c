@@ -14,7 +14,9 @@
 #include "src/base/log.h"
 #include "src/base/recorder.h"
 #include "src/base/notify.h"
+#include "src/base/watchdog.h"
 #include "src/core/cluster.h"
+#include "src/core/deadlines.h"
 #include "src/core/worker_conf.h"
 #include "src/net/link.h"
 #include "src/net/tls.h"
@@ -345,6 +347,7 @@ static uint64_t memory_default(const struct hdt_backend *backend, struct hdt_dev
 static struct {
     struct hdt_agent *agent;
     struct hdt_tls_ctx *tls; /* NULL: the gateway is on this machine */
+    int64_t end_us;          /* the worker has so long to end */
     sigset_t set;
 } signals;
 
@@ -398,6 +401,7 @@ static void *signal_thread(void *arg)
         }
         first_us = hdt_clock_now_us();
         hdt_log_info("ending on %s", strsignal(sig));
+        hdt_watchdog_arm(signals.end_us, "an op of its device, or a disk");
         hdt_notify_stopping();
         hdt_agent_stop(signals.agent);
     }
@@ -428,10 +432,13 @@ static enum hdt_status tls_open(const struct hdt_worker_conf *conf, struct hdt_t
 
 static enum hdt_status daemon_serve(struct hdt_agent_conf *conf, struct hdt_error *err)
 {
+    struct hdt_deadlines deadlines;
     struct hdt_agent *agent;
     pthread_t thread;
 
     HDT_TRY(hdt_agent_new(conf, &agent, err));
+    hdt_deadlines_derive(&deadlines, HDT_DEADLINES_KNOB_DEFAULT_MS, 0);
+    signals.end_us = deadlines.end_us; /* the same with every knob */
     signals.agent = agent;
     signals.tls = conf->tls;
     if (pthread_create(&thread, NULL, signal_thread, NULL) != 0) {

@@ -9,6 +9,7 @@
 . "$src/tests/e2e/fed.sh"
 
 command -v python3 >/dev/null || skip "python3 is missing"
+slow_module_needed
 cd "$work" || exit 1
 section() { printf '\n-- %s (%s s)\n' "$1" "$SECONDS"; }
 seconds_since() { awk -v a="$1" -v b="$EPOCHREALTIME" 'BEGIN { printf "%.1f", b - a }'; }
@@ -171,6 +172,33 @@ kill -KILL "${worker_pid[b/w0]}"
 wait_until 10 not both_free || fail "the end of b/w0 was not seen"
 worker b w0
 wait_until 30 both_free || fail "workers are not free: $(hdt status --gateway "$(gateway_of a)")"
+kill -TERM "${worker_pid[b/w0]}"
+wait_until 10 not both_free || fail "the end of b/w0 was not seen"
+HDT_TEST_FAST=$work/job.yaml HDT_TEST_STUCK=$work/stuck slow_worker b w0
+wait_until 30 both_free || fail "workers are not free: $(hdt status --gateway "$(gateway_of a)")"
+submitted device-stuck
+stuck=${worker_pid[b/w0]}
+touch stuck
+from=$EPOCHREALTIME
+check "a device hangs: the submitter ends" wait_until 40 has_ended $pid
+check "about 20 s after: $(seconds_since "$from") s" below "$(seconds_since "$from")" 15 "$(at_most 15 36)"
+check "and names flow and site" grep -qE "nothing moved for .* flow [0-9]+ .*site b" device-stuck.log
+check "its worker ends, too, so that its service starts another" wait_until 40 has_ended "$stuck"
+wait "$stuck"
+same "as one that failed" 1 $?
+check "it says what it was in" grep -qE "cannot end rank [0-9] of job [0-9]+: told to end 20 s ago, it is still in op [A-Z_]+" b-w0/worker.log
+check "with a remedy" grep -q "hint: a device or a disk does not answer: look at the kernel's log" b-w0/worker.log
+rm stuck
+HDT_TEST_FAST=$work/job.yaml HDT_TEST_STUCK=$work/stuck slow_worker b w0
+wait_until 30 both_free || fail "workers are not free: $(hdt status --gateway "$(gateway_of a)")"
+submitted stuck-again
+touch stuck
+kill -TERM "${worker_pid[b/w0]}"
+left_in "a worker whose device hangs, SIGTERM" 15 "${worker_pid[b/w0]}"
+check "and says so" grep -q "still waiting for an op of its device, or a disk" b-w0/worker.log
+check "the submitter ends" wait_until 40 has_ended $pid
+worker b w0
+wait_until 40 both_free || fail "workers are not free: $(hdt status --gateway "$(gateway_of a)")"
 submitted stop-frozen
 kill -STOP "${gateway_pid[a]}"
 from=$EPOCHREALTIME

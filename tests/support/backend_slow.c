@@ -3,7 +3,8 @@
  * The device of a slower machine, for tests: what the cpu backend computes, bit for bit, and each
  * large op then keeps its core as long as a machine would that is SLOW_TIMES slower. It counts
  * processor time, so that how much slower it is depends on no neighbour. While the file named in
- * HDT_TEST_FAST is there it is as fast as the cpu backend.
+ * HDT_TEST_FAST is there it is as fast as the cpu backend. While the one named in HDT_TEST_STUCK is
+ * there no product ends: a device that does not answer.
  */
 #include "config.h"
 
@@ -37,7 +38,13 @@ static void stretch(int64_t begin_ns)
 
 static void slow_gemm(struct hdt_stream *s, const struct hdt_gemm *g)
 {
+    const struct timespec pause = {.tv_nsec = 10000000};
     const int64_t begin_ns = thread_cpu_ns();
+    const char *stuck = getenv("HDT_TEST_STUCK");
+
+    while (stuck && access(stuck, F_OK) == 0) {
+        nanosleep(&pause, NULL);
+    }
 
     hdt_cpu_ops.gemm(s, g);
     stretch(begin_ns);
