@@ -28,26 +28,14 @@ case_run() {
     worker a w0
     worker b w0
     expect_federation a 2 2
-    slow_down b "$slow"
+    rig_slow_down b "$slow"
     job=$work/$name-$round.yaml # its checkpoint lies beside it
     rig_job "$job" "$steps" "$@"
     rig_compare "$name" "$job"
-    slow_down b 1
+    rig_slow_down b 1
     echo "$rig_ratios" >>"$tmp/$name"
     kill "${worker_pid[a/w0]}" "${worker_pid[b/w0]}"
     wait "${worker_pid[a/w0]}" "${worker_pid[b/w0]}" 2>/dev/null
-}
-
-# slow_down SITE TIMES: the site's worker has 1 / TIMES of its core: a neighbour of the same weight
-# computes beside it for so much of the time.
-slow_down() {
-    [ -z "${burner:-}" ] || { kill "$burner" && wait "$burner" 2>/dev/null; }
-    burner=
-    [ "$2" != 1 ] || return 0
-    # shellcheck disable=SC2016 # the loop is the other shell's
-    run_at "$1" bash -c 'while :; do :; done' &
-    burner=$!
-    pids+=($!)
 }
 
 bench_run() {

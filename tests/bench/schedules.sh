@@ -65,17 +65,6 @@ sites_start() {
     expect_federation a "$1" "$1"
 }
 
-sites_stop() {
-    local pid
-
-    for pid in "${pids[@]}"; do
-        kill "$pid" 2>/dev/null && wait "$pid" 2>/dev/null
-    done
-    pids=()
-    "$lab" down >/dev/null 2>&1
-    rm -rf "${work:?}"/*
-}
-
 bench_run() {
     local name order round
 
@@ -86,7 +75,7 @@ bench_run() {
                 order_run "$name" "$order"
             done
         done
-        sites_stop
+        rig_stop
     done
     for name in $cases; do
         case_rows "$name"

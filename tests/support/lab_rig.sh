@@ -21,6 +21,7 @@ lab=$srcdir/scripts/wan-lab
 rig_end() {
     "$lab" down >/dev/null 2>&1 # ends what runs in it, too
     finish
+    rig_no_quotas
     rm -rf "$tmp" "$work"
 }
 trap rig_end EXIT
@@ -72,6 +73,65 @@ rig_start() {
         done
         listen=10.75.0.$((i + 1)):7420 http='' site "${rig_sites[i]}" "${others[@]}"
     done
+}
+
+# rig_stop: ends all of that, so that another can start, with what it was for in the same folder.
+rig_stop() {
+    local pid
+
+    for pid in "${pids[@]}"; do
+        kill "$pid" 2>/dev/null && wait "$pid" 2>/dev/null
+    done
+    pids=()
+    # shellcheck disable=SC2034 # fed.sh's
+    worker_pid=()
+    rig_no_quotas
+    "$lab" down >/dev/null 2>&1
+    rm -rf "${work:?}"/*
+}
+
+# rig_slow_down SITE TIMES: the site's worker has 1 / TIMES of its core: a neighbour of the same weight
+# computes beside it for so much of the time. 2, or 1: no longer.
+rig_slow_down() {
+    [ -z "${burner:-}" ] || { kill "$burner" && wait "$burner" 2>/dev/null; }
+    burner=
+    [ "$2" != 1 ] || return 0
+    # shellcheck disable=SC2016 # the loop is the other shell's
+    run_at "$1" bash -c 'while :; do :; done' &
+    burner=$!
+    pids+=($!)
+}
+
+# rig_quota PID SHARE: the process has at most this share of a core from now on, counted in 4 ms. False where
+# no cgroup can be made. Its weight is that of the session, below.
+rig_cgroups=()
+rig_quota() {
+    local root dir us
+
+    us=$(awk -v share="$2" 'BEGIN { printf "%d", share * 4000 }')
+    for root in /sys/fs/cgroup /sys/fs/cgroup/cpu /sys/fs/cgroup/cpu,cpuacct; do
+        dir=$root/hdt-bench-$1
+        [ -e "$root/cgroup.procs" ] || continue
+        mkdir "$dir" 2>/dev/null || continue
+        rig_cgroups+=("$dir")
+        if {
+            if [ -e "$root/cgroup.controllers" ]; then
+                echo +cpu >"$root/cgroup.subtree_control"
+                echo "$us 4000" >"$dir/cpu.max" && echo 7007 >"$dir/cpu.weight"
+            else
+                echo 4000 >"$dir/cpu.cfs_period_us" && echo "$us" >"$dir/cpu.cfs_quota_us" &&
+                    echo 71755 >"$dir/cpu.shares"
+            fi && echo "$1" >"$dir/cgroup.procs"
+        } 2>/dev/null; then
+            return 0
+        fi
+    done
+    return 1
+}
+
+rig_no_quotas() {
+    [ ${#rig_cgroups[@]} = 0 ] || rmdir "${rig_cgroups[@]}" 2>/dev/null
+    rig_cgroups=()
 }
 
 # rig_link_is LINK: all links are like that from now on.
