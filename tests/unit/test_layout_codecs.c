@@ -193,6 +193,91 @@ Test(layout_codecs, each_link_has_the_codec_that_is_best_for_it)
     row_check(ROW("3"), "seq_len: 2048\nglobal_batch: 24\nattention: fused\n");
 }
 
+/* splitmix64 (Steele, Lea, Flood, 2014). */
+static double random_in(uint64_t *state, double low, double high)
+{
+    uint64_t z = *state += 0x9e3779b97f4a7c15;
+
+    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9;
+    z = (z ^ z >> 27) * 0x94d049bb133111eb;
+    return low + (high - low) * (double)((z ^ z >> 31) >> 11) / 9007199254740992.0;
+}
+
+#define N_RANDOM 12
+
+/* Three sites with unlike links, at random from 100 Mbit/s to 100 Gbit/s, one and two devices each;
+ * two codecs and none. No codec for all has a better plan than what is found, and no assignment to
+ * the links of that one is better. */
+static void random_check(uint64_t seed)
+{
+    uint64_t r = seed;
+    struct hdt_layout_codec codecs[3] = {
+        {"none", 1, NAN, 1},
+        {"half", 0.5, pow(10, random_in(&r, -1, 1)), 0.25},
+        {"quarter", 0.25, pow(10, random_in(&r, -1.5, 0.5)), 0.125},
+    };
+    struct hdt_layout_search_options options = row_options();
+    struct hdt_layout_search_result result;
+    struct hdt_layout_files base;
+    struct hdt_error err = {0};
+    int counts[3];
+    double rates[3], rtts[3], found_s, uniform_s = INFINITY, any_s;
+    char *cluster;
+
+    for (int i = 0; i < 3; i++) {
+        counts[i] = 1 + (random_in(&r, 0, 1) < 0.4);
+        rates[i] = pow(10, random_in(&r, 2, 5));
+        rtts[i] = random_in(&r, 0, 20);
+    }
+    cluster = hdt_asprintf(
+        DEVICES LINKS "sites:\n"
+                      "  - {name: a, nodes: [{name: n, count: %d, device: X, devices: 1, "
+                      "between: out}]}\n"
+                      "  - {name: b, nodes: [{name: n, count: %d, device: X, devices: 1, "
+                      "between: out}]}\n"
+                      "  - {name: c, nodes: [{name: n, count: %d, device: X, devices: 1, "
+                      "between: out}]}\n"
+                      "wan:\n  - {from: a, to: b, rate: %.0fmbit, rtt_ms: %.1f}\n"
+                      "  - {from: b, to: c, rate: %.0fmbit, rtt_ms: %.1f}\n"
+                      "  - {from: a, to: c, rate: %.0fmbit, rtt_ms: %.1f}\n",
+        counts[0], counts[1], counts[2], rates[0], rtts[0], rates[1], rtts[1], rates[2], rtts[2]);
+    options.n_pins = (size_t)random_in(&r, 0, 3.99); /* of none all orders are free */
+    options.codecs[0] = codecs[1];
+    options.codecs[1] = codecs[2];
+    options.n_codecs = 2;
+    options.keep = HDT_LAYOUT_KEEP_SCHEDULE; /* others are only tried from the best plan on */
+    options.max_micro_batch = 1;
+    cr_assert_eq(job_open(cluster, ROW_MODEL, "seq_len: 2048\nglobal_batch: 6\nattention: fused\n",
+                          &base, &err),
+                 HDT_OK, "%s: %s", err.where, err.msg);
+    cr_assert_eq(hdt_layout_search(&base, &options, &result, &err), HDT_OK, "%s", err.msg);
+    found_s = result.top[0].prediction.step_s;
+    for (int i = 0; i < 3; i++) {
+        uniform_s = fmin(uniform_s, uniform_best(&base, &options, &codecs[i]));
+    }
+    any_s = assigned_best(&base, &result.top[0].layout, codecs, 3);
+    cr_log_info("seed %llu: %.6g s, one codec %.6g s, any of the plan %.6g s; %zu links",
+                (unsigned long long)seed, found_s, uniform_s, any_s,
+                result.top[0].layout.wan.links.n);
+    cr_expect_leq(found_s, uniform_s * (1 + 1e-9), "seed %llu\n%s", (unsigned long long)seed,
+                  cluster);
+    cr_expect_leq(found_s, any_s * (1 + 1e-9), "seed %llu\n%s", (unsigned long long)seed, cluster);
+    cr_expect_eq(written_step_s(&result.top[0].layout, cluster, ROW_MODEL), found_s);
+    hdt_layout_search_release(&result);
+    hdt_layout_release(&base);
+    free(cluster);
+}
+
+Test(layout_codecs, no_assignment_is_better, .timeout = 300)
+{
+    const char *first = getenv("HDT_TEST_SEED");
+    uint64_t seed = first ? strtoull(first, NULL, 10) : 20261129;
+
+    for (uint64_t i = 0; i < N_RANDOM; i++) {
+        random_check(seed + i);
+    }
+}
+
 /* Links that the layout's file gives are kept, and are what a plan that runs must have. */
 Test(layout_codecs, links_that_are_given_are_kept)
 {
