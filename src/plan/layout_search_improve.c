@@ -396,7 +396,7 @@ static bool codec_rate(struct climb *m, int made, const struct search_pair *pair
         double at = hdt_seek_score(s, &m->at, m->at.estimate_s);
 
         hdt_seek_estimate(s, &c);
-        if (!(by_time && c.bound_s >= m->at.step_s) && (s->is_small || c.score <= 1.03 * at)) {
+        if (s->is_small || (!(by_time && c.bound_s >= m->at.step_s) && c.score <= 1.03 * at)) {
             better = hdt_seek_judge(s, &c) && c.score < m->at.score;
         }
     }
@@ -523,9 +523,9 @@ static void climb_by_estimate(struct search *s, const struct search_cand *from)
     }
 }
 
-static void climb_by_simulation(struct search *s)
+static void climb_by_simulation(struct search *s, const struct search_cand *from)
 {
-    struct climb m = {.s = s, .at = s->best, .simulated = true};
+    struct climb m = {.s = s, .at = *from, .simulated = true};
     struct search_cand coded = {.n_stages = 0};
 
     for (int round = 0; round < 4 && hdt_seek_goes_on(s); round++) {
@@ -550,6 +550,29 @@ static void climb_by_simulation(struct search *s)
     m.at = s->best;
     if (hdt_seek_goes_on(s) && !hdt_seek_is_same(&m.at, &coded)) {
         codec_climb(&m);
+    }
+}
+
+/* Of a small cluster, where that is quick: from the best plan of each codec, too, since what holds
+ * in another schedule is not always what is best in this one. */
+static void codecs_climb(struct search *s)
+{
+    for (int k = 0; s->is_small && s->n_choices > 1 && k < s->n_choices; k++) {
+        const struct search_cand *best = NULL;
+        struct search_cand from;
+
+        for (size_t i = 0; i < s->n_pool; i++) {
+            const struct search_cand *c = &s->pool[i];
+
+            best = c->codec == k && (!best || c->score < best->score) ? c : best;
+        }
+        if (!best || !judges_on(s) || s->tasks_left < hdt_seek_tasks(best)) {
+            continue;
+        }
+        from = *best;
+        if (from.step_s > 0 || hdt_seek_judge(s, &from)) {
+            climb_by_simulation(s, &from);
+        }
     }
 }
 
@@ -624,6 +647,9 @@ void hdt_seek_improve(struct search *s)
     free(starts);
     pool_judge(s);
     if (s->best.step_s > 0) {
-        climb_by_simulation(s);
+        struct search_cand best = s->best;
+
+        climb_by_simulation(s, &best);
+        codecs_climb(s);
     }
 }
