@@ -178,6 +178,60 @@ static void path_explain(const struct hdt_layout_planned *p, json_t *lines)
     hdt_buf_release(&line);
 }
 
+/* What two neighbouring sites of the plan have, and a frame between them. */
+static void wire_explain(const struct hdt_layout_planned *p, size_t a, size_t b, double bytes,
+                         json_t *lines)
+{
+    const struct hdt_layout_files *f = &p->laid.files;
+    struct hdt_layout_wire wire = hdt_layout_wan_between(f, a, b);
+    double rate = INFINITY, codec_s = 0, wire_s;
+    struct hdt_cluster_file_path path;
+    struct hdt_buf line = {0};
+    char t[4][HDT_HUMAN_CAP];
+
+    hdt_cluster_file_path(&f->cluster, a, b, &path);
+    for (size_t i = 0; i < path.n_legs; i++) {
+        rate = fmin(rate, hdt_cluster_file_leg_bytes_per_s(path.legs[i], bytes));
+    }
+    wire_s = bytes * wire.codec_ratio / (1 - path.loss) / rate;
+    codec_s = isnan(wire.codec_gb_per_s) ? 0 : bytes / (wire.codec_gb_per_s * 1e9);
+    hdt_buf_appendf(&line,
+                    "between %s and %s: %.3g of activations' bytes, %.3g of gradients'; a frame of "
+                    "%s takes %s on the wire",
+                    hdt_cluster_file_site(&f->cluster, a)->name,
+                    hdt_cluster_file_site(&f->cluster, b)->name, wire.codec_ratio, wire.sync_ratio,
+                    hdt_human_bytes(bytes, t[0]), hdt_human_time(wire_s, t[1]));
+    if (codec_s > 0) {
+        hdt_buf_appendf(&line, ", %s at each end", hdt_human_time(codec_s, t[2]));
+    }
+    hdt_buf_appendf(&line, ", and %s of the round trip", hdt_human_time(path.rtt_s / 2, t[3]));
+    line_add(lines, &line);
+    hdt_buf_release(&line);
+}
+
+/* Each pair of sites that are neighbours in a replica, once. */
+static void wires_explain(const struct hdt_layout_planned *p,
+                          const struct hdt_stage_cost_model *model, json_t *lines)
+{
+    const struct hdt_layout_files *f = &p->laid.files;
+    double bytes = model->T * model->C * model->value_bytes; /* of a sequence */
+    size_t n_sites = f->cluster.sites.n;
+    bool *told = hdt_calloc(n_sites * n_sites, sizeof(told[0]));
+
+    for (size_t i = 0; i < f->n_replicas * f->n_stages; i++) {
+        size_t a = f->groups[i].site_idx;
+        size_t b = (i + 1) % f->n_stages > 0 ? f->groups[i + 1].site_idx : a;
+
+        if (a != b && !told[a * n_sites + b]) {
+            told[a * n_sites + b] = told[b * n_sites + a] = true;
+            wire_explain(p, a, b,
+                         (double)hdt_layout_micro_batch(&f->layout, i / f->n_stages) * bytes,
+                         lines);
+        }
+    }
+    free(told);
+}
+
 static void found_explain(const struct hdt_layout_planned *p, json_t *lines)
 {
     struct hdt_buf line = {0};
@@ -231,6 +285,7 @@ enum hdt_status hdt_layout_explain(const struct hdt_layout_planned *p, json_t **
         json_decref(*lines);
         return status;
     }
+    wires_explain(p, &model, *lines);
     path_explain(p, *lines);
     found_explain(p, *lines);
     return HDT_OK;

@@ -71,7 +71,8 @@ static void frames_add(const struct collector *c, int flow_idx, double bytes,
         if (name->to[0]) {
             flow->from = site_name(c->files, name->from);
             flow->to = site_name(c->files, name->to);
-            flow->bytes = bytes * (f->weight > 0 ? f->weight : 1);
+            flow->bytes =
+                bytes * c->setup->route_shares[f->route + i] * (f->weight > 0 ? f->weight : 1);
             flow->busy_s = flow->bytes / c->setup->links[link].rate_bytes_per_s;
             flow_add(c->flows, flow);
         }

@@ -138,6 +138,26 @@ static void shares_print(const struct hdt_layout_planned *p, FILE *out)
     fprintf(out, "; gradients weighted by tokens\n");
 }
 
+/* Pairs of sites that have a codec of their own. */
+static void links_print(const struct hdt_layout_planned *p, FILE *out)
+{
+    const struct hdt_layout_files *f = &p->laid.files;
+
+    for (size_t i = 0; i < f->n_wan_pairs; i++) {
+        const struct hdt_layout_wan_pair *pair = &f->wan_pairs[i];
+
+        fprintf(out, "%-11s%s/%s: ", i == 0 ? "links" : "",
+                hdt_cluster_file_site(&f->cluster, pair->low)->name,
+                hdt_cluster_file_site(&f->cluster, pair->high)->name);
+        if (pair->wire.codec_ratio < 1 || pair->wire.sync_ratio < 1) {
+            fprintf(out, "%.3g of activations' bytes, %.3g of gradients'\n", pair->wire.codec_ratio,
+                    pair->wire.sync_ratio);
+        } else {
+            fprintf(out, "all bytes, as they are\n");
+        }
+    }
+}
+
 static void settings_print(const struct hdt_layout_planned *p, FILE *out)
 {
     static const char *const all_reduce[] = {"auto", "ring", "hierarchical", "tree"};
@@ -161,6 +181,7 @@ static void settings_print(const struct hdt_layout_planned *p, FILE *out)
                 l->wan.codec_ratio, l->wan.sync_ratio);
     }
     fprintf(out, "\n");
+    links_print(p, out);
 }
 
 static void search_print(const struct hdt_layout_planned *p, FILE *out)

@@ -4,6 +4,7 @@
 #include "src/core/layout.h"
 #include "src/base/buf.h"
 #include "src/base/near.h"
+#include "src/core/layout_internal.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -60,6 +61,17 @@ static const struct hdt_conf_row replicas_rows[] = {
                  "Micro-batches of each of them in a step. Example: 8."),
     HDT_CONF_END};
 
+static const struct hdt_conf_row link_rows[] = {
+    HDT_CONF_STRING(struct hdt_layout_wan_link, from, NULL, "A site. Example: site-a."),
+    HDT_CONF_STRING(struct hdt_layout_wan_link, to, NULL, "Another one. Example: site-b."),
+    HDT_CONF_OPTIONAL(struct hdt_layout_wan_link, codec_ratio, 0.001, 1,
+                      "As wan.codec_ratio. null: that."),
+    HDT_CONF_OPTIONAL(struct hdt_layout_wan_link, codec_gb_per_s, 0, 1e5,
+                      "As wan.codec_gb_per_s. null: that; 0: it takes no time."),
+    HDT_CONF_OPTIONAL(struct hdt_layout_wan_link, sync_ratio, 0.001, 1,
+                      "As wan.sync_ratio. null: that."),
+    HDT_CONF_END};
+
 static const struct hdt_conf_row wan_rows[] = {
     HDT_CONF_FLOAT(struct hdt_layout_wan, codec_ratio, "1", 0.001, 1,
                    "Bytes of activations and their gradients after the codec, as a share."),
@@ -70,6 +82,8 @@ static const struct hdt_conf_row wan_rows[] = {
         struct hdt_layout_wan, sync_ratio, "1", 0.001, 1,
         "The same share of gradients that sites add up by levels; neither a flat ring nor "
         "trees have it."),
+    HDT_CONF_LIST(struct hdt_layout_wan, links, link_rows, struct hdt_layout_wan_link,
+                  "Pairs of sites that have other ones, there and back, over one link or relays."),
     HDT_CONF_END};
 
 static const struct hdt_conf_row optimizer_rows[] = {
@@ -160,13 +174,7 @@ const struct hdt_conf_schema hdt_layout_schema = {
 
 /* ---- checks ---- */
 
-struct loader {
-    struct hdt_layout_files *files;
-    const struct hdt_conf_doc *doc;
-    struct hdt_error *err;
-};
-
-static enum hdt_status layers_check(const struct loader *loader)
+static enum hdt_status layers_check(const struct layout_loader *loader)
 {
     const struct hdt_layout_files *f = loader->files;
     int64_t n = 0;
@@ -188,7 +196,7 @@ static enum hdt_status layers_check(const struct loader *loader)
 }
 
 /* Interleaved: each chunk of a stage has a layer. */
-static enum hdt_status chunks_check(const struct loader *loader)
+static enum hdt_status chunks_check(const struct layout_loader *loader)
 {
     const struct hdt_layout *l = &loader->files->layout;
     char key[48];
@@ -204,7 +212,7 @@ static enum hdt_status chunks_check(const struct loader *loader)
     return HDT_OK;
 }
 
-static enum hdt_status length_check(const struct loader *loader)
+static enum hdt_status length_check(const struct layout_loader *loader)
 {
     const struct hdt_layout *l = &loader->files->layout;
 
@@ -217,7 +225,7 @@ static enum hdt_status length_check(const struct loader *loader)
 }
 
 /* A backward in two halves needs what a recomputation would make for one of them. */
-static enum hdt_status split_check(const struct loader *loader)
+static enum hdt_status split_check(const struct layout_loader *loader)
 {
     const struct hdt_layout *l = &loader->files->layout;
     char key[48];
@@ -236,7 +244,7 @@ static enum hdt_status split_check(const struct loader *loader)
     return HDT_OK;
 }
 
-static enum hdt_status order_check(const struct loader *loader)
+static enum hdt_status order_check(const struct layout_loader *loader)
 {
     struct hdt_layout *l = &loader->files->layout;
 
@@ -263,7 +271,7 @@ static enum hdt_status order_check(const struct loader *loader)
 }
 
 /* Entries of `replicas` are all replicas, and theirs is the global batch. */
-static enum hdt_status shares_check(const struct loader *loader)
+static enum hdt_status shares_check(const struct layout_loader *loader)
 {
     struct hdt_layout_files *f = loader->files;
     const struct hdt_layout_replicas *all = f->layout.replicas.items;
@@ -296,7 +304,7 @@ static enum hdt_status shares_check(const struct loader *loader)
 }
 
 /* Replicas of every stage, and their micro-batches. */
-static enum hdt_status batch_check(const struct loader *loader)
+static enum hdt_status batch_check(const struct layout_loader *loader)
 {
     struct hdt_layout_files *f = loader->files;
     int64_t one = f->layout.micro_batch, all = f->layout.global_batch, n_first = 0;
@@ -347,7 +355,7 @@ struct filled {
     int64_t node, devices;
 };
 
-static enum hdt_status nodes_refuse(const struct loader *loader, const char *key,
+static enum hdt_status nodes_refuse(const struct layout_loader *loader, const char *key,
                                     const struct hdt_cluster_file_site *site, const char *name)
 {
     struct hdt_near near;
@@ -363,7 +371,7 @@ static enum hdt_status nodes_refuse(const struct loader *loader, const char *key
     return HDT_EINVAL;
 }
 
-static enum hdt_status on_find(const struct loader *loader, const char *key,
+static enum hdt_status on_find(const struct layout_loader *loader, const char *key,
                                const struct hdt_layout_on *on, struct hdt_layout_group *group)
 {
     const struct hdt_cluster_file *cluster = &loader->files->cluster;
@@ -396,7 +404,7 @@ static enum hdt_status on_find(const struct loader *loader, const char *key,
     return HDT_OK;
 }
 
-static enum hdt_status on_place(const struct loader *loader, const char *key,
+static enum hdt_status on_place(const struct layout_loader *loader, const char *key,
                                 const struct hdt_layout_on *on, struct filled *filled,
                                 struct hdt_layout_group *group)
 {
@@ -417,7 +425,7 @@ static enum hdt_status on_place(const struct loader *loader, const char *key,
 }
 
 /* Groups of all stages into f->groups. `first` is by site: where its nodes stand in `filled`. */
-static enum hdt_status stages_place(const struct loader *loader, const size_t *first,
+static enum hdt_status stages_place(const struct layout_loader *loader, const size_t *first,
                                     struct filled *filled)
 {
     struct hdt_layout_files *f = loader->files;
@@ -443,7 +451,7 @@ static enum hdt_status stages_place(const struct loader *loader, const size_t *f
     return HDT_OK;
 }
 
-static enum hdt_status groups_place(const struct loader *loader)
+static enum hdt_status groups_place(const struct layout_loader *loader)
 {
     struct hdt_layout_files *f = loader->files;
     size_t n = 0, *first = hdt_calloc(f->cluster.sites.n, sizeof(first[0]));
@@ -479,7 +487,7 @@ static const char *host_lacks(const struct hdt_cluster_file_host *host,
                : NULL;
 }
 
-static enum hdt_status stage_offload_check(const struct loader *loader, size_t stage)
+static enum hdt_status stage_offload_check(const struct layout_loader *loader, size_t stage)
 {
     const struct hdt_layout_files *f = loader->files;
     enum hdt_layout_offload offload = hdt_layout_offload(&f->layout, stage);
@@ -507,7 +515,7 @@ static enum hdt_status stage_offload_check(const struct loader *loader, size_t s
     return HDT_OK;
 }
 
-static enum hdt_status offload_check(const struct loader *loader)
+static enum hdt_status offload_check(const struct layout_loader *loader)
 {
     for (size_t i = 0; i < loader->files->n_stages; i++) {
         HDT_TRY(stage_offload_check(loader, i));
@@ -579,7 +587,7 @@ static const char *shape_differs(const struct hdt_layer_profile *p, const struct
     return block && fabs(block->params - wanted) > 0.01 * wanted ? "parameters of a layer" : NULL;
 }
 
-static enum hdt_status profile_check(const struct loader *loader, size_t idx)
+static enum hdt_status profile_check(const struct layout_loader *loader, size_t idx)
 {
     const struct hdt_layout_files *f = loader->files;
     const struct hdt_layer_profile *p = &f->profiles[idx];
@@ -617,7 +625,7 @@ static enum hdt_status profile_check(const struct loader *loader, size_t idx)
     return HDT_OK;
 }
 
-static enum hdt_status profiles_load(const struct loader *loader)
+static enum hdt_status profiles_load(const struct layout_loader *loader)
 {
     struct hdt_layout_files *f = loader->files;
     const struct hdt_layout_profile *named = f->layout.profiles.items;
@@ -631,7 +639,7 @@ static enum hdt_status profiles_load(const struct loader *loader)
     return HDT_OK;
 }
 
-static enum hdt_status files_load(const struct loader *loader,
+static enum hdt_status files_load(const struct layout_loader *loader,
                                   const struct hdt_layout_instead *instead)
 {
     struct hdt_layout_files *f = loader->files;
@@ -645,8 +653,9 @@ static enum hdt_status files_load(const struct loader *loader,
     return profiles_load(loader);
 }
 
-static enum hdt_status plan_check(const struct loader *loader)
+static enum hdt_status plan_check(const struct layout_loader *loader)
 {
+    HDT_TRY(hdt_layout_wan_resolve(loader));
     HDT_TRY(layers_check(loader));
     HDT_TRY(order_check(loader));
     HDT_TRY(chunks_check(loader));
@@ -660,13 +669,15 @@ static enum hdt_status layout_complete(struct hdt_layout_files *files, bool has_
                                        const struct hdt_layout_instead *instead,
                                        struct hdt_error *err)
 {
-    struct loader loader = {.files = files, .doc = files->doc, .err = err};
+    struct layout_loader loader = {.files = files, .doc = files->doc, .err = err};
     enum hdt_status status = files_load(&loader, instead);
 
+    if (status == HDT_OK && !has_plan) {
+        status = hdt_layout_wan_resolve(&loader);
+    }
     if (status == HDT_OK) {
         status = has_plan ? plan_check(&loader) : length_check(&loader);
     }
-
     if (status != HDT_OK) {
         hdt_layout_release(files);
     }
@@ -721,7 +732,7 @@ enum hdt_status hdt_layout_derive(const struct hdt_layout_files *base,
                                   const struct hdt_layout *layout, struct hdt_layout_files *files,
                                   struct hdt_error *err)
 {
-    struct loader loader = {.files = files, .doc = base->doc, .err = err};
+    struct layout_loader loader = {.files = files, .doc = base->doc, .err = err};
     enum hdt_status status;
 
     *files = *base;
@@ -729,6 +740,8 @@ enum hdt_status hdt_layout_derive(const struct hdt_layout_files *base,
     files->n_stages = layout->stages.n;
     files->n_replicas = 0;
     files->groups = NULL;
+    files->wan_pairs = NULL;
+    files->n_wan_pairs = 0;
     status = plan_check(&loader);
     if (status != HDT_OK) {
         hdt_layout_derived_release(files);
@@ -739,6 +752,7 @@ enum hdt_status hdt_layout_derive(const struct hdt_layout_files *base,
 void hdt_layout_derived_release(struct hdt_layout_files *files)
 {
     free(files->groups);
+    free(files->wan_pairs);
     memset(files, 0, sizeof(*files));
 }
 
@@ -749,6 +763,7 @@ void hdt_layout_release(struct hdt_layout_files *files)
     }
     free(files->profiles);
     free(files->groups);
+    free(files->wan_pairs);
     hdt_cluster_file_release(&files->cluster);
     hdt_devices_release(&files->catalogue);
     hdt_conf_release(&hdt_layout_schema, &files->layout);

@@ -90,11 +90,23 @@ struct hdt_layout_replicas {
     int64_t micro_batches; /* of each of these replicas */
 };
 
+/* What is another between two sites, there and back. */
+struct hdt_layout_wan_link {
+    char *from, *to;
+    double codec_ratio, codec_gb_per_s, sync_ratio; /* NaN: the section's; 0 GB/s: takes no time */
+};
+
 /* What leaves a site. */
 struct hdt_layout_wan {
-    double codec_ratio;    /* of activations and their gradients */
-    double codec_gb_per_s; /* NaN: takes no time */
-    double sync_ratio;     /* of gradients that are added */
+    double codec_ratio;         /* of activations and their gradients */
+    double codec_gb_per_s;      /* NaN: takes no time */
+    double sync_ratio;          /* of gradients that are added */
+    struct hdt_conf_list links; /* of struct hdt_layout_wan_link */
+};
+
+/* The same three between one site and another. */
+struct hdt_layout_wire {
+    double codec_ratio, codec_gb_per_s, sync_ratio;
 };
 
 struct hdt_layout_optimizer {
@@ -136,6 +148,13 @@ struct hdt_layout_group {
     int64_t tp;
 };
 
+/* An entry of wan.links, its sites found. */
+struct hdt_layout_wan_pair {
+    size_t low, high; /* sites in the cluster */
+    size_t idx;       /* in wan.links */
+    struct hdt_layout_wire wire;
+};
+
 /* A layout with all that it names. */
 struct hdt_layout_files {
     struct hdt_layout layout;
@@ -146,8 +165,10 @@ struct hdt_layout_files {
     struct hdt_layer_profile *profiles;
     size_t n_profiles;
     size_t n_stages, n_replicas;
-    struct hdt_layout_group *groups; /* (n_replicas, n_stages) */
-    int64_t n_micro_batches;         /* of the replica that has most */
+    struct hdt_layout_group *groups;       /* (n_replicas, n_stages) */
+    int64_t n_micro_batches;               /* of the replica that has most */
+    struct hdt_layout_wan_pair *wan_pairs; /* sorted: those of layout.wan.links */
+    size_t n_wan_pairs;
 };
 
 /* What stands in for what the file names; NULL: nothing. */
@@ -158,7 +179,7 @@ struct hdt_layout_instead {
 
 /* Load a layout and what it names; to be released on success. HDT_ENOENT, HDT_EIO; HDT_EINVAL with
  * file:line: unknown names, layers that are not the model's, more groups than nodes have room for,
- * a batch that does not divide. */
+ * a batch that does not divide, two sites with two entries in wan.links. */
 enum hdt_status hdt_layout_open(const char *path, const struct hdt_layout_instead *instead,
                                 struct hdt_layout_files *files, struct hdt_error *err);
 /* The same with the layout from memory; `file` names the text in messages and anchors its paths. */
@@ -208,6 +229,11 @@ enum hdt_layout_recompute hdt_layout_recompute(const struct hdt_layout *layout, 
 /* Sequences of a replica's micro-batches, and how many it has. */
 int64_t hdt_layout_micro_batch(const struct hdt_layout *layout, size_t replica);
 int64_t hdt_layout_n_micro_batches(const struct hdt_layout_files *files, size_t replica);
+
+/* What a path from one site to another has, or back: of wan.links where that names the two, else of
+ * wan. Time: log(wan.links). */
+struct hdt_layout_wire hdt_layout_wan_between(const struct hdt_layout_files *files, size_t site_a,
+                                              size_t site_b);
 
 /* The profile of a group's device; NULL: there is none. */
 const struct hdt_layer_profile *hdt_layout_profile(const struct hdt_layout_files *files,

@@ -83,6 +83,13 @@ void hdt_layout_copy(const struct hdt_layout *layout, struct hdt_layout *copy)
     list_copy(&layout->profiles, sizeof(struct hdt_layout_profile), &copy->profiles);
     list_copy(&layout->stages, sizeof(struct hdt_layout_stage), &copy->stages);
     list_copy(&layout->replicas, sizeof(struct hdt_layout_replicas), &copy->replicas);
+    list_copy(&layout->wan.links, sizeof(struct hdt_layout_wan_link), &copy->wan.links);
+    for (size_t i = 0; i < copy->wan.links.n; i++) {
+        struct hdt_layout_wan_link *l = (struct hdt_layout_wan_link *)copy->wan.links.items + i;
+
+        l->from = hdt_strdup(l->from);
+        l->to = hdt_strdup(l->to);
+    }
     for (size_t i = 0; i < copy->profiles.n; i++) {
         struct hdt_layout_profile *p = (struct hdt_layout_profile *)copy->profiles.items + i;
 

@@ -355,12 +355,13 @@ static void link_push(struct layout_ring *ring, int link)
 
 /* Links of a ring that is being built, with how often it crosses them. */
 static void hop_add(struct layout_net *net, struct layout_ring *ring,
-                    const struct layout_route *hop)
+                    const struct layout_route *hop, double times)
 {
     for (size_t i = 0; i < hop->n; i++) {
-        if (net->uses[hop->links[i]]++ == 0) {
+        if (net->uses[hop->links[i]] == 0) {
             link_push(ring, hop->links[i]);
         }
+        net->uses[hop->links[i]] += times;
     }
 }
 
@@ -395,11 +396,17 @@ static void ring_end(struct layout_net *net, const struct layout_sum *sum, doubl
 
     for (size_t i = 0; i < ring->n; i++) {
         int link = ring->links[i];
-        double uses = (double)net->uses[link];
+        double uses = net->uses[link];
 
         most = fmax(most, uses);
         longest_s = fmax(longest_s, uses / sum_rate(net, sum, link, piece));
-        net->uses[link] = 0;
+    }
+    ring->shares = sum->hops ? hdt_malloc((ring->n + 1) * sizeof(ring->shares[0])) : NULL;
+    for (size_t i = 0; i < ring->n; i++) {
+        if (ring->shares) {
+            ring->shares[i] = net->uses[ring->links[i]] / most;
+        }
+        net->uses[ring->links[i]] = 0;
     }
     ring->bytes = most * bytes;
     ring->weight = ring->n > 0 ? longest_s * slowest_link(net, ring) / most : 1;
@@ -415,7 +422,7 @@ void hdt_layout_net_ring(struct layout_net *net, const struct layout_sum *sum,
         struct layout_route hop;
 
         route_find(net, sum->groups[i], sum->groups[(i + 1) % sum->n], use, &hop);
-        hop_add(net, ring, &hop);
+        hop_add(net, ring, &hop, sum->hops ? sum->hops[i] : 1);
         latency_s = fmax(latency_s, hop.latency_s);
         loss = fmax(loss, hop.loss);
     }
@@ -470,7 +477,7 @@ static void tree_route(struct tree_walk *w, size_t from, size_t to, double *late
     struct layout_route route;
 
     route_find(w->net, from, to, w->use, &route);
-    hop_add(w->net, w->tree, &route);
+    hop_add(w->net, w->tree, &route, 1);
     *latency_s += route.latency_s;
     w->loss = fmax(w->loss, route.loss);
 }

@@ -43,7 +43,7 @@ struct layout_net {
     struct hdt_sim_link *links;
     struct layout_link_rate *rates;
     struct hdt_layout_link *names;
-    int64_t *uses; /* by link: how often what is being built crosses it; 0 between the calls */
+    double *uses; /* by link: how often what is being built crosses it; 0 between the calls */
     size_t n_links, cap;
 };
 
@@ -73,11 +73,15 @@ struct layout_sum {
     double bytes;         /* in each group, or its node, or its site */
     int64_t devices;      /* that share them there, and send pieces of their shares */
     double nominal_share; /* that it gets of a nominal rate */
+    const double *hops;   /* of a ring, by group: of the bytes, what goes to the next one, 1 of the
+                             hop that has most; NULL: all */
 };
 
-/* All hops of a ring as one way for one frame. */
+/* All hops of a ring as one way for one frame; where they carry unlike bytes, all take as long as
+ * the slowest. */
 struct layout_ring {
-    int *links; /* none twice; free() */
+    int *links;     /* none twice; free() */
+    double *shares; /* by link: of `bytes`, what it carries; NULL: all. free() */
     size_t n, cap;
     double latency_s; /* of all rounds */
     double bytes;     /* on the link that carries most: the one that most hops cross */

@@ -42,6 +42,7 @@ unsigned hdt_layout_search_given(const struct hdt_layout_files *base)
         {"wan.codec_ratio", HDT_LAYOUT_KEEP_CODEC},
         {"wan.codec_gb_per_s", HDT_LAYOUT_KEEP_CODEC},
         {"wan.sync_ratio", HDT_LAYOUT_KEEP_CODEC},
+        {"wan.links", HDT_LAYOUT_KEEP_CODEC},
     };
     unsigned keep = 0;
 
@@ -193,45 +194,6 @@ static void batches_fill(struct search *s)
     }
 }
 
-static void codec_add(struct search *s, const struct hdt_layout_wan *wan, const char *name)
-{
-    for (int i = 0; i < s->n_codecs; i++) {
-        const struct hdt_layout_wan *w = &s->codecs[i];
-
-        if (w->codec_ratio == wan->codec_ratio && w->sync_ratio == wan->sync_ratio &&
-            (w->codec_gb_per_s == wan->codec_gb_per_s ||
-             (isnan(w->codec_gb_per_s) && isnan(wan->codec_gb_per_s)))) {
-            return;
-        }
-    }
-    s->codecs[s->n_codecs] = *wan;
-    snprintf(s->codec_names[s->n_codecs++], sizeof(s->codec_names[0]), "%s", name);
-}
-
-static void codecs_fill(struct search *s)
-{
-    static const struct hdt_layout_wan raw = {
-        .codec_ratio = 1, .codec_gb_per_s = NAN, .sync_ratio = 1};
-    const struct hdt_layout_search_options *o = s->options;
-
-    if (o->space & HDT_LAYOUT_SPACE_FULL_LINK) {
-        codec_add(s, &raw, "raw");
-        return;
-    }
-    codec_add(s, &s->base->layout.wan, "the layout's");
-    if (o->keep & HDT_LAYOUT_KEEP_CODEC || s->base->cluster.sites.n < 2) {
-        return;
-    }
-    codec_add(s, &raw, "raw");
-    for (size_t i = 0; i < o->n_codecs; i++) {
-        struct hdt_layout_wan wan = {.codec_ratio = o->codecs[i].ratio,
-                                     .codec_gb_per_s = o->codecs[i].gb_per_s,
-                                     .sync_ratio = o->codecs[i].sync_ratio};
-
-        codec_add(s, &wan, o->codecs[i].name);
-    }
-}
-
 static void paths_fill(struct search *s)
 {
     const struct hdt_cluster_file *cluster = &s->base->cluster;
@@ -266,7 +228,7 @@ static enum hdt_status setup(struct search *s, const struct hdt_layout_files *ba
         HDT_TRY(pin_check(s, i, err));
     }
     batches_fill(s);
-    codecs_fill(s);
+    hdt_seek_codecs_fill(s);
     s->units =
         hdt_calloc((size_t)s->n_kinds * SEARCH_MAX_TPS * SEARCH_MAX_BATCHES, sizeof(s->units[0]));
     for (int k = 0; k < s->n_kinds; k++) {
@@ -286,6 +248,7 @@ static void teardown(struct search *s)
             hdt_layout_part_release(&s->units[i].part);
         }
     }
+    hdt_seek_codecs_release(s);
     free(s->units);
     free(s->paths);
     free(s->leg_busy_s);

@@ -33,6 +33,8 @@ static inline double search_min(double a, double b)
 #define SEARCH_MAX_TPS     8  /* degrees of a kind */
 #define SEARCH_MAX_BATCHES 12 /* sizes of micro-batches */
 #define SEARCH_MAX_CODECS  (HDT_LAYOUT_SEARCH_CODECS + 2)
+#define SEARCH_MAX_CHOICES 64 /* of what links between sites have */
+#define SEARCH_MAX_PAIRS   64 /* of sites, between which a candidate sends */
 
 struct search_kind {
     size_t site_idx, nodes_idx;
@@ -67,6 +69,18 @@ struct search_cand {
     int found;     /* what the simulator said: position in the founds */
 };
 
+/* What all links between sites have, or each of its own. */
+struct search_choice {
+    char name[24];
+    int wire;          /* of all, */
+    uint16_t *by_pair; /* or (sites, sites): of each, the same in both directions */
+    bool is_given;     /* as the layout has it: with its own links */
+};
+
+struct search_pair {
+    size_t low, high; /* sites */
+};
+
 /* The costs of a layer and of what is beside it, of a kind at a degree and a micro-batch. */
 struct search_unit {
     bool is_known, is_made;
@@ -98,9 +112,15 @@ struct search {
     int n_kinds;
     int batches[SEARCH_MAX_BATCHES];
     int n_batches;
-    struct hdt_layout_wan codecs[SEARCH_MAX_CODECS];
+    struct hdt_layout_wire *wires; /* none twice; first those that every link may have */
+    size_t n_wires, wires_cap;
     char codec_names[SEARCH_MAX_CODECS][24];
-    int n_codecs;
+    int n_codecs; /* that every link may have */
+    struct search_choice choices[SEARCH_MAX_CHOICES];
+    int n_choices;      /* that each candidate may have; behind them those that were made for one */
+    int n_made;         /* of all: positions in choices below it are taken */
+    int least;          /* among those: no link ever has less bytes */
+    double least_ratio; /* of all wires */
     struct search_unit *units;           /* (kinds, SEARCH_MAX_TPS, SEARCH_MAX_BATCHES) */
     struct hdt_cluster_file_path *paths; /* (sites, sites) */
     int64_t n_estimated, n_simulated, n_candidates, n_misfits;
@@ -170,6 +190,15 @@ static inline const struct hdt_cluster_file_path *search_path(const struct searc
     return &s->paths[from * s->base->cluster.sites.n + to];
 }
 
+/* What a choice says of a pair of sites. */
+static inline const struct hdt_layout_wire *search_wire(const struct search *s, int choice,
+                                                        size_t a, size_t b)
+{
+    const struct search_choice *c = &s->choices[choice];
+
+    return &s->wires[c->by_pair ? c->by_pair[a * s->base->cluster.sites.n + b] : c->wire];
+}
+
 /* Frames of micro-batches between stages of unlike sites, of all replicas: n of so many bytes, as
  * the stage gives them and as the legs of the path carry them. */
 typedef void (*search_crossing_fn)(void *user, const struct hdt_cluster_file_path *path, double n,
@@ -214,6 +243,34 @@ double hdt_seek_all_reduce_s(const struct search *s, const struct search_cand *c
 /* The part of it that is between sites, over legs that all stages share. */
 double hdt_seek_wan_sync_s(const struct search *s, const struct search_cand *c, int stage,
                            double bytes);
+
+/* ---- layout_search_codecs.c ---- */
+
+/* s->wires and s->choices: paths and sizes of micro-batches are there. */
+void hdt_seek_codecs_fill(struct search *s);
+void hdt_seek_codecs_release(struct search *s);
+
+/* Pairs of sites between which a candidate sends, in a fixed order; how many, SEARCH_MAX_PAIRS at
+ * most. */
+int hdt_seek_pairs(const struct search *s, const struct search_cand *c, struct search_pair *pairs);
+
+/* Do two choices say the same of these? */
+bool hdt_seek_choice_is_same(const struct search *s, int a, int b, const struct search_pair *pairs,
+                             int n);
+
+/* A choice of its own for a candidate, as another one until pairs are set; -1: there is no room for
+ * more. It stays until it is taken back; only the last one can be. */
+int hdt_seek_choice_make(struct search *s, int like);
+void hdt_seek_choice_set(struct search *s, int choice, const struct search_pair *pair, int wire);
+void hdt_seek_choice_take_back(struct search *s);
+
+/* The layout's wan as a candidate has it; layout->wan.links is empty. */
+void hdt_seek_codecs_write(const struct search *s, const struct search_cand *c,
+                           struct hdt_layout *layout);
+
+/* "int8", or of each of the candidate's pairs "none a/b, int8 a/c". */
+void hdt_seek_codecs_text(const struct search *s, const struct search_cand *c, char *text,
+                          size_t cap);
 
 /* ---- layout_search_fit.c ---- */
 

@@ -364,6 +364,93 @@ static bool sync_climb(struct climb *m)
     return moved;
 }
 
+/* ---- codecs ---- */
+
+/* Where the search was cut before anything was simulated, so many are tried for one that fits. */
+#define N_LAST 64
+
+static bool judges_on(struct search *s)
+{
+    return !search_is_spent(s) &&
+           (hdt_seek_goes_on(s) || (s->best.step_s <= 0 && s->n_simulated < N_LAST));
+}
+
+/* So many ways to give each link a codec are tried all; of more, one link at a time. */
+#define CODEC_WAYS 64
+
+/* A choice that was made for this candidate, which is where we are in all else. Is it better? Then
+ * we are there. */
+static bool codec_rate(struct climb *m, int made, const struct search_pair *pairs, int n)
+{
+    struct search *s = m->s;
+    struct search_cand c = m->at;
+    int codec = made;
+    bool better = false, by_time = s->options->objective == HDT_LAYOUT_THROUGHPUT;
+
+    for (int k = 0; k < s->n_choices && codec == made; k++) {
+        codec = hdt_seek_choice_is_same(s, k, made, pairs, n) ? k : made;
+    }
+    c.codec = (uint8_t)codec;
+    if (!hdt_seek_choice_is_same(s, codec, m->at.codec, pairs, n) && judges_on(s) &&
+        s->tasks_left >= hdt_seek_tasks(&c)) {
+        double at = hdt_seek_score(s, &m->at, m->at.estimate_s);
+
+        hdt_seek_estimate(s, &c);
+        if (s->is_small || (!(by_time && c.bound_s >= m->at.step_s) && c.score <= 1.03 * at)) {
+            better = hdt_seek_judge(s, &c) && c.score < m->at.score;
+        }
+    }
+    if (better) {
+        m->at = c;
+    }
+    if (m->at.codec != made && s->best.codec != made) {
+        hdt_seek_choice_take_back(s);
+    }
+    return better;
+}
+
+static int64_t codec_ways(int n_codecs, int n_pairs)
+{
+    int64_t n = 1;
+
+    for (int i = 0; i < n_pairs && n <= CODEC_WAYS; i++) {
+        n *= n_codecs;
+    }
+    return n;
+}
+
+/* Another codec on links of the plan. */
+static bool codec_climb(struct climb *m)
+{
+    struct search_pair pairs[SEARCH_MAX_PAIRS];
+    int n = hdt_seek_pairs(m->s, &m->at, pairs), n_codecs = m->s->n_codecs;
+    int64_t n_ways = codec_ways(n_codecs, n);
+    bool all = n_ways <= CODEC_WAYS;
+    double from = m->at.score;
+
+    if (n_codecs < 2) {
+        return false;
+    }
+    n_ways = all ? n_ways : (int64_t)n * n_codecs;
+    for (int64_t way = 0; way < n_ways && n > 0; way++) {
+        int made = hdt_seek_choice_make(m->s, m->at.codec);
+        int64_t rest = way;
+
+        if (made < 0) {
+            break;
+        }
+        for (int i = 0; i < n && all; i++) {
+            hdt_seek_choice_set(m->s, made, &pairs[i], (int)(rest % n_codecs));
+            rest /= n_codecs;
+        }
+        if (!all) {
+            hdt_seek_choice_set(m->s, made, &pairs[way / n_codecs], (int)(way % n_codecs));
+        }
+        codec_rate(m, made, pairs, n);
+    }
+    return m->at.score < from * (1 - LEAST_GAIN);
+}
+
 /* ---- climbing ---- */
 
 static int score_compare(const void *a, const void *b)
@@ -436,12 +523,16 @@ static void climb_by_estimate(struct search *s, const struct search_cand *from)
     }
 }
 
-static void climb_by_simulation(struct search *s)
+static void climb_by_simulation(struct search *s, const struct search_cand *from)
 {
-    struct climb m = {.s = s, .at = s->best, .simulated = true};
+    struct climb m = {.s = s, .at = *from, .simulated = true};
+    struct search_cand coded = {.n_stages = 0};
 
     for (int round = 0; round < 4 && hdt_seek_goes_on(s); round++) {
         bool moved = schedule_climb(&m);
+
+        moved = codec_climb(&m) || moved;
+        coded = m.at;
 
         moved = sync_climb(&m) || moved;
         moved = (s->is_small && turn_climb(&m)) || moved;
@@ -452,7 +543,35 @@ static void climb_by_simulation(struct search *s)
         moved = degree_climb(&m) || moved;
         moved = order_climb(&m) || moved;
         if (!moved) {
-            return;
+            break;
+        }
+    }
+    /* What was moved since, or is a little better than where we went from. */
+    m.at = s->best;
+    if (hdt_seek_goes_on(s) && !hdt_seek_is_same(&m.at, &coded)) {
+        codec_climb(&m);
+    }
+}
+
+/* Of a small cluster, where that is quick: from the best plan of each codec, too, since what holds
+ * in another schedule is not always what is best in this one. */
+static void codecs_climb(struct search *s)
+{
+    for (int k = 0; s->is_small && s->n_choices > 1 && k < s->n_choices; k++) {
+        const struct search_cand *best = NULL;
+        struct search_cand from;
+
+        for (size_t i = 0; i < s->n_pool; i++) {
+            const struct search_cand *c = &s->pool[i];
+
+            best = c->codec == k && (!best || c->score < best->score) ? c : best;
+        }
+        if (!best || !judges_on(s) || s->tasks_left < hdt_seek_tasks(best)) {
+            continue;
+        }
+        from = *best;
+        if (from.step_s > 0 || hdt_seek_judge(s, &from)) {
+            climb_by_simulation(s, &from);
         }
     }
 }
@@ -483,15 +602,6 @@ bool hdt_seek_is_alike(const struct search_cand *a, const struct search_cand *b)
                 memcmp(a->cells[i], b->cells[i], (size_t)a->n_stages * sizeof(a->cells[0][0])) == 0;
     }
     return alike;
-}
-
-/* Where the search was cut before anything was simulated, so many are tried for one that fits. */
-#define N_LAST 64
-
-static bool judges_on(struct search *s)
-{
-    return !search_is_spent(s) &&
-           (hdt_seek_goes_on(s) || (s->best.step_s <= 0 && s->n_simulated < N_LAST));
 }
 
 /* Hold those at the top against the simulator, until what is left cannot be better, or the work is
@@ -537,6 +647,9 @@ void hdt_seek_improve(struct search *s)
     free(starts);
     pool_judge(s);
     if (s->best.step_s > 0) {
-        climb_by_simulation(s);
+        struct search_cand best = s->best;
+
+        climb_by_simulation(s, &best);
+        codecs_climb(s);
     }
 }

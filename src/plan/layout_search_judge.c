@@ -123,6 +123,9 @@ void hdt_seek_layout(struct search *s, const struct search_cand *c, struct hdt_l
     struct hdt_layout_stage *stages;
 
     like.stages = like.replicas = (struct hdt_conf_list){.n = 0};
+    if (!s->choices[c->codec].is_given) {
+        like.wan.links = (struct hdt_conf_list){.n = 0};
+    }
     hdt_layout_copy(&like, layout);
     free(layout->stages.items);
     free(layout->replicas.items);
@@ -140,7 +143,9 @@ void hdt_seek_layout(struct search *s, const struct search_cand *c, struct hdt_l
     layout->optimizer.sharded = c->sharded;
     layout->recompute = one ? c->recompute[0] : HDT_LAYOUT_KEEP;
     layout->offload = one ? c->offload[0] : HDT_LAYOUT_OFFLOAD_NONE;
-    layout->wan = s->codecs[c->codec];
+    if (!s->choices[c->codec].is_given) {
+        hdt_seek_codecs_write(s, c, layout);
+    }
     layout->measured = (struct hdt_layout_measured){.step_s = NAN, .memory_gb = NAN};
 }
 

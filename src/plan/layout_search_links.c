@@ -62,7 +62,7 @@ void hdt_seek_way_find(const struct search *s, const struct search_cand *c, int 
                                 between_curve(s, b, a) ? between_curve(s, b, a)->latency_us : 0) /
                      1e6;
     if (a->site_idx != b->site_idx) {
-        const struct hdt_layout_wan *wan = &s->codecs[c->codec];
+        const struct hdt_layout_wire *wan = search_wire(s, c->codec, a->site_idx, b->site_idx);
         struct hdt_cluster_file_path path;
 
         path = *search_path(s, a->site_idx, b->site_idx);
@@ -89,6 +89,7 @@ struct ring_shape {
     int64_t n_nodes, n_sites;
     int64_t tp; /* of the first */
     double inside_bytes_per_s, between_bytes_per_s, port_bytes_per_s, wan_bytes_per_s;
+    double wan_coded_per_s; /* bytes before the codec, of gradients by levels */
     double inside_lat, between_lat, wan_lat;
     int64_t per_node;
     double loss;
@@ -110,14 +111,19 @@ static void shape_wan(const struct search *s, const struct search_cand *c, int s
             sites[r->n_sites++] = site;
         }
     }
-    r->wan_bytes_per_s = INFINITY;
+    r->wan_bytes_per_s = r->wan_coded_per_s = INFINITY;
     for (int64_t k = 0; k < r->n_sites && r->n_sites > 1; k++) {
         struct hdt_cluster_file_path path;
 
-        path = *search_path(s, sites[k], sites[(k + 1) % r->n_sites]);
+        size_t to = sites[(k + 1) % r->n_sites];
+        double ratio = search_wire(s, c->codec, sites[k], to)->sync_ratio;
+
+        path = *search_path(s, sites[k], to);
         for (size_t l = 0; l < path.n_legs; l++) {
-            r->wan_bytes_per_s = search_min(
-                r->wan_bytes_per_s, hdt_cluster_file_leg_bytes_per_s(path.legs[l], 1 << 26));
+            double rate = hdt_cluster_file_leg_bytes_per_s(path.legs[l], 1 << 26);
+
+            r->wan_bytes_per_s = search_min(r->wan_bytes_per_s, rate);
+            r->wan_coded_per_s = search_min(r->wan_coded_per_s, rate / ratio);
         }
         r->wan_lat = search_max(r->wan_lat, path.rtt_s / 2);
         r->loss = search_max(r->loss, path.loss);
@@ -174,7 +180,7 @@ double hdt_seek_all_reduce_s(const struct search *s, const struct search_cand *c
                              double bytes, bool is_gather)
 {
     struct ring_shape r;
-    double all, sync_ratio = is_gather ? 1 : s->codecs[c->codec].sync_ratio;
+    double all;
 
     shape_fill(s, c, stage, bytes, &r);
     all = bytes * (double)r.tp;
@@ -186,7 +192,8 @@ double hdt_seek_all_reduce_s(const struct search *s, const struct search_cand *c
         return ring_s(r.per_node, all, r.inside_bytes_per_s, r.inside_lat) +
                ring_s(r.n_nodes > r.n_sites ? (r.n_nodes + r.n_sites - 1) / r.n_sites : 1, all,
                       r.between_bytes_per_s, r.between_lat) +
-               ring_s(r.n_sites, all * sync_ratio / (1 - r.loss), r.wan_bytes_per_s, r.wan_lat);
+               ring_s(r.n_sites, all / (1 - r.loss),
+                      is_gather ? r.wan_bytes_per_s : r.wan_coded_per_s, r.wan_lat);
     }
     if (r.n_nodes > 1) {
         return ring_s(r.n, all / (1 - r.loss),
@@ -203,21 +210,17 @@ double hdt_seek_wan_sync_s(const struct search *s, const struct search_cand *c, 
                            double bytes)
 {
     struct ring_shape r;
-    double ratio = c->all_reduce == HDT_LAYOUT_AUTO || c->all_reduce == HDT_LAYOUT_HIERARCHICAL
-                       ? s->codecs[c->codec].sync_ratio
-                       : 1;
+    bool by_levels = c->all_reduce == HDT_LAYOUT_AUTO || c->all_reduce == HDT_LAYOUT_HIERARCHICAL;
 
     shape_fill(s, c, stage, bytes, &r);
-    return r.n_sites > 1 ? ring_s(r.n_sites, bytes * (double)r.tp * ratio / (1 - r.loss),
-                                  r.wan_bytes_per_s, r.wan_lat)
+    return r.n_sites > 1 ? ring_s(r.n_sites, bytes * (double)r.tp / (1 - r.loss),
+                                  by_levels ? r.wan_coded_per_s : r.wan_bytes_per_s, r.wan_lat)
                          : 0;
 }
 
 void hdt_seek_crossings(struct search *s, const struct search_cand *c, search_crossing_fn take,
                         void *user)
 {
-    const struct hdt_layout_wan *wan = &s->codecs[c->codec];
-
     for (int i = 0; i < c->n_classes; i++) {
         const struct search_class *cl = &c->classes[i];
         double n = (double)cl->n * (double)cl->n_mb + (double)cl->n_more;
@@ -231,7 +234,9 @@ void hdt_seek_crossings(struct search *s, const struct search_cand *c, search_cr
                 const struct hdt_cluster_file_path *path = search_path(s, a, b);
                 double bytes = hdt_seek_unit_of(s, c, i, from)->message_bytes;
 
-                take(user, path, n, bytes, bytes * wan->codec_ratio / (1 - path->loss));
+                double ratio = search_wire(s, c->codec, a, b)->codec_ratio;
+
+                take(user, path, n, bytes, bytes * ratio / (1 - path->loss));
             }
         }
     }

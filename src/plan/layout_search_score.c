@@ -47,7 +47,6 @@ static void wan_sum_add(void *user, const struct hdt_cluster_file_path *path, do
 
 double hdt_seek_wan_bytes(struct search *s, const struct search_cand *c, double *price)
 {
-    const struct hdt_layout_wan *wan = &s->codecs[c->codec];
     struct wan_sum sum = {0};
 
     hdt_seek_crossings(s, c, wan_sum_add, &sum);
@@ -58,9 +57,11 @@ double hdt_seek_wan_bytes(struct search *s, const struct search_cand *c, double 
         hdt_seek_stage_cost(s, c, 0, t, &cost);
         for (int i = 1; i <= c->n_classes; i++) {
             size_t next = i < c->n_classes ? s->kinds[c->cells[i][t].kind].site_idx : first;
-            double bytes = 2 * hdt_stage_cost_grad_bytes(&cost) * cost.tp * wan->sync_ratio;
 
             if (next != last) {
+                double bytes = 2 * hdt_stage_cost_grad_bytes(&cost) * cost.tp *
+                               search_wire(s, c->codec, last, next)->sync_ratio;
+
                 wan_sum_add(&sum, search_path(s, last, next), 1, bytes, bytes);
             }
             last = next;

@@ -156,17 +156,35 @@ static bool crosses_wan(const struct search *s, const struct search_cand *c)
     return false;
 }
 
+/* Does a choice say of a candidate's links what one before it says? */
+static bool is_tried(const struct search *s, int choice, const struct search_pair *pairs,
+                     int n_pairs)
+{
+    for (int k = 0; k < choice; k++) {
+        if (hdt_seek_choice_is_same(s, k, choice, pairs, n_pairs)) {
+            return true;
+        }
+    }
+    return false;
+}
+
 /* Codecs and sharding that are free: the best of them by estimate; of small clusters all. */
 static void ways_try(struct search *s, struct search_cand *c)
 {
     bool free_shards = !(s->options->keep & HDT_LAYOUT_KEEP_SHARDED);
-    int kept = c->sharded, n_codecs = crosses_wan(s, c) ? s->n_codecs : 1;
+    int kept = c->sharded, n_choices = crosses_wan(s, c) ? s->n_choices : 1;
+    int n_pairs;
+    struct search_pair pairs[SEARCH_MAX_PAIRS];
     bool by_time = s->options->objective == HDT_LAYOUT_THROUGHPUT;
     struct search_cand best = *c;
 
     best.score = INFINITY;
-    for (int k = 0; k < n_codecs; k++) {
+    n_pairs = n_choices > s->n_codecs ? hdt_seek_pairs(s, c, pairs) : 0; /* else all are unlike */
+    for (int k = 0; k < n_choices; k++) {
         c->codec = (uint8_t)k;
+        if (n_pairs > 0 && is_tried(s, k, pairs, n_pairs)) {
+            continue;
+        }
         if (!hdt_seek_estimate_pipes(
                 s, c, s->is_small || !by_time ? INFINITY : SLACK * s->best_estimate_s)) {
             continue;
@@ -349,7 +367,6 @@ static double least_s(struct search *s, const struct search_cand *c)
 static bool is_hopeless(struct search *s, struct search_cand *c)
 {
     int64_t n = 0;
-    int last = s->n_codecs - 1;
     double wan_s;
 
     if (least_s(s, c) > (s->n_kinds > 4 ? 1.05 : 1.15) * s->best_estimate_s) {
@@ -370,11 +387,7 @@ static bool is_hopeless(struct search *s, struct search_cand *c)
             }
         }
     }
-    c->codec = (uint8_t)last;
-    for (int k = 0; k < s->n_codecs; k++) {
-        c->codec =
-            s->codecs[k].codec_ratio < s->codecs[c->codec].codec_ratio ? (uint8_t)k : c->codec;
-    }
+    c->codec = (uint8_t)s->least;
     wan_s = hdt_seek_wan_least(s, c);
     c->codec = 0;
     return wan_s > SLACK * s->best_estimate_s;

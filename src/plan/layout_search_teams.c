@@ -152,7 +152,7 @@ static void chains_fill(const struct search *s, size_t n, struct chain *chains)
 /* Micro-batches of all the batch through a link; layers on all devices of the sites. */
 static double set_least_s(struct search *s, unsigned mask, double bytes_per_s)
 {
-    double rate = 0, ratio = 1, batch = (double)s->base->layout.global_batch;
+    double rate = 0, batch = (double)s->base->layout.global_batch;
     double bytes = batch * s->model.T * s->model.C * s->model.value_bytes;
 
     for (int k = 0; k < s->n_kinds; k++) {
@@ -163,12 +163,9 @@ static double set_least_s(struct search *s, unsigned mask, double bytes_per_s)
                     (double)(s->kinds[k].nodes->count * s->kinds[k].nodes->devices);
         }
     }
-    for (int i = 0; i < s->n_codecs; i++) {
-        ratio = search_min(ratio, s->codecs[i].codec_ratio);
-    }
-    return rate > 0
-               ? search_max(batch * (double)s->base->model.L / rate, ratio * bytes / bytes_per_s)
-               : INFINITY;
+    return rate > 0 ? search_max(batch * (double)s->base->model.L / rate,
+                                 s->least_ratio * bytes / bytes_per_s)
+                    : INFINITY;
 }
 
 static int set_compare(const void *a, const void *b)

@@ -257,6 +257,7 @@ void hdt_seek_differs(const struct search *s, const struct search_cand *best,
     struct hdt_buf buf;
     int r = replicas_count(c), of = replicas_count(best);
     const char *sep = "";
+    char own[HDT_LAYOUT_SEARCH_TEXT_CAP / 3], its[HDT_LAYOUT_SEARCH_TEXT_CAP / 3];
 
     hdt_buf_init(&buf);
     if (c->n_stages != best->n_stages || r != of) {
@@ -290,8 +291,9 @@ void hdt_seek_differs(const struct search *s, const struct search_cand *best,
         sep = "; ";
     }
     if (c->codec != best->codec) {
-        hdt_buf_appendf(&buf, "%scodec %s, not %s", sep, s->codec_names[c->codec],
-                        s->codec_names[best->codec]);
+        hdt_seek_codecs_text(s, c, own, sizeof(own));
+        hdt_seek_codecs_text(s, best, its, sizeof(its));
+        hdt_buf_appendf(&buf, "%scodec %s, not %s", sep, own, its);
         sep = "; ";
     }
     if (buf.len == 0) {
@@ -339,11 +341,29 @@ static bool plan_pin_holds(const struct hdt_layout_files *plan, const struct hdt
     return true;
 }
 
-/* The first kept setting of which a plan has another; NULL: it has them all. */
-static const char *kept_differs(const struct hdt_layout *job, const struct hdt_layout_files *plan,
-                                unsigned keep)
+/* Of all pairs of sites, where one of the two has pairs of its own. */
+static bool codecs_differ(const struct hdt_layout_files *a, const struct hdt_layout_files *b)
 {
-    const struct hdt_layout *l = &plan->layout;
+    size_t n = a->n_wan_pairs + b->n_wan_pairs > 0 ? a->cluster.sites.n : 0;
+    bool differ = n == 0 && (a->layout.wan.codec_ratio != b->layout.wan.codec_ratio ||
+                             a->layout.wan.sync_ratio != b->layout.wan.sync_ratio);
+
+    for (size_t i = 0; i < n && !differ; i++) {
+        for (size_t k = i + 1; k < n && !differ; k++) {
+            struct hdt_layout_wire x = hdt_layout_wan_between(a, i, k);
+            struct hdt_layout_wire y = hdt_layout_wan_between(b, i, k);
+
+            differ = x.codec_ratio != y.codec_ratio || x.sync_ratio != y.sync_ratio;
+        }
+    }
+    return differ;
+}
+
+/* The first kept setting of which a plan has another; NULL: it has them all. */
+static const char *kept_differs(const struct hdt_layout_files *base,
+                                const struct hdt_layout_files *plan, unsigned keep)
+{
+    const struct hdt_layout *job = &base->layout, *l = &plan->layout;
     bool batch = l->micro_batch != job->micro_batch, recompute = false, offload = false;
     const struct hdt_layout_replicas *replicas = l->replicas.items;
 
@@ -365,17 +385,15 @@ static const char *kept_differs(const struct hdt_layout *job, const struct hdt_l
                ? "optimizer.sharded"
            : keep & HDT_LAYOUT_KEEP_SYNC && l->sync != job->sync                   ? "sync"
            : keep & HDT_LAYOUT_KEEP_ALL_REDUCE && l->all_reduce != job->all_reduce ? "all_reduce"
-           : keep & HDT_LAYOUT_KEEP_CODEC && (l->wan.codec_ratio != job->wan.codec_ratio ||
-                                              l->wan.sync_ratio != job->wan.sync_ratio)
-               ? "wan codec"
-               : NULL;
+           : keep & HDT_LAYOUT_KEEP_CODEC && codecs_differ(base, plan)             ? "wan codec"
+                                                                                   : NULL;
 }
 
 bool hdt_layout_search_holds(const struct hdt_layout_files *base,
                              const struct hdt_layout_files *plan,
                              const struct hdt_layout_search_options *options, char *why, size_t cap)
 {
-    const char *what = kept_differs(&base->layout, plan, options->keep);
+    const char *what = kept_differs(base, plan, options->keep);
 
     for (size_t i = 0; i < options->n_without; i++) {
         for (size_t g = 0; g < plan->n_replicas * plan->n_stages; g++) {

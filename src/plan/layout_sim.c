@@ -30,7 +30,7 @@ struct replica {
 };
 
 int hdt_layout_sim_add_flow(struct hdt_layout_sim *sim, const struct hdt_sim_flow *flow,
-                            const int *links, size_t n_links)
+                            const int *links, const double *shares, size_t n_links)
 {
     if (sim->n_flows == sim->flows_cap) {
         sim->flows_cap = sim->flows_cap ? 2 * sim->flows_cap : 64;
@@ -39,11 +39,14 @@ int hdt_layout_sim_add_flow(struct hdt_layout_sim *sim, const struct hdt_sim_flo
     if (sim->n_routes + n_links > sim->routes_cap) {
         sim->routes_cap = 2 * (sim->n_routes + n_links);
         sim->routes = hdt_realloc(sim->routes, sim->routes_cap * sizeof(sim->routes[0]));
+        sim->route_shares =
+            hdt_realloc(sim->route_shares, sim->routes_cap * sizeof(sim->route_shares[0]));
     }
     sim->flows[sim->n_flows] = *flow;
     sim->flows[sim->n_flows].route = sim->n_routes;
     sim->flows[sim->n_flows].n_route = n_links;
     for (size_t i = 0; i < n_links; i++) {
+        sim->route_shares[sim->n_routes] = shares ? shares[i] : 1;
         sim->routes[sim->n_routes++] = links[i];
     }
     return (int)sim->n_flows++;
@@ -59,7 +62,8 @@ static size_t rank_of(const struct replica *r, size_t part)
 /* From part to part; a gateway's codec works beside the ranks, one frame after another. */
 static void edge_add(struct replica *r, size_t src, size_t dst)
 {
-    const struct hdt_layout_wan *wan = &r->sim->files->layout.wan;
+    const struct hdt_layout_files *f = r->sim->files;
+    struct hdt_layout_wire wire = {.codec_ratio = 1, .codec_gb_per_s = NAN};
     double bytes = r->messages[src].bytes * (double)r->parts[src].cost.tp;
     struct hdt_sim_flow flow = {.src = (int)rank_of(r, src),
                                 .dst = (int)rank_of(r, dst),
@@ -68,16 +72,21 @@ static void edge_add(struct replica *r, size_t src, size_t dst)
                                 .dst_host = -1};
     struct layout_route route;
     double codec_s;
+    int idx;
 
     hdt_layout_net_route(&r->sim->net, rank_of(r, src), rank_of(r, dst), &route);
     flow.latency_s = route.latency_s;
-    if (route.is_wan && !isnan(wan->codec_gb_per_s)) {
-        codec_s = bytes / (wan->codec_gb_per_s * 1e9);
+    if (route.is_wan) {
+        wire =
+            hdt_layout_wan_between(f, f->groups[flow.src].site_idx, f->groups[flow.dst].site_idx);
+    }
+    if (!isnan(wire.codec_gb_per_s)) {
+        codec_s = bytes / (wire.codec_gb_per_s * 1e9);
         flow.extra_s = 2 * codec_s;
         flow.pace_s = codec_s;
     }
-    r->frame_bytes[hdt_layout_sim_add_flow(r->sim, &flow, route.links, route.n) - r->first_flow] =
-        route.is_wan ? bytes * wan->codec_ratio / (1 - route.loss) : bytes;
+    idx = hdt_layout_sim_add_flow(r->sim, &flow, route.links, NULL, route.n) - r->first_flow;
+    r->frame_bytes[idx] = route.is_wan ? bytes * wire.codec_ratio / (1 - route.loss) : bytes;
 }
 
 /* ---- tasks ---- */
@@ -508,6 +517,7 @@ static void setup_fill(struct hdt_layout_sim *sim, const struct hdt_stage_cost_c
                                         .links = sim->net.links,
                                         .flows = sim->flows,
                                         .routes = sim->routes,
+                                        .route_shares = sim->route_shares,
                                         .groups = sim->groups,
                                         .members = sim->members,
                                         .mem_base = sim->mem_base,
@@ -603,6 +613,7 @@ void hdt_layout_sim_close(struct hdt_layout_sim *sim)
     free(sim->mem_base);
     free(sim->flows);
     free(sim->routes);
+    free(sim->route_shares);
     free(sim->groups);
     free(sim->members);
     free(sim);

@@ -57,6 +57,7 @@ struct hdt_layout_sim {
     struct hdt_sim_flow *flows;
     size_t n_flows, flows_cap;
     int *routes;
+    double *route_shares; /* by routes */
     size_t n_routes, routes_cap;
     struct hdt_sim_group *groups;
     size_t n_groups, groups_cap;
@@ -69,9 +70,9 @@ struct hdt_layout_sim {
     struct hdt_sim_setup setup;
 };
 
-/* Append a flow that takes these links; its number. */
+/* Append a flow that takes these links, each with a share of its bytes (NULL: all); its number. */
 int hdt_layout_sim_add_flow(struct hdt_layout_sim *sim, const struct hdt_sim_flow *flow,
-                            const int *links, size_t n_links);
+                            const int *links, const double *shares, size_t n_links);
 
 /* A group of these ranks; its number. */
 int hdt_layout_sim_add_group(struct hdt_layout_sim *sim, const size_t *ranks, size_t n,

@@ -65,7 +65,7 @@ int hdt_layout_sim_add_transfer(struct hdt_layout_sim *sim, const size_t *ranks,
                                 .dst_host = -1};
     struct hdt_sim_group group = {.bytes = way->bytes};
 
-    group.flow = hdt_layout_sim_add_flow(sim, &flow, way->links, way->n);
+    group.flow = hdt_layout_sim_add_flow(sim, &flow, way->links, way->shares, way->n);
     return hdt_layout_sim_add_group(sim, ranks, n, &group);
 }
 
@@ -132,7 +132,7 @@ static void rings_add(struct hdt_layout_sim *sim, const struct collective *c, co
     struct layout_ring all = {.n = 0};
 
     for (size_t k = 0; k < n_firsts; k++) {
-        struct layout_sum sum = {own, 0, bytes, 0, sim->ring_share};
+        struct layout_sum sum = {own, 0, bytes, 0, sim->ring_share, NULL};
         struct layout_ring ring;
 
         for (size_t i = 0; i < n; i++) {
@@ -170,20 +170,43 @@ static void nodes_level_add(struct hdt_layout_sim *sim, const struct collective 
     free(nodes);
 }
 
+/* What each hop of a ring of sites leaves of the bytes, as a share of the one that leaves most;
+ * what that one leaves. */
+static double hops_fill(const struct hdt_layout_sim *sim, const size_t *sites, size_t n,
+                        double *hops)
+{
+    const struct hdt_layout_group *all = sim->files->groups;
+    double most = 0;
+
+    for (size_t i = 0; i < n; i++) {
+        hops[i] = hdt_layout_wan_between(sim->files, all[sites[i]].site_idx,
+                                         all[sites[(i + 1) % n]].site_idx)
+                      .sync_ratio;
+        most = fmax(most, hops[i]);
+    }
+    for (size_t i = 0; i < n; i++) {
+        hops[i] /= most;
+    }
+    return most;
+}
+
 static void sites_level_add(struct hdt_layout_sim *sim, const struct collective *c, double bytes)
 {
     size_t *sites = hdt_malloc((c->n + 1) * sizeof(sites[0]));
     size_t n_sites = firsts_of(sim, c->ranks, c->n, true, sites);
-    double ratio = c->is_gather ? 1 : sim->files->layout.wan.sync_ratio;
+    double *hops = c->is_gather || n_sites < 2 ? NULL : hdt_malloc(n_sites * sizeof(hops[0]));
+    double most = hops ? hops_fill(sim, sites, n_sites, hops) : 1;
     /* A gateway takes the sum of its site as one. */
-    struct layout_sum sum = {sites, n_sites, bytes * ratio, 1, sim->ring_share};
+    struct layout_sum sum = {sites, n_sites, bytes * most, 1, sim->ring_share, hops};
     struct layout_ring ring;
 
     if (n_sites > 1) {
         hdt_layout_net_ring(&sim->net, &sum, LAYOUT_RING_SITES, &ring);
         ring_group_add(sim, c, &ring);
         free(ring.links);
+        free(ring.shares);
     }
+    free(hops);
     free(sites);
 }
 
@@ -221,7 +244,7 @@ static bool is_hierarchical(const struct hdt_layout_sim *sim, const struct colle
 static void flat_add(struct hdt_layout_sim *sim, const struct collective *c)
 {
     int64_t tp = sim->files->groups[c->ranks[0]].tp;
-    struct layout_sum sum = {c->ranks, c->n, c->bytes * (double)tp, tp, sim->ring_share};
+    struct layout_sum sum = {c->ranks, c->n, c->bytes * (double)tp, tp, sim->ring_share, NULL};
     struct layout_ring ring;
 
     if (sim->files->layout.all_reduce == HDT_LAYOUT_TREE) {
@@ -350,7 +373,7 @@ static void tied_add(struct hdt_layout_sim *sim, size_t replica)
 {
     size_t ends[2] = {replica * sim->n_stages, (replica + 1) * sim->n_stages - 1};
     int64_t tp = sim->files->groups[ends[0]].tp;
-    struct layout_sum sum = {ends, 2, sim->ranks[ends[0]].tied_bytes * (double)tp, tp, 1};
+    struct layout_sum sum = {ends, 2, sim->ranks[ends[0]].tied_bytes * (double)tp, tp, 1, NULL};
     struct layout_chain chain = {.n = 1};
     struct layout_ring ring;
 

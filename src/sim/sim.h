@@ -111,6 +111,9 @@ struct hdt_sim_setup {
     const struct hdt_sim_link *links;
     const struct hdt_sim_flow *flows;
     const int *routes;
+    const double
+        *route_shares; /* by routes: of a frame's bytes, those that the link is said to have
+                          carried, while it takes as long as if all were there; NULL: all */
     const struct hdt_sim_group *groups;
     const int *members;
     const struct hdt_sim_host *hosts;

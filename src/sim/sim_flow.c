@@ -119,10 +119,13 @@ static double flow_weight(const struct hdt_sim_flow *f)
 static void link_use_add(struct sim *sim, const struct sim_flow *f, const struct sim_frame *frame)
 {
     const int *route = sim->setup->routes + f->is->route;
+    const double *shares = sim->setup->route_shares;
 
     for (size_t i = 0; frame->counts && i < f->is->n_route; i++) {
-        sim->links[route[i]].bytes += frame->bytes;
-        sim->links[route[i]].weight += frame->bytes * flow_weight(f->is);
+        double bytes = frame->bytes * (shares ? shares[f->is->route + i] : 1);
+
+        sim->links[route[i]].bytes += bytes;
+        sim->links[route[i]].weight += bytes * flow_weight(f->is);
     }
 }
 

@@ -7,6 +7,7 @@
 #include "tests/support/scratch.h"
 
 #include <criterion/criterion.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -149,4 +150,72 @@ Test(layout, nodes_have_a_name_that_can_be_shown)
     cr_assert_eq(open_text(HEAD STAGES, &files, &err), HDT_EINVAL);
     cr_expect(strstr(err.where, "cluster.yaml:5"), "%s", err.where);
     cr_expect(strstr(err.msg, "'n m' is no name of nodes"), "%s", err.msg);
+}
+
+#define THREE_SITES                                                                                \
+ "devices: [{name: X, compute: {bf16: 10}, memory: {gb: 10, gb_per_s: 1000}}]\n"                   \
+ "sites:\n  - {name: east, nodes: [{name: n, device: X, devices: 1}]}\n"                           \
+ "  - {name: west, nodes: [{name: n, device: X, devices: 1}]}\n"                                   \
+ "  - {name: far, nodes: [{name: n, device: X, devices: 1}]}\n"                                    \
+ "wan:\n  - {from: east, to: west, rate: 1gbit}\n  - {from: west, to: far, rate: 1gbit}\n"         \
+ "  - {from: east, to: far, via: west}\n"
+#define AT_EAST "stages: [{layers: 2, on: [{site: east, nodes: n}]}]\n"
+
+/* Line 8 is the second entry. */
+#define LINKS(second)                                                                              \
+ HEAD AT_EAST "wan:\n  links: [{from: east, to: west, sync_ratio: 0.5},\n          {" second "}]\n"
+Test(layout, links_are_of_two_sites_and_have_one_entry)
+{
+    hdt_scratch_write("cluster.yaml", THREE_SITES, strlen(THREE_SITES));
+    refused(LINKS("from: eats, to: far"), 8, "no site 'eats'");
+    refused(LINKS("from: far, to: wset"), 8, "no site 'wset'");
+    refused(LINKS("from: far, to: far"), 8, "from 'far' to itself");
+    refused(LINKS("from: east, to: west"), 8, "'east' and 'west' have an entry already");
+    refused(LINKS("from: west, to: east"), 8, "'west' and 'east' have an entry already");
+    refused(LINKS("from: east, to: far, codec_gb_per_s: 0.0001"), 8, "below 0.001, and not 0");
+    refused(LINKS("from: east, to: far, codec_ratio: 0"), 8, "codec_ratio");
+    refused(LINKS("from: east, codec_ratio: 0.5"), 8, "to");
+}
+
+static void expect_wire(const struct hdt_layout_files *f, size_t a, size_t b, double ratio,
+                        double gb_per_s, double sync)
+{
+    struct hdt_layout_wire w = hdt_layout_wan_between(f, a, b);
+
+    cr_expect_eq(w.codec_ratio, ratio, "%zu %zu: %g", a, b, w.codec_ratio);
+    cr_expect_eq(w.sync_ratio, sync, "%zu %zu: %g", a, b, w.sync_ratio);
+    cr_expect(w.codec_gb_per_s == gb_per_s || (isnan(w.codec_gb_per_s) && isnan(gb_per_s)),
+              "%zu %zu: %g", a, b, w.codec_gb_per_s);
+}
+
+/* What an entry does not give is the section's; 0 is a codec that takes no time; both directions;
+ * a pair over a relay is one of its own. */
+Test(layout, links_have_their_own_or_the_sections)
+{
+    struct hdt_layout_files files, derived;
+    struct hdt_layout copy;
+    struct hdt_error err = {0};
+
+    hdt_scratch_write("cluster.yaml", THREE_SITES, strlen(THREE_SITES));
+    cr_assert_eq(open_text(HEAD AT_EAST "wan:\n  codec_ratio: 0.5\n  codec_gb_per_s: 5\n"
+                                        "  sync_ratio: 0.25\n  links:\n"
+                                        "    - {from: far, to: west, codec_ratio: 0.125}\n"
+                                        "    - {from: east, to: west, codec_ratio: 1, "
+                                        "codec_gb_per_s: 0, sync_ratio: 1}\n",
+                           &files, &err),
+                 HDT_OK, "%s: %s", err.where, err.msg);
+    hdt_layout_copy(&files.layout, &copy);
+    cr_assert_eq(hdt_layout_derive(&files, &copy, &derived, &err), HDT_OK, "%s", err.msg);
+    for (int i = 0; i < 2; i++) {
+        const struct hdt_layout_files *f = i ? &derived : &files;
+
+        for (int back = 0; back < 2; back++) {
+            expect_wire(f, back ? 1 : 0, back ? 0 : 1, 1, NAN, 1);
+            expect_wire(f, back ? 2 : 1, back ? 1 : 2, 0.125, 5, 0.25);
+            expect_wire(f, back ? 2 : 0, back ? 0 : 2, 0.5, 5, 0.25);
+        }
+    }
+    hdt_layout_derived_release(&derived);
+    hdt_conf_release(&hdt_layout_schema, &copy);
+    hdt_layout_release(&files);
 }

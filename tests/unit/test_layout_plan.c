@@ -407,6 +407,54 @@ Test(layout_plan, what_is_written_is_what_was_found)
     free(output);
 }
 
+/* What the job says of a link is in the file, in the table and in the reasons. */
+Test(layout_plan, links_are_written_and_shown)
+{
+    static const char job[] =
+        HEAD "wan:\n  links: [{from: b, to: a, codec_ratio: 0.25, codec_gb_per_s: 2}]\n";
+    char *pins[] = {"layers=embed site=a", "layers=head site=b"};
+    struct hdt_layout_plan_args args = {
+        .pins = {pins, 2}, .instead = {.catalogue = HDT_TEST_SRCDIR "/etc/devices.yaml"}};
+    struct hdt_layout_planned planned;
+    struct hdt_layout_prediction is;
+    struct hdt_layout_files files;
+    struct hdt_error err = {0};
+    char *layout, *output, *text = NULL, *reasons;
+    json_t *lines;
+    size_t len;
+    FILE *out;
+
+    hdt_scratch_write("job.yaml", job, strlen(job));
+    layout = hdt_strdup(hdt_scratch_path("job.yaml"));
+    output = hdt_strdup(hdt_scratch_path("plan.yaml"));
+    args.layout = layout;
+    cr_assert_eq(hdt_layout_plan(&planned, &args, &err), HDT_OK, "%s: %s", err.where, err.msg);
+    cr_assert_eq(hdt_layout_planned_write(&planned, output, &err), HDT_OK, "%s", err.msg);
+    cr_assert_eq(hdt_layout_open(output, &args.instead, &files, &err), HDT_OK, "%s: %s", err.where,
+                 err.msg);
+    cr_assert_eq(files.layout.wan.links.n, 1);
+    cr_expect_eq(hdt_layout_wan_between(&files, 0, 1).codec_ratio, 0.25);
+    cr_expect_eq(hdt_layout_wan_between(&files, 1, 0).codec_gb_per_s, 2);
+    cr_assert_eq(hdt_layout_predict(&files, &hdt_stage_cost_fitted, &is, &err), HDT_OK, "%s",
+                 err.msg);
+    cr_expect_eq(is.step_s, planned.best->prediction.step_s);
+    out = open_memstream(&text, &len);
+    hdt_layout_planned_print(&planned, out);
+    fclose(out);
+    cr_expect(strstr(text, "links      a/b: 0.25 of activations' bytes, 1 of gradients'"), "%s",
+              text);
+    cr_assert_eq(hdt_layout_explain(&planned, &lines, &err), HDT_OK, "%s", err.msg);
+    reasons = json_dumps(lines, 0);
+    cr_expect(strstr(reasons, "between a and b: 0.25 of activations' bytes"), "%s", reasons);
+    json_decref(lines);
+    free(reasons);
+    free(text);
+    hdt_layout_release(&files);
+    hdt_layout_planned_release(&planned);
+    free(layout);
+    free(output);
+}
+
 /* ---- the plan that runs ---- */
 
 #define RUNS                                                                                       \

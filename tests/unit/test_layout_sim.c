@@ -405,6 +405,104 @@ Test(layout_sim, all_reduce_by_levels)
     free(small);
 }
 
+/* Three sites in a row, 1e7 bytes a second from a to b and 1e6 from b to c, whose frames relay at b
+ * from a to c. */
+#define IN_A_ROW                                                                                   \
+ DEVICE LINKS                                                                                      \
+     "sites:\n"                                                                                    \
+     "  - {name: a, nodes: [{name: n, count: 4, device: X, devices: 4, inside: fast, between: "    \
+     "fast}]}\n"                                                                                   \
+     "  - {name: b, nodes: [{name: n, count: 4, device: X, devices: 4, inside: fast, between: "    \
+     "fast}]}\n"                                                                                   \
+     "  - {name: c, nodes: [{name: n, count: 4, device: X, devices: 4, inside: fast, between: "    \
+     "fast}]}\n"                                                                                   \
+     "wan:\n  - {from: a, to: b, rate: 80mbit, rtt_ms: 20}\n"                                      \
+     "  - {from: b, to: c, rate: 8mbit, rtt_ms: 200}\n  - {from: a, to: c, via: b}\n"
+/* For all a codec of half, 1e6 bytes a second; none from a to b; a quarter at 2e6 from c to b. */
+#define ITS_OWN                                                                                    \
+ "wan:\n  codec_ratio: 0.5\n  codec_gb_per_s: 0.001\n  links:\n"                                   \
+ "    - {from: a, to: b, codec_ratio: 1, codec_gb_per_s: 0}\n"                                     \
+ "    - {from: c, to: b, codec_ratio: 0.25, codec_gb_per_s: 0.002}\n"
+
+/* A frame by itself, there: coded, on the wire, half a round trip, decoded. */
+static double frame_s(double ratio, double codec_bytes_per_s, double bytes_per_s, double rtt_s)
+{
+    const double bytes = 1000.0 * 500 * 2;
+
+    return 2 * bytes / codec_bytes_per_s + ratio * bytes / bytes_per_s + rtt_s / 2;
+}
+
+Test(layout_sim, each_link_has_its_codec)
+{
+    double near_s = frame_s(1, INFINITY, 1e7, 0.02), far_s = frame_s(0.25, 2e6, 1e6, 0.2);
+    double relayed_s = frame_s(0.5, 1e6, 1e6, 0.22); /* at the pace of the slower leg */
+
+    cr_expect_float_eq(near_s, 0.11, 1e-12);
+    cr_expect_float_eq(far_s, 1.35, 1e-12);
+    expect_step(step_of(MODEL("3"), IN_A_ROW,
+                        "global_batch: 1\n" ITS_OWN "stages:\n"
+                        "  - {layers: 1, on: [{site: a, nodes: n}]}\n"
+                        "  - {layers: 1, on: [{site: b, nodes: n}]}\n"
+                        "  - {layers: 1, on: [{site: c, nodes: n}]}\n"),
+                3 * 3 + 2 * (near_s + far_s) + 0.22);
+    expect_step(step_of(MODEL("2"), IN_A_ROW,
+                        "global_batch: 1\n" ITS_OWN "stages:\n"
+                        "  - {layers: 1, on: [{site: a, nodes: n}]}\n"
+                        "  - {layers: 1, on: [{site: c, nodes: n}]}\n"),
+                2 * 3 + 2 * relayed_s + 0.22);
+}
+
+/* A ring over three sites: two thirds of the bytes twice over each hop, and all hops take as long
+ * as the slowest: from b to c a quarter of them at 1e6 bytes a second, from c to a a half at 2e6,
+ * from a to b all at 1e7. Links carry what their codecs leave. */
+#define AROUND                                                                                     \
+ DEVICE LINKS "sites:\n"                                                                           \
+              "  - {name: a, nodes: [{name: n, count: 1, device: X, devices: 1}]}\n"               \
+              "  - {name: b, nodes: [{name: n, count: 1, device: X, devices: 1}]}\n"               \
+              "  - {name: c, nodes: [{name: n, count: 1, device: X, devices: 1}]}\n"               \
+              "wan:\n  - {from: a, to: b, rate: 80mbit}\n  - {from: b, to: c, rate: 8mbit}\n"      \
+              "  - {from: c, to: a, rate: 16mbit}\n"
+#define SUMS                                                                                       \
+ "global_batch: 3\nwan:\n  links:\n    - {from: b, to: c, sync_ratio: 0.25}\n"                     \
+ "    - {from: a, to: c, sync_ratio: 0.5}\nstages:\n  - layers: 2\n    on:\n"                      \
+ "      - {site: a, nodes: n}\n      - {site: b, nodes: n}\n      - {site: c, nodes: n}\n"
+Test(layout_sim, sums_have_the_codec_of_each_link)
+{
+    static const struct {
+        const char *from, *to;
+        double ratio, bytes_per_s;
+    } hops[] = {{"a", "b", 1, 1e7}, {"b", "c", 0.25, 1e6}, {"c", "a", 0.5, 2e6}};
+    double part = 2.0 * 2 / 3 * GRADS_2_LAYERS, slowest_s = 0;
+    struct hdt_layout_files files;
+    struct hdt_layout_sim *sim;
+    struct hdt_sim_result result;
+    struct hdt_error err = {0};
+    int n_seen = 0;
+
+    for (int i = 0; i < 3; i++) {
+        slowest_s = fmax(slowest_s, part * hops[i].ratio / hops[i].bytes_per_s);
+    }
+    expect_step(step_of(MODEL("2"), AROUND, SUMS), 2 * 3 + slowest_s);
+    open_layout(MODEL("2"), AROUND, SUMS, &files);
+    cr_assert_eq(hdt_layout_sim_open(&files, &bare, &sim, &err), HDT_OK, "%s", err.msg);
+    cr_assert_eq(hdt_sim_run(hdt_layout_sim_setup(sim), &result, &err), HDT_OK, "%s", err.msg);
+    for (size_t i = 0; i < result.n_links; i++) {
+        const struct hdt_layout_link *link = hdt_layout_sim_link(sim, i);
+
+        for (int k = 0; k < 3; k++) {
+            if (strcmp(link->from, hops[k].from) == 0 && strcmp(link->to, hops[k].to) == 0) {
+                n_seen++;
+                cr_expect_float_eq(result.links[i].bytes, part * hops[k].ratio, 1, "%s -> %s: %g",
+                                   link->from, link->to, result.links[i].bytes);
+            }
+        }
+    }
+    cr_expect_eq(n_seen, 3);
+    hdt_sim_result_release(&result);
+    hdt_layout_sim_close(sim);
+    hdt_layout_release(&files);
+}
+
 /* Micro-batches that are kept: all, those of the stages behind, and in zero-bubble those of the
  * first stage everywhere. */
 Test(layout_sim, schedules_keep_what_they_do)

@@ -1,0 +1,19 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef HDT_CORE_LAYOUT_INTERNAL_H
+#define HDT_CORE_LAYOUT_INTERNAL_H
+
+/* What the files of layout share; nobody else includes this. */
+#include "src/core/layout.h"
+
+/* A layout that is being checked. */
+struct layout_loader {
+    struct hdt_layout_files *files;
+    const struct hdt_conf_doc *doc;
+    struct hdt_error *err;
+};
+
+/* layout_wan.c: files->wan_pairs of the layout's wan.links; the cluster is there. HDT_EINVAL: a
+ * site that it does not have, twice the same one, a pair that has an entry already. */
+enum hdt_status hdt_layout_wan_resolve(const struct layout_loader *loader);
+
+#endif /* HDT_CORE_LAYOUT_INTERNAL_H */
