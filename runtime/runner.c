@@ -467,16 +467,23 @@ enum hdt_status hdt_runner_new(const struct hdt_runner_conf *conf, json_t *assig
 
 enum hdt_status hdt_runner_end(struct hdt_runner *r, struct hdt_error *err)
 {
-    const int64_t until_us = hdt_clock_now_us() + r->deadlines.rank_us;
-    const struct timespec until = {.tv_sec = until_us / HDT_US_PER_S,
-                                   .tv_nsec = until_us % HDT_US_PER_S * 1000};
+    const int64_t told_us = hdt_clock_now_us();
     struct hdt_port_at at = {0};
-    int rc = 0;
+    int64_t until_us;
+    bool saves = true;
 
     hdt_runner_stop(r, HDT_RUNNER_ABORT, NULL);
     pthread_mutex_lock(&r->lock);
-    while (!r->over && rc == 0) {
-        rc = pthread_cond_timedwait(&r->changed, &r->lock, &until);
+    while (!r->over && saves) {
+        until_us = hdt_clock_now_us() + r->deadlines.rank_us;
+        while (!r->over && hdt_clock_now_us() < until_us) {
+            const struct timespec until = {.tv_sec = until_us / HDT_US_PER_S,
+                                           .tv_nsec = until_us % HDT_US_PER_S * 1000};
+
+            pthread_cond_timedwait(&r->changed, &r->lock, &until);
+        }
+        /* A disk has a checkpoint when it has it. Once it is ready, a runner's state stays. */
+        saves = r->ready && hdt_state_is_busy(r->state);
     }
     if (r->over) {
         pthread_mutex_unlock(&r->lock);
@@ -488,8 +495,8 @@ enum hdt_status hdt_runner_end(struct hdt_runner *r, struct hdt_error *err)
     pthread_mutex_unlock(&r->lock);
     hdt_error_set(err, HDT_ETIMEDOUT,
                   "cannot end rank %d of job %lld: told to end %.0f s ago, it is still in %s%s%s",
-                  r->rank, r->number, (double)r->deadlines.rank_us / 1e6, at.op ? "op " : "",
-                  at.op ? at.op : "what it builds", at.op ? "" : " or loads");
+                  r->rank, r->number, (double)(hdt_clock_now_us() - told_us) / 1e6,
+                  at.op ? "op " : "", at.op ? at.op : "what it builds", at.op ? "" : " or loads");
     hdt_error_hint(err, "a device or a disk does not answer: look at the kernel's log (dmesg)");
     return HDT_ETIMEDOUT;
 }

@@ -48,7 +48,8 @@ enum hdt_status hdt_runner_new(const struct hdt_runner_conf *conf, json_t *assig
 void hdt_runner_assigned_again(struct hdt_runner *runner, json_t *assign);
 
 /* Abort it if it still runs and wait until its thread is done, for as long as a rank may stand
- * still. HDT_ETIMEDOUT: an op of its device, or a disk, does not come back; it cannot be freed. */
+ * still; longer while a checkpoint is being written. HDT_ETIMEDOUT: an op of its device, or a disk
+ * that it loads from, does not come back; it cannot be freed. */
 enum hdt_status hdt_runner_end(struct hdt_runner *runner, struct hdt_error *err);
 
 /* As hdt_runner_end, however long that takes, and frees all. NULL is allowed. */
