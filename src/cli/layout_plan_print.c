@@ -190,9 +190,9 @@ static void search_print(const struct hdt_layout_planned *p, FILE *out)
 
     fprintf(out, "search     %lld candidates, %lld simulated, %.2f s; %s\n",
             (long long)r->n_candidates, (long long)r->n_simulated, r->elapsed_s,
-            r->is_cut      ? "cut short: there may be better ones"
-            : r->is_proved ? "no other of those candidates can be faster"
-                           : "the best that was found");
+            r->is_cut        ? "cut short: there may be better ones"
+            : r->is_complete ? "no other of those candidates is estimated to be faster"
+                             : "the best that was found");
 }
 
 static void gains_print(const struct hdt_layout_planned *p, FILE *out)
@@ -366,8 +366,8 @@ static json_t *search_json(const struct hdt_layout_planned *p)
     return json_pack("{s:I, s:I, s:I, s:I, s:f, s:b, s:b, s:o, s:s}", "candidates",
                      (json_int_t)r->n_candidates, "estimated", (json_int_t)r->n_estimated,
                      "simulated", (json_int_t)r->n_simulated, "misfits", (json_int_t)r->n_misfits,
-                     "elapsed_s", r->elapsed_s, "proved", (int)r->is_proved, "cut", (int)r->is_cut,
-                     "bound_s", number(r->bound_s), "objective",
+                     "elapsed_s", r->elapsed_s, "complete", (int)r->is_complete, "cut",
+                     (int)r->is_cut, "bound_s", number(r->bound_s), "objective",
                      hdt_layout_objective_names[p->args->objective]);
 }
 

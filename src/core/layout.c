@@ -378,10 +378,12 @@ static enum hdt_status on_find(const struct layout_loader *loader, const char *k
     const struct hdt_cluster_file_site *site;
     size_t i = 0;
 
-    group->site_idx = on->site[0] ? hdt_cluster_file_find_site(cluster, on->site) : 0;
-    if (group->site_idx == cluster->sites.n || (!on->site[0] && cluster->sites.n > 1)) {
-        hdt_conf_error(loader->doc, key, loader->err, HDT_EINVAL, "the cluster has %s '%.64s'",
-                       on->site[0] ? "no site" : "several sites, not one that is named", on->site);
+    group->site_idx = 0;
+    if (on->site[0]) {
+        HDT_TRY(hdt_layout_site_find(loader, key, on->site, &group->site_idx));
+    } else if (cluster->sites.n > 1) {
+        hdt_conf_error(loader->doc, key, loader->err, HDT_EINVAL,
+                       "the cluster has several sites: these nodes need one");
         hdt_error_hint(loader->err, "its first one is '%.64s'",
                        hdt_cluster_file_site(cluster, 0)->name);
         return HDT_EINVAL;

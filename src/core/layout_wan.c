@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "config.h"
 
-/* What a layout says of single pairs of sites. */
+/* Sites that a layout names, and what it says of pairs of them. */
 #include "src/base/buf.h"
 #include "src/base/near.h"
 #include "src/core/layout_internal.h"
@@ -33,18 +33,16 @@ static int entry_compare(const void *a, const void *b)
     return order ? order : x->idx < y->idx ? -1 : 1;
 }
 
-static enum hdt_status site_find(const struct layout_loader *loader, size_t idx, const char *end,
-                                 const char *name, size_t *site)
+enum hdt_status hdt_layout_site_find(const struct layout_loader *loader, const char *key,
+                                     const char *name, size_t *site)
 {
     const struct hdt_cluster_file *cluster = &loader->files->cluster;
     struct hdt_near near;
-    char key[64];
 
     *site = hdt_cluster_file_find_site(cluster, name);
     if (*site < cluster->sites.n) {
         return HDT_OK;
     }
-    snprintf(key, sizeof(key), "wan.links[%zu].%s", idx, end);
     hdt_conf_error(loader->doc, key, loader->err, HDT_EINVAL, "the cluster has no site '%.64s'",
                    name);
     hdt_near_init(&near, name);
@@ -65,10 +63,11 @@ static enum hdt_status pair_fill(const struct layout_loader *loader, size_t idx,
     char key[64];
 
     link += idx;
-    HDT_TRY(site_find(loader, idx, "from", link->from, &from));
-    HDT_TRY(site_find(loader, idx, "to", link->to, &to));
+    snprintf(key, sizeof(key), "wan.links[%zu].from", idx);
+    HDT_TRY(hdt_layout_site_find(loader, key, link->from, &from));
+    snprintf(key, sizeof(key), "wan.links[%zu].to", idx);
+    HDT_TRY(hdt_layout_site_find(loader, key, link->to, &to));
     if (from == to) {
-        snprintf(key, sizeof(key), "wan.links[%zu].to", idx);
         hdt_conf_error(loader->doc, key, loader->err, HDT_EINVAL,
                        "the link goes from '%.64s' to itself", link->to);
         hdt_error_hint(loader->err, "nothing leaves a site there: name two sites");

@@ -341,8 +341,9 @@ enum hdt_status hdt_layout_search(const struct hdt_layout_files *base,
         hdt_seek_improve(s);
         if (s->best.step_s > 0) {
             top_fill(s, result);
-            result->is_proved = s->is_small && !s->has_left_out && !s->is_cut &&
-                                !search_is_spent(s) && options->objective == HDT_LAYOUT_THROUGHPUT;
+            result->is_complete = s->is_small && !s->has_left_out && !s->is_cut &&
+                                  !search_is_spent(s) &&
+                                  options->objective == HDT_LAYOUT_THROUGHPUT;
             result->bound_s = bound_of_all(s);
         } else {
             status = hdt_seek_refuse(s, err);

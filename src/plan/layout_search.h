@@ -110,7 +110,8 @@ struct hdt_layout_search_options {
     struct hdt_layout_codec codecs[HDT_LAYOUT_SEARCH_CODECS];
     size_t n_codecs;
     const struct hdt_stage_cost_constants *constants; /* NULL: hdt_stage_cost_fitted */
-    bool (*on_progress)(void *ctx, const struct hdt_layout_progress *progress); /* false: end */
+    /* False: end, with the best so far. Not asked before a first candidate fits. */
+    bool (*on_progress)(void *ctx, const struct hdt_layout_progress *progress);
     void *ctx;
 };
 
@@ -130,7 +131,7 @@ struct hdt_layout_found {
     struct hdt_layout_prediction prediction;
     double objective; /* seconds, money or joules of a step: the less the better */
     double tokens_per_s;
-    double bound_s;    /* no plan of its shape takes less */
+    double bound_s;    /* by estimate a plan of its shape takes no less, with whole backwards */
     double estimate_s; /* what the search took it for before it was simulated */
     double wan_bytes;  /* of a step, all legs */
     double wan_price;  /* of them */
@@ -146,8 +147,9 @@ struct hdt_layout_search_result {
      * only in a layer or two. */
     struct hdt_layout_found top[HDT_LAYOUT_SEARCH_TOP];
     size_t n_top;
-    bool is_proved; /* no candidate's bound is below the best one's step */
-    bool is_cut;    /* ended by the time limit or the caller */
+    bool is_complete; /* every candidate that was estimated below the best one's step was simulated
+                       */
+    bool is_cut;      /* ended by the time limit or the caller */
     int64_t n_candidates, n_estimated, n_simulated, n_misfits;
     double bound_s; /* of all: devices busy all the time, no bubble, no wire */
     double elapsed_s;

@@ -4,30 +4,15 @@
 /* The search over codecs of single links between sites, held against the simulator. */
 #include "src/base/buf.h"
 #include "src/plan/layout_search.h"
+#include "tests/support/layout_job.h"
 #include "tests/support/scratch.h"
+#include "tests/support/values.h"
 
 #include <criterion/criterion.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-static enum hdt_status job_open(const char *cluster, const char *model, const char *job,
-                                struct hdt_layout_files *files, struct hdt_error *err)
-{
-    char *text = hdt_asprintf("cluster: cluster.yaml\nmodel: model.json\n%s", job);
-    struct hdt_layout_instead instead = {.catalogue = HDT_TEST_SRCDIR "/etc/devices.yaml"};
-    enum hdt_status status;
-
-    hdt_scratch_init();
-    hdt_scratch_write("model.json", model, strlen(model));
-    hdt_scratch_write("cluster.yaml", cluster, strlen(cluster));
-    hdt_scratch_write("layout.yaml", text, strlen(text));
-    status = hdt_layout_open_job(hdt_scratch_path("layout.yaml"), &instead, files, err);
-    hdt_scratch_release();
-    free(text);
-    return status;
-}
 
 #define DEVICES "devices:\n  - {name: X, compute: {bf16: 100}, memory: {gb: 16, gb_per_s: 1000}}\n"
 #define LINKS   "links:\n  - {name: in, gb_per_s: 100}\n  - {name: out, gb_per_s: 10}\n"
@@ -159,8 +144,8 @@ static void row_check(const char *cluster, const char *job)
     struct hdt_error err = {0};
     double raw_s, half_s, any_s;
 
-    cr_assert_eq(job_open(cluster, ROW_MODEL, job, &base, &err), HDT_OK, "%s: %s", err.where,
-                 err.msg);
+    cr_assert_eq(hdt_layout_job_open(cluster, ROW_MODEL, job, &base, &err), HDT_OK, "%s: %s",
+                 err.where, err.msg);
     cr_assert_eq(hdt_layout_search(&base, &options, &result, &err), HDT_OK, "%s", err.msg);
     raw_s = uniform_best(&base, &options, &codecs[0]);
     half_s = uniform_best(&base, &options, &half);
@@ -193,14 +178,9 @@ Test(layout_codecs, each_link_has_the_codec_that_is_best_for_it)
     row_check(ROW("3"), "seq_len: 2048\nglobal_batch: 24\nattention: fused\n");
 }
 
-/* splitmix64 (Steele, Lea, Flood, 2014). */
-static double random_in(uint64_t *state, double low, double high)
+static double random_in(struct values_rng *r, double low, double high)
 {
-    uint64_t z = *state += 0x9e3779b97f4a7c15;
-
-    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9;
-    z = (z ^ z >> 27) * 0x94d049bb133111eb;
-    return low + (high - low) * (double)((z ^ z >> 31) >> 11) / 9007199254740992.0;
+    return low + (high - low) * hdt_values_uniform(r);
 }
 
 #define N_RANDOM 12
@@ -210,7 +190,7 @@ static double random_in(uint64_t *state, double low, double high)
  * the links of that one is better. */
 static void random_check(uint64_t seed)
 {
-    uint64_t r = seed;
+    struct values_rng r = {seed};
     struct hdt_layout_codec codecs[3] = {
         {"none", 1, NAN, 1},
         {"half", 0.5, pow(10, random_in(&r, -1, 1)), 0.25},
@@ -247,8 +227,9 @@ static void random_check(uint64_t seed)
     options.n_codecs = 2;
     options.keep = seed % 2 ? HDT_LAYOUT_KEEP_SCHEDULE : 0;
     options.max_micro_batch = 1;
-    cr_assert_eq(job_open(cluster, ROW_MODEL, "seq_len: 2048\nglobal_batch: 6\nattention: fused\n",
-                          &base, &err),
+    cr_assert_eq(hdt_layout_job_open(cluster, ROW_MODEL,
+                                     "seq_len: 2048\nglobal_batch: 6\nattention: fused\n", &base,
+                                     &err),
                  HDT_OK, "%s: %s", err.where, err.msg);
     cr_assert_eq(hdt_layout_search(&base, &options, &result, &err), HDT_OK, "%s", err.msg);
     found_s = result.top[0].prediction.step_s;
@@ -291,8 +272,8 @@ Test(layout_codecs, links_that_are_given_are_kept)
     struct hdt_error err = {0};
     char why[200] = "";
 
-    cr_assert_eq(job_open(ROW("1"), ROW_MODEL, job, &base, &err), HDT_OK, "%s: %s", err.where,
-                 err.msg);
+    cr_assert_eq(hdt_layout_job_open(ROW("1"), ROW_MODEL, job, &base, &err), HDT_OK, "%s: %s",
+                 err.where, err.msg);
     cr_expect_eq(hdt_layout_search_given(&base), HDT_LAYOUT_KEEP_CODEC);
     options.keep = hdt_layout_search_given(&base);
     cr_assert_eq(hdt_layout_search(&base, &options, &result, &err), HDT_OK, "%s", err.msg);

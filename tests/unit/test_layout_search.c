@@ -8,7 +8,8 @@
  */
 #include "src/base/buf.h"
 #include "src/plan/layout_search.h"
-#include "tests/support/scratch.h"
+#include "tests/support/layout_job.h"
+#include "tests/support/values.h"
 
 #include <criterion/criterion.h>
 #include <math.h>
@@ -22,42 +23,15 @@
 # define N_CLUSTERS 40
 #endif
 
-/* splitmix64 (Steele, Lea, Flood, 2014). */
-static uint64_t random_next(uint64_t *state)
+static int64_t random_in(struct values_rng *r, int64_t low, int64_t high)
 {
-    uint64_t z = *state += 0x9e3779b97f4a7c15;
-
-    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9;
-    z = (z ^ z >> 27) * 0x94d049bb133111eb;
-    return z ^ z >> 31;
-}
-
-static int64_t random_in(uint64_t *state, int64_t low, int64_t high)
-{
-    return low + (int64_t)(random_next(state) % (uint64_t)(high - low + 1));
-}
-
-static enum hdt_status job_open(const char *cluster, const char *model, const char *job,
-                                struct hdt_layout_files *files, struct hdt_error *err)
-{
-    char *text = hdt_asprintf("cluster: cluster.yaml\nmodel: model.json\n%s", job);
-    struct hdt_layout_instead instead = {.catalogue = HDT_TEST_SRCDIR "/etc/devices.yaml"};
-    enum hdt_status status;
-
-    hdt_scratch_init();
-    hdt_scratch_write("model.json", model, strlen(model));
-    hdt_scratch_write("cluster.yaml", cluster, strlen(cluster));
-    hdt_scratch_write("layout.yaml", text, strlen(text));
-    status = hdt_layout_open_job(hdt_scratch_path("layout.yaml"), &instead, files, err);
-    hdt_scratch_release();
-    free(text);
-    return status;
+    return low + (int64_t)hdt_values_below(r, (uint64_t)(high - low + 1));
 }
 
 /* ---- random clusters ---- */
 
 /* Up to three kinds of nodes in up to two sites, five devices at most. */
-static char *random_cluster(uint64_t *r, int *n_sites)
+static char *random_cluster(struct values_rng *r, int *n_sites)
 {
     struct hdt_buf b;
     int n_kinds = (int)random_in(r, 1, 3), left = 5;
@@ -101,7 +75,7 @@ static char *random_cluster(uint64_t *r, int *n_sites)
     return hdt_buf_detach(&b);
 }
 
-static char *random_model(uint64_t *r)
+static char *random_model(struct values_rng *r)
 {
     return hdt_asprintf("{\"model_type\":\"llama\",\"vocab_size\":%lld,\"hidden_size\":1024,"
                         "\"intermediate_size\":%lld,\"num_hidden_layers\":%lld,"
@@ -111,7 +85,7 @@ static char *random_model(uint64_t *r)
                         (long long)random_in(r, 2, 5));
 }
 
-static char *random_job(uint64_t *r)
+static char *random_job(struct values_rng *r)
 {
     return hdt_asprintf("seq_len: %lld\nglobal_batch: %lld\nattention: fused\n",
                         (long long)(512 * random_in(r, 1, 8)), (long long)random_in(r, 2, 6));
@@ -310,7 +284,7 @@ static double oracle_best(const struct hdt_layout_files *base, int n_devices, st
  * and the oracle does not, as another order of replicas); NAN: nothing fits, as both say. */
 static double against_oracle(uint64_t seed)
 {
-    uint64_t r = seed;
+    struct values_rng r = {seed};
     int n_sites;
     char *cluster = random_cluster(&r, &n_sites), *model = random_model(&r), *job = random_job(&r);
     struct hdt_layout_search_options options = {
@@ -323,7 +297,8 @@ static double against_oracle(uint64_t seed)
     struct hdt_buf best;
     int64_t n_tried;
 
-    cr_assert_eq(job_open(cluster, model, job, &base, &err), HDT_OK, "%s: %s", err.where, err.msg);
+    cr_assert_eq(hdt_layout_job_open(cluster, model, job, &base, &err), HDT_OK, "%s: %s", err.where,
+                 err.msg);
     base.layout.sync = HDT_LAYOUT_SYNC_OVERLAPPED;
     options.keep |= HDT_LAYOUT_KEEP_SYNC;
     best_s = oracle_best(&base, (int)hdt_cluster_file_n_devices(&base.cluster), &best, &n_tried);
@@ -394,8 +369,8 @@ static enum hdt_status search_in(const char *job, const struct hdt_layout_search
 {
     enum hdt_status status;
 
-    cr_assert_eq(job_open(TWO_SITES, MODEL, job, base, err), HDT_OK, "%s: %s", err->where,
-                 err->msg);
+    cr_assert_eq(hdt_layout_job_open(TWO_SITES, MODEL, job, base, err), HDT_OK, "%s: %s",
+                 err->where, err->msg);
     status = hdt_layout_search(base, options, result, err);
     if (status != HDT_OK) {
         hdt_layout_release(base);
@@ -534,7 +509,7 @@ Test(layout_search, a_cut_search_gives_the_best_so_far)
     struct hdt_layout_files base;
     struct hdt_error err = {0};
 
-    cr_assert_eq(job_open(MANY_SITES, MODEL, JOB, &base, &err), HDT_OK, "%s", err.msg);
+    cr_assert_eq(hdt_layout_job_open(MANY_SITES, MODEL, JOB, &base, &err), HDT_OK, "%s", err.msg);
     cr_assert_eq(hdt_layout_search(&base, &options, &result, &err), HDT_OK, "%s", err.msg);
     cr_expect(result.is_cut);
     cr_expect_gt(result.top[0].prediction.step_s, 0);
@@ -551,8 +526,8 @@ Test(layout_search, trees_are_kept)
     struct hdt_layout_files base;
     struct hdt_error err = {0};
 
-    cr_assert_eq(job_open(MANY_SITES, MODEL, JOB "all_reduce: tree\n", &base, &err), HDT_OK, "%s",
-                 err.msg);
+    cr_assert_eq(hdt_layout_job_open(MANY_SITES, MODEL, JOB "all_reduce: tree\n", &base, &err),
+                 HDT_OK, "%s", err.msg);
     cr_assert_eq(hdt_layout_search(&base, &options, &result, &err), HDT_OK, "%s", err.msg);
     for (size_t i = 0; i < result.n_top; i++) {
         cr_expect_eq(result.top[i].layout.all_reduce, HDT_LAYOUT_TREE);
@@ -573,7 +548,8 @@ Test(layout_search, chunks_are_kept)
     struct hdt_layout_files base;
     struct hdt_error err = {0};
 
-    cr_assert_eq(job_open(MANY_SITES, MODEL, JOB "schedule: interleaved\nchunks: 2\n", &base, &err),
+    cr_assert_eq(hdt_layout_job_open(MANY_SITES, MODEL, JOB "schedule: interleaved\nchunks: 2\n",
+                                     &base, &err),
                  HDT_OK, "%s", err.msg);
     cr_assert_eq(hdt_layout_search(&base, &options, &result, &err), HDT_OK, "%s", err.msg);
     for (size_t i = 0; i < result.n_top; i++) {
@@ -609,7 +585,7 @@ Test(layout_search, borders_go_where_layers_are_pinned)
     struct hdt_layout_files base;
     struct hdt_error err = {0};
 
-    cr_assert_eq(job_open(MANY_SITES, MODEL, JOB, &base, &err), HDT_OK, "%s", err.msg);
+    cr_assert_eq(hdt_layout_job_open(MANY_SITES, MODEL, JOB, &base, &err), HDT_OK, "%s", err.msg);
     cr_assert_eq(hdt_layout_search(&base, &options, &result, &err), HDT_OK, "%s", err.msg);
     for (size_t i = 0; i < result.n_top; i++) {
         const struct hdt_layout *l = &result.top[i].layout;
@@ -641,7 +617,8 @@ Test(layout_search, names_what_is_not_known)
     struct hdt_layout_files base;
     struct hdt_error err = {0};
 
-    cr_assert_eq(job_open(cluster, MODEL, JOB, &base, &err), HDT_OK, "%s: %s", err.where, err.msg);
+    cr_assert_eq(hdt_layout_job_open(cluster, MODEL, JOB, &base, &err), HDT_OK, "%s: %s", err.where,
+                 err.msg);
     cr_expect_eq(hdt_layout_search(&base, &options, &result, &err), HDT_EINVAL);
     cr_expect(strstr(err.msg, "Y") || strstr(err.where, "Y"), "%s: %s", err.where, err.msg);
     hdt_layout_release(&base);
@@ -654,10 +631,10 @@ Test(layout_search, simulates_no_more_than_it_may)
     struct hdt_layout_files base;
     struct hdt_error err = {0};
 
-    cr_assert_eq(job_open(MANY_SITES, MODEL, JOB, &base, &err), HDT_OK, "%s", err.msg);
+    cr_assert_eq(hdt_layout_job_open(MANY_SITES, MODEL, JOB, &base, &err), HDT_OK, "%s", err.msg);
     cr_assert_eq(hdt_layout_search(&base, &options, &result, &err), HDT_OK, "%s", err.msg);
     cr_expect_leq(result.n_simulated, 3);
-    cr_expect(!result.is_proved);
+    cr_expect(!result.is_complete);
     hdt_layout_search_release(&result);
     hdt_layout_release(&base);
 }
