@@ -141,4 +141,15 @@ refused 1 "large.yaml:7:12: cannot plan 'two sites': nothing fits" plan --cluste
 refused 2 "is for layouts" plan --without a "$src/etc/job.yaml"
 refused 3 "" plan nothing.yaml
 check "etc/layout.yaml is planned" plan "$src/etc/layout.yaml"
+
+# ---- what README.md shows of layouts, in its order ----
+mkdir readme && cd readme && ln -s "$src/etc" "$src/tests" . || exit 1
+n_shown=0
+while read -r line; do
+    n_shown=$((n_shown + 1))
+    check "README: $line" bash -c "$line >shown"
+done < <(grep -E '^hdt (plan|simulate) .*(etc/layout|tests/data/|plan\.yaml)' "$src/README.md" |
+    sed -E 's, *#.*,,; s,^hdt (plan|simulate),& --catalogue etc/devices.yaml,')
+check "README has some" [ "$n_shown" -ge 6 ]
+cd ..
 [ "$n_failed" = 0 ]
