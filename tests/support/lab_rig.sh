@@ -103,7 +103,7 @@ rig_slow_down() {
 }
 
 # rig_quota PID SHARE: the process has at most this share of a core from now on, counted in 4 ms. False where
-# no cgroup can be made. Its weight is that of the session, below.
+# no cgroup can be made. Its weight is that of a shell and what it starts.
 rig_cgroups=()
 rig_quota() {
     local root dir us
