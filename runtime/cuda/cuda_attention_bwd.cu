@@ -273,10 +273,12 @@ __global__ void __launch_bounds__(S::THREADS, 1)
 
 /* ---- dk, dv ---------------------------------------------------------------------------------- */
 
-/* HELD: the keys and values of a group stay in registers instead of shared memory. BEHIND: as in
- * dq_shape, for dk. */
-template <int HS_, int GROUPS_, int STAGES_, bool HELD_, bool BEHIND_, class M_> struct dkv_shape {
+/* RESIDENT: blocks of threads on a multiprocessor. HELD: the keys and values of a group stay in
+ * registers instead of shared memory. BEHIND: as in dq_shape, for dk. */
+template <int HS_, int GROUPS_, int STAGES_, int RESIDENT_, bool HELD_, bool BEHIND_, class M_>
+struct dkv_shape {
     using M = M_;
+    static constexpr int RESIDENT = RESIDENT_;
     static constexpr bool BEHIND = BEHIND_;
     static constexpr int HS = HS_;
     static constexpr int STAGES = STAGES_;
@@ -552,7 +554,7 @@ template <class S> __device__ __forceinline__ void dkv_run(const attention_args 
 }
 
 template <class S>
-__global__ void __launch_bounds__(S::THREADS, 1)
+__global__ void __launch_bounds__(S::THREADS, S::RESIDENT)
     dkv_kernel(const __grid_constant__ attention_args args)
 {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
@@ -643,18 +645,18 @@ cudaError_t hdt_cuda_attention_bwd_bf16(cudaStream_t stream, const struct hdt_cu
     if (!a->plain && bulk_device()) {
         using M = tile_group;
         using dq_64 = dq_shape<64, 3, 5, false, M>;
-        using dkv_64 = dkv_shape<64, 2, 5, true, false, M>;
+        using dkv_64 = dkv_shape<64, 1, 4, 2, true, true, M>;
         using dq_128 = dq_shape<128, 2, 4, true, M>;
-        using dkv_128 = dkv_shape<128, 2, 4, false, true, M>;
+        using dkv_128 = dkv_shape<128, 2, 4, 1, false, true, M>;
 
         return a->head_size <= 64 ? bwd_launch_both<dq_64, dkv_64>(stream, &args)
                                   : bwd_launch_both<dq_128, dkv_128>(stream, &args);
     }
     using M = tile_warp;
     using dq_64 = dq_shape<64, 2, 2, false, M>;
-    using dkv_64 = dkv_shape<64, 2, 2, true, false, M>;
+    using dkv_64 = dkv_shape<64, 2, 2, 1, true, false, M>;
     using dq_128 = dq_shape<128, 1, 2, false, M>;
-    using dkv_128 = dkv_shape<128, 1, 2, false, false, M>;
+    using dkv_128 = dkv_shape<128, 1, 2, 1, false, false, M>;
 
     return a->head_size <= 64 ? bwd_launch_both<dq_64, dkv_64>(stream, &args)
                               : bwd_launch_both<dq_128, dkv_128>(stream, &args);

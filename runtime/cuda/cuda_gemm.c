@@ -16,7 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define CHOICES    8
+#define CHOICES    32
 #define TUNE_FLOPS 1e9 /* smaller products are not worth the trial */
 #define TUNE_RUNS  4
 #define PLANS_MAX  1024

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Root-mean-square norms. They are bound by memory: a block keeps a whole row in registers, so that
- * each array is read once; a thread has four neighbouring columns, and those that are as many
- * further on as the block has threads, so that a warp's float32 accesses are whole lines. Rows that
- * are too wide, or that do not stand on 16-byte words, take kernels that read twice, element by
- * element.
+ * Root-mean-square norms. They are bound by memory: a block, or forward a warp, keeps a whole row
+ * in registers, so that each array is read once; a thread has four neighbouring columns, and those
+ * that are as many further on as the block has threads, so that a warp's float32 accesses are whole
+ * lines. Rows that are too wide, or that do not stand on 16-byte words, take kernels that read
+ * twice, element by element.
  *
  * Backward: a block goes through many rows and adds up its own share of the weights' gradient on
  * the way; a second kernel adds the shares, in the order of the blocks.
@@ -21,6 +21,7 @@ constexpr int VEC = 4;
 constexpr int THREADS_MAX = 512;
 constexpr int COLS = 32; /* of a block that adds columns up */
 constexpr int ROW_GROUPS = 32;
+constexpr int FWD_WARPS = 4; /* rows of a block, forward */
 
 /* Threads so that each has one vector, or more when a row has more than THREADS_MAX. */
 int row_threads(int c)
@@ -88,6 +89,56 @@ __global__ void __launch_bounds__(THREADS_MAX)
     }
 }
 
+/* A row for each warp, all of it in registers: no barriers, and many loads under way. */
+template <class T, int NV>
+__global__ void __launch_bounds__(FWD_WARPS *WARP)
+    norm_fwd_warp(const float *x, const float *w, int n, int c, float eps, T *y, float *rstd)
+{
+    const int row = static_cast<int>(blockIdx.x) * FWD_WARPS + static_cast<int>(threadIdx.x) / WARP;
+    const int first = static_cast<int>(threadIdx.x) % WARP * VEC;
+    const size_t at = static_cast<size_t>(row) * c;
+    float values[NV][VEC], sum = 0;
+
+    if (row >= n) {
+        return;
+    }
+#pragma unroll
+    for (int v = 0; v < NV; v++) {
+        const int col = v * WARP * VEC + first;
+
+        if (col < c) {
+            load(x + at + col, values[v]);
+        }
+    }
+#pragma unroll
+    for (int v = 0; v < NV; v++) {
+#pragma unroll
+        for (int i = 0; i < VEC; i++) {
+            sum += v * WARP * VEC + first < c ? values[v][i] * values[v][i] : 0;
+        }
+    }
+    const float r = 1.0f / sqrtf(warp_sum(sum) / static_cast<float>(c) + eps);
+
+#pragma unroll
+    for (int v = 0; v < NV; v++) {
+        const int col = v * WARP * VEC + first;
+
+        if (col < c) {
+            float weights[VEC];
+
+            load(w + col, weights);
+#pragma unroll
+            for (int i = 0; i < VEC; i++) {
+                values[v][i] = values[v][i] * r * weights[i];
+            }
+            store(y + at + col, values[v]);
+        }
+    }
+    if (first == 0) {
+        rstd[row] = r;
+    }
+}
+
 template <class T>
 __global__ void __launch_bounds__(THREADS_MAX)
     norm_fwd_any(const float *x, const float *w, int c, float eps, T *y, float *rstd)
@@ -118,10 +169,15 @@ cudaError_t norm_fwd(cudaStream_t stream, const float *x, const float *w, int n,
     const int n_vecs = row_vecs(c);
     const cudaLaunchConfig_t config =
         launch_of(stream, dim3(static_cast<unsigned>(n)), row_threads(c));
+    const cudaLaunchConfig_t warps = launch_of(
+        stream, dim3(static_cast<unsigned>((n + FWD_WARPS - 1) / FWD_WARPS)), FWD_WARPS * WARP);
     const bool is_vec = is_aligned(x, c) && is_aligned(w, c) && is_aligned(y, c);
 
-    if (is_vec && n_vecs == 1) {
-        return cudaLaunchKernelEx(&config, norm_fwd_vec<T, 1>, x, w, c, eps, y, rstd);
+    if (is_vec && c <= 8 * WARP * VEC) {
+        return cudaLaunchKernelEx(&warps, norm_fwd_warp<T, 8>, x, w, n, c, eps, y, rstd);
+    }
+    if (is_vec && c <= 16 * WARP * VEC) {
+        return cudaLaunchKernelEx(&warps, norm_fwd_warp<T, 16>, x, w, n, c, eps, y, rstd);
     }
     if (is_vec && n_vecs == 2) {
         return cudaLaunchKernelEx(&config, norm_fwd_vec<T, 2>, x, w, c, eps, y, rstd);

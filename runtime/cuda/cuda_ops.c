@@ -268,8 +268,15 @@ static void cuda_embedding_fwd(struct hdt_stream *s, const int32_t *tokens, cons
 static void cuda_embedding_bwd(struct hdt_stream *s, const int32_t *tokens, const float *dout,
                                int n, int c, float *dw)
 {
-    if (hdt_cuda_stream_enter(s)) {
-        hdt_cuda_stream_result(s, hdt_cuda_embedding_bwd(s->handle, tokens, dout, n, c, dw),
+    void *scratch;
+
+    if (!hdt_cuda_stream_enter(s)) {
+        return;
+    }
+    scratch = hdt_cuda_scratch(s, hdt_cuda_embedding_scratch(n));
+    if (scratch) {
+        hdt_cuda_stream_result(s,
+                               hdt_cuda_embedding_bwd(s->handle, tokens, dout, n, c, scratch, dw),
                                "queue embedding_bwd");
     }
 }

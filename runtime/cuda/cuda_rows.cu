@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Rotations, SwiGLU, embedding and cross-entropy. All of them are bound by memory; where arrays
- * stand on 16-byte words a thread takes eight neighbouring elements.
+ * Rotations, SwiGLU, embedding forward and cross-entropy. All of them are bound by memory; where
+ * arrays stand on 16-byte words a thread takes eight neighbouring elements.
  */
 #include "runtime/cuda/cuda_rows.h"
 #include "runtime/cuda/cuda_vec.cuh"
@@ -212,7 +212,7 @@ cudaError_t swiglu_bwd(cudaStream_t stream, const T *dh, const T *gate_up, int n
                : swiglu_bwd_launch<T, 1>(stream, dh, gate_up, n, f, dgate_up, h);
 }
 
-/* ---- Embedding ------------------------------------------------------------------------------- */
+/* ---- Embedding, forward ---------------------------------------------------------------------- */
 
 template <int N>
 __global__ void __launch_bounds__(THREADS)
@@ -243,72 +243,6 @@ cudaError_t embedding_fwd_launch(cudaStream_t stream, const int32_t *tokens, con
     return n_items == 0
                ? cudaSuccess
                : cudaLaunchKernelEx(&config, embedding_fwd_kernel<N>, tokens, w, n_items, c, out);
-}
-
-constexpr int EMBEDDING_COLS = 8; /* of a thread */
-
-/*
- * A block for each row and range of columns. The block of the first row that has a token adds all
- * rows that have it, in their order; the blocks of the others end at once. So no two blocks write
- * to one place, and sums have the order that the contract gives. It reads the tokens n / 2 times on
- * average, from the cache: for 16384 rows as much as 1 GB, beside the tensors a small part.
- */
-__global__ void __launch_bounds__(THREADS)
-    embedding_bwd_kernel(const int32_t *tokens, const float *dout, int n, int c, float *dw)
-{
-    __shared__ unsigned found[THREADS / WARP];
-    const int row = static_cast<int>(blockIdx.x), token = tokens[row];
-    const int col =
-        static_cast<int>(blockIdx.y) * THREADS * EMBEDDING_COLS + static_cast<int>(threadIdx.x);
-    bool is_first = true;
-    float sums[EMBEDDING_COLS];
-
-    for (int i = static_cast<int>(threadIdx.x); i < row; i += THREADS) {
-        is_first = is_first && tokens[i] != token;
-    }
-    if (!__syncthreads_and(is_first)) {
-        return;
-    }
-#pragma unroll
-    for (int k = 0; k < EMBEDDING_COLS; k++) {
-        const int at = col + k * THREADS;
-
-        sums[k] = at < c ? dw[static_cast<size_t>(token) * c + at] : 0;
-    }
-    for (int first = row; first < n; first += THREADS) {
-        const int mine = first + static_cast<int>(threadIdx.x);
-        const unsigned mask = __ballot_sync(ALL_LANES, mine < n && tokens[mine] == token);
-
-        if (threadIdx.x % WARP == 0) {
-            found[threadIdx.x / WARP] = mask;
-        }
-        if (__syncthreads_or(mask != 0)) {
-            for (int w = 0; w < THREADS / WARP; w++) {
-                for (unsigned left = found[w]; left != 0; left &= left - 1) {
-                    const float *src =
-                        dout +
-                        static_cast<size_t>(first + w * WARP + __ffs(static_cast<int>(left)) - 1) *
-                            c;
-
-#pragma unroll
-                    for (int k = 0; k < EMBEDDING_COLS; k++) {
-                        const int at = col + k * THREADS;
-
-                        sums[k] += at < c ? src[at] : 0;
-                    }
-                }
-            }
-        }
-        __syncthreads();
-    }
-#pragma unroll
-    for (int k = 0; k < EMBEDDING_COLS; k++) {
-        const int at = col + k * THREADS;
-
-        if (at < c) {
-            dw[static_cast<size_t>(token) * c + at] = sums[k];
-        }
-    }
 }
 
 /* ---- Cross-entropy --------------------------------------------------------------------------- */
@@ -479,17 +413,6 @@ cudaError_t hdt_cuda_embedding_fwd(cudaStream_t stream, const int32_t *tokens, c
     return is_aligned(w, c) && is_aligned(out, c)
                ? embedding_fwd_launch<8>(stream, tokens, w, n, c, out)
                : embedding_fwd_launch<1>(stream, tokens, w, n, c, out);
-}
-
-cudaError_t hdt_cuda_embedding_bwd(cudaStream_t stream, const int32_t *tokens, const float *dout,
-                                   int n, int c, float *dw)
-{
-    const int n_ranges = (c + THREADS * EMBEDDING_COLS - 1) / (THREADS * EMBEDDING_COLS);
-    const cudaLaunchConfig_t config =
-        launch_of(stream, dim3(static_cast<unsigned>(n), static_cast<unsigned>(n_ranges)), THREADS);
-
-    return n == 0 ? cudaSuccess
-                  : cudaLaunchKernelEx(&config, embedding_bwd_kernel, tokens, dout, n, c, dw);
 }
 
 cudaError_t hdt_cuda_cross_entropy(cudaStream_t stream, const int32_t *labels, int n, int v,

@@ -4,11 +4,11 @@
 
 /*
  * Launchers of the kernels that work on rows: norms (cuda_norm.cu), rotations, SwiGLU, embedding
- * and cross-entropy (cuda_rows.cu), attention in float32 (cuda_plain.cu). Each queues one op of
- * backend.h on a stream of the current device and returns what the launch returned; no rows, no
- * launch. `dtype` is that of the activations given as void: HDT_DTYPE_F32 or HDT_DTYPE_BF16; all
- * arithmetic is in float32. Arrays need no alignment but an element's; on 16-byte words, with
- * columns in eights, they are faster.
+ * and cross-entropy (cuda_rows.cu, cuda_embedding.cu), attention in float32 (cuda_plain.cu). Each
+ * queues one op of backend.h on a stream of the current device and returns what the launch
+ * returned; no rows, no launch. `dtype` is that of the activations given as void: HDT_DTYPE_F32 or
+ * HDT_DTYPE_BF16; all arithmetic is in float32. Arrays need no alignment but an element's; on
+ * 16-byte words, with columns in eights, they are faster.
  */
 #include "runtime/backend.h"
 
@@ -62,8 +62,11 @@ cudaError_t hdt_cuda_swiglu_bwd(cudaStream_t stream, const void *dh, const void 
 
 cudaError_t hdt_cuda_embedding_fwd(cudaStream_t stream, const int32_t *tokens, const float *w,
                                    int n, int c, float *out);
+
+/* Bytes of scratch, aligned to 256, that the backward pass of n rows needs. */
+size_t hdt_cuda_embedding_scratch(int n);
 cudaError_t hdt_cuda_embedding_bwd(cudaStream_t stream, const int32_t *tokens, const float *dout,
-                                   int n, int c, float *dw);
+                                   int n, int c, void *scratch, float *dw);
 
 /* row_loss: scratch of n values. */
 cudaError_t hdt_cuda_cross_entropy(cudaStream_t stream, const int32_t *labels, int n, int v,
