@@ -152,6 +152,7 @@ struct hdt_gwjob {
     int64_t best_checkpoint_step;
     json_t *ranks;
     json_t *traces, *traces_from; /* paths, and the worker on whose machine each is */
+    json_t *rank_ends;            /* of ranks that are done, what they said of their time */
     struct hdt_gwjob_wan *wan;
     size_t n_wan;
     int64_t wan_rate_us, wan_rate_sent; /* where the last rate was taken */

@@ -83,6 +83,7 @@ static void record_add_progress(json_t *record, struct hdt_gwjob *job)
                                      "start_step", (json_int_t)job->start_step));
     json_object_set_new(record, "stopped_by", json_string(job->stopped_by));
     json_object_set(record, "traces_from", job->traces_from);
+    json_object_set(record, "rank_ends", job->rank_ends);
     if (job->cluster_json) {
         json_object_set(record, "cluster", job->cluster_json);
     }
@@ -159,6 +160,7 @@ void hdt_gwjob_free(struct hdt_gwjob *job)
     json_decref(job->ranks);
     json_decref(job->traces);
     json_decref(job->traces_from);
+    json_decref(job->rank_ends);
     json_decref(job->metrics_notes);
     hdt_journal_close(job->metrics);
     free(job->intake.taken);
@@ -200,6 +202,7 @@ enum hdt_status hdt_gwjob_parse(json_t *body, const char *conf_key, struct hdt_g
 
     job->traces = json_array();
     job->traces_from = json_array();
+    job->rank_ends = json_array();
     job->ranks = json_array();
     if (json_unpack(body, "{s:o, s:o, s:o, s?:o, s?:s}", conf_key, &conf, "model", &model_json,
                     "plan", &plan, "cluster", &cluster, "resume", &resume) != 0) {
@@ -275,6 +278,9 @@ static void job_load_progress(struct hdt_gwjob *job, const json_t *record)
     }
     if (json_is_array(json_object_get(record, "traces_from"))) {
         json_array_extend(job->traces_from, json_object_get(record, "traces_from"));
+    }
+    if (json_is_array(json_object_get(record, "rank_ends"))) {
+        json_array_extend(job->rank_ends, json_object_get(record, "rank_ends"));
     }
     job->n_attempts = (int)json_integer_value(json_object_get(record, "attempts"));
     job->best_step = json_integer_value(json_object_get(record, "best_step"));

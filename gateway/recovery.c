@@ -157,6 +157,7 @@ static void epoch_next(struct hdt_gwjob *job)
     job->weights_digest[0] = '\0';
     json_array_clear(job->traces);
     json_array_clear(job->traces_from);
+    json_array_clear(job->rank_ends);
     memset(job->rank_is_done, 0, job->plan.n_ranks * sizeof(*job->rank_is_done));
     memset(job->by_rank, 0, job->plan.n_ranks * sizeof(*job->by_rank));
 }

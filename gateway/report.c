@@ -12,6 +12,7 @@
 #include "src/base/log.h"
 #include "src/base/recorder.h"
 #include "src/core/msg.h"
+#include "src/core/schedule.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -320,6 +321,31 @@ static void report_failed(struct hdt_gateway *gw, struct hdt_gwjob *job, const j
     hdt_recovery_rank_failed(gw, job, hdt_msg_from(msg), &err);
 }
 
+/* Where a rank's training time went, by its own words; what is no number is null. */
+static json_t *rank_end_json(const struct hdt_gwjob *job, size_t rank, const json_t *body)
+{
+    static const char *const numbers[] = {"memory_bytes", "train_s", "train_wait_s"};
+    json_t *end = json_object(), *ops = json_object(), *value;
+    char from[HDT_ADDRESS_CAP];
+    const char *name;
+
+    hdt_gwjob_rank_address(job, rank, from);
+    json_object_set_new(end, "rank", json_integer((json_int_t)rank));
+    json_object_set_new(end, "worker", json_string(from));
+    for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++) {
+        json_object_set_new(end, numbers[i], real_or_null(body_real(body, numbers[i])));
+    }
+    for (int kind = 0; kind < HDT_OP_KIND_COUNT; kind++) {
+        name = hdt_op_name(kind);
+        value = json_object_get(json_object_get(body, "ops"), name);
+        if (json_is_number(value)) {
+            json_object_set(ops, name, value);
+        }
+    }
+    json_object_set_new(end, "ops", ops);
+    return end;
+}
+
 static void report_rank_done(struct hdt_gateway *gw, struct hdt_gwjob *job, const json_t *body)
 {
     json_t *trace = json_object_get(body, "trace");
@@ -330,6 +356,9 @@ static void report_rank_done(struct hdt_gateway *gw, struct hdt_gwjob *job, cons
         json_array_append(job->traces, trace);
         hdt_gwjob_rank_address(job, (size_t)rank, from);
         json_array_append_new(job->traces_from, json_string(from));
+    }
+    if (!job->rank_is_done[rank]) {
+        json_array_append_new(job->rank_ends, rank_end_json(job, (size_t)rank, body));
     }
     hdt_gwjob_rank_done(gw, job, (size_t)rank);
 }

@@ -358,14 +358,33 @@ static void write_trace(struct hdt_runner *r, char path[HDT_CKPT_PATH_CAP])
     }
 }
 
+/* Seconds of each kind of op that training steps had. */
+static json_t *ops_json(const struct runner_spent *spent)
+{
+    json_t *ops = json_object();
+
+    for (int kind = 0; kind < HDT_OP_KIND_COUNT; kind++) {
+        if (spent->op_ns[kind] > 0) {
+            json_object_set_new(ops, hdt_op_name(kind),
+                                json_real((double)spent->op_ns[kind] / 1e9));
+        }
+    }
+    return ops;
+}
+
 static void report_rank_done(struct hdt_runner *r)
 {
+    const struct runner_spent *spent = &r->spent;
     char path[HDT_CKPT_PATH_CAP];
 
     write_trace(r, path);
     hdt_runner_report(r, "rank.done",
-                      json_pack("{s:i,s:s,s:f,s:f}", "rank", r->rank, "trace", path, "busy_s",
-                                (double)r->busy_ns / 1e9, "wait_s", (double)r->wait_ns / 1e9));
+                      json_pack("{s:i, s:s, s:f, s:f, s:I, s:f, s:f, s:o}", "rank", r->rank,
+                                "trace", path, "busy_s", (double)r->busy_ns / 1e9, "wait_s",
+                                (double)r->wait_ns / 1e9, "memory_bytes",
+                                (json_int_t)r->memory_bytes, "train_s",
+                                (double)spent->train_ns / 1e9, "train_wait_s",
+                                (double)spent->wait_ns / 1e9, "ops", ops_json(spent)));
 }
 
 /* Whoever told it to end at once wants nothing more of it. */

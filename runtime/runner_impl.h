@@ -40,6 +40,12 @@ struct runner_flow {
     bool has_news;
 };
 
+/* What the training steps of this run took, from the first op of each to its end. */
+struct runner_spent {
+    int64_t train_ns, wait_ns;
+    int64_t op_ns[HDT_OP_KIND_COUNT]; /* without their waits */
+};
+
 struct hdt_runner {
     struct hdt_runner_conf conf;
     json_t *assign;      /* the request */
@@ -87,7 +93,8 @@ struct hdt_runner {
     bool ckpt_due;            /* root: a periodic checkpoint waits for the last one's end */
     double loss_sum;          /* of this phase, in micro-batch order */
     int64_t busy_ns, wait_ns; /* of the whole run */
-    int64_t arrived_ns;       /* the last frame that an op took; 0: it took none */
+    struct runner_spent spent;
+    int64_t arrived_ns;                 /* the last frame that an op took; 0: it took none */
     int64_t busy_told_ns, wait_told_ns; /* of these, in the last SYNC_UP */
     struct hdt_sync_total total;        /* root */
     struct hdt_sync_item *items;

@@ -357,11 +357,18 @@ enum hdt_status hdt_runner_run_ops(struct hdt_runner *r, enum hdt_phase phase,
         event.cpu_ns =
             r->conf.backend->caps & HDT_BACKEND_ASYNC ? 0 : hdt_clock_thread_cpu_ns() - cpu_ns;
         r->busy_ns += event.duration_ns;
+        if (phase == HDT_PHASE_TRAIN) {
+            r->spent.op_ns[event.kind] += event.duration_ns;
+            r->spent.wait_ns += waited;
+        }
         hdt_trace_add(&r->trace, &event);
         /* Short steps are told by their own reports. */
         if (event.start_ns + event.duration_ns - begin_ns > SLOW_STEP_NS) {
             hdt_alive_moved(r->alive, "step", i + 1, schedule->n_ops);
         }
+    }
+    if (phase == HDT_PHASE_TRAIN) {
+        r->spent.train_ns += hdt_clock_now_ns() - begin_ns;
     }
     hdt_runner_edges_stepped(r, phase, r->busy_ns - busy_ns);
     return HDT_OK;

@@ -7,6 +7,7 @@
 #include "src/cli/gwoptions.h"
 #include "src/cli/human.h"
 #include "src/cli/planned.h"
+#include "src/cli/speed.h"
 #include "src/base/buf.h"
 #include "src/core/msg.h"
 
@@ -25,7 +26,8 @@ enum submit_option {
     OPT_STEPS,
     OPT_CODEC,
     OPT_SCHEDULE,
-    OPT_VERBOSE
+    OPT_VERBOSE,
+    OPT_CATALOGUE
 };
 
 static const struct argp_option options[] = {
@@ -42,14 +44,17 @@ static const struct argp_option options[] = {
      "A line for each step, also where the output is no terminal (default: of the first 1000, then "
      "one in 10 seconds)",
      0},
+    {"catalogue", OPT_CATALOGUE, "FILE", 0,
+     "Peaks of devices are of this catalogue, not of the installed one", 0},
     {0},
 };
 
 struct submit_args {
     struct hdt_gwclient_conf client;
     struct hdt_planned_overrides overrides;
-    const char *job, *resume, *json;
+    const char *job, *resume, *json, *catalogue;
     bool detach, verbose;
+    struct hdt_devices devices; /* none, when no catalogue is installed */
 };
 
 static error_t option_parse(int key, char *arg, struct argp_state *state)
@@ -77,6 +82,9 @@ static error_t option_parse(int key, char *arg, struct argp_state *state)
         return 0;
     case OPT_SCHEDULE:
         args->overrides.schedule = arg;
+        return 0;
+    case OPT_CATALOGUE:
+        args->catalogue = arg;
         return 0;
     case OPT_VERBOSE:
         args->verbose = true;
@@ -175,8 +183,23 @@ static json_int_t n_restarts(const struct hdt_follow *f)
     return f->epoch > 1 ? f->epoch - 1 : 0;
 }
 
-static json_t *result_json(const struct hdt_planned *p, const struct hdt_follow *f)
+/* false: no step was trained. */
+static bool speed_of(const struct hdt_planned *p, const struct submit_args *args,
+                     const struct hdt_follow *f, struct hdt_speed *speed)
 {
+    const double step_s = hdt_follow_median_step(f, NULL);
+
+    if (step_s > 0) {
+        hdt_speed_of(p, json_object_get(f->done, "ranks"),
+                     args->devices.items.n > 0 ? &args->devices : NULL, step_s, speed);
+    }
+    return step_s > 0;
+}
+
+static json_t *result_json(const struct hdt_planned *p, const struct submit_args *args,
+                           const struct hdt_follow *f)
+{
+    struct hdt_speed speed;
     const struct hdt_plan *plan = &p->result.plan;
     double tokens =
         (double)plan->micro_batch * (double)plan->n_micro_batches * (double)plan->seq_len;
@@ -194,6 +217,9 @@ static json_t *result_json(const struct hdt_planned *p, const struct hdt_follow 
         f->predicted_step_s, "measured_step_s", real_or_null(median_s > 0 ? median_s : NAN));
     json_object_update_new(json, json_pack("{s:I, s:I, s:f}", "restarts", n_restarts(f),
                                            "steps_again", f->n_again, "seconds_lost", f->lost_s));
+    json_object_set_new(json, "speed",
+                        speed_of(p, args, f, &speed) ? hdt_speed_to_json(&speed) : json_null());
+    json_object_set_new(json, "ranks", done_get(f, "ranks"));
     json_object_set_new(json, "tls", done_get(f, "tls"));
     json_object_set_new(json, "codec", codec_json(p));
     json_object_set_new(json, "wan_bytes_raw", done_get(f, "wan_bytes_raw"));
@@ -222,10 +248,11 @@ static enum hdt_status result_check(const char *path, struct hdt_error *err)
     return status;
 }
 
-static enum hdt_status result_write(const struct hdt_planned *p, const struct hdt_follow *f,
-                                    const char *path, struct hdt_error *err)
+static enum hdt_status result_write(const struct hdt_planned *p, const struct submit_args *args,
+                                    const struct hdt_follow *f, struct hdt_error *err)
 {
-    json_t *json = result_json(p, f);
+    const char *path = args->json;
+    json_t *json = result_json(p, args, f);
     int rc;
 
     errno = 0;
@@ -265,15 +292,21 @@ static void step_time_print(const struct hdt_follow *f)
            100 * (median_s / f->predicted_step_s - 1));
 }
 
-static void summary_print(const struct hdt_follow *f)
+static void summary_print(const struct hdt_planned *p, const struct submit_args *args,
+                          const struct hdt_follow *f)
 {
     const char *run_dir = json_string_value(json_object_get(f->done, "run_dir"));
     double sent = json_number_value(json_object_get(f->done, "wan_bytes_sent"));
     double raw = json_number_value(json_object_get(f->done, "wan_bytes_raw"));
+    struct hdt_speed speed;
     char lost[HDT_HUMAN_CAP];
 
+    hdt_speed_print_ranks(json_object_get(f->done, "ranks"));
     if (f->n_trained > 0) {
         step_time_print(f);
+        if (speed_of(p, args, f, &speed)) {
+            hdt_speed_print(&speed);
+        }
         printf("loss        %.4f -> %.4f\n", f->trained[0].loss, f->trained[f->n_trained - 1].loss);
     }
     if (n_restarts(f) > 0) {
@@ -331,10 +364,10 @@ static int end_report(const struct hdt_planned *p, const struct submit_args *arg
     if (f->left) {
         return HDT_EXIT_OK; /* the job runs, or stops by itself */
     }
-    if (args->json && result_write(p, f, args->json, &err) != HDT_OK) {
+    if (args->json && result_write(p, args, f, &err) != HDT_OK) {
         return hdt_cmd_fail(&err);
     }
-    summary_print(f);
+    summary_print(p, args, f);
     if (strcmp(f->state, "failed") == 0 ||
         (strcmp(f->state, "stopped") == 0 && f->error.msg[0])) { /* without a last checkpoint */
         fflush(stdout);
@@ -381,6 +414,20 @@ static int submit_planned(struct hdt_planned *p, const struct submit_args *args,
     return rc;
 }
 
+/* One that is named must be there; of the installed one only the peaks are missed. */
+static enum hdt_status catalogue_load(struct submit_args *args, struct hdt_error *err)
+{
+    struct hdt_error none = {0};
+
+    if (args->catalogue) {
+        return hdt_devices_load(args->catalogue, &args->devices, err);
+    }
+    if (hdt_devices_load(NULL, &args->devices, &none) != HDT_OK) {
+        args->devices = (struct hdt_devices){0};
+    }
+    return HDT_OK;
+}
+
 static int submit_run(int argc, char **argv)
 {
     struct submit_args args = {0};
@@ -398,7 +445,11 @@ static int submit_run(int argc, char **argv)
     if (args.json && result_check(args.json, &err) != HDT_OK) {
         return hdt_cmd_fail(&err);
     }
+    if (catalogue_load(&args, &err) != HDT_OK) {
+        return hdt_cmd_fail(&err);
+    }
     if (hdt_planned_load(&planned, args.job, &args.overrides, &err) != HDT_OK) {
+        hdt_devices_release(&args.devices);
         return hdt_cmd_fail(&err);
     }
     status = hdt_gwclient_open(&args.client, &client, &err);
@@ -414,6 +465,7 @@ static int submit_run(int argc, char **argv)
     rc = status == HDT_OK ? submit_planned(&planned, &args, &client) : hdt_cmd_fail(&err);
     hdt_gwclient_close(client);
     hdt_planned_release(&planned);
+    hdt_devices_release(&args.devices);
     return rc;
 }
 

@@ -172,6 +172,25 @@ section "a run beside its plan"
 job run.yaml 12 "plan.cut: [a/w0=3, b/w0=3]"
 fed_model model.json
 check "a run" submit a run
+check "it says how fast" says "TFLOP/s of the model" run.log
+check "and what each rank's time went to" grep -qE '^1 +b/w0 .*%.*%' run.log
+python3 - <<'PY' || fail "speed or shares are wrong"
+import json
+run, m = json.load(open("run.json")), json.load(open("model.json"))
+C, F, L, V, T = m["hidden_size"], m["intermediate_size"], m["num_hidden_layers"], m["vocab_size"], 32
+q = C // m["num_attention_heads"] * m["num_attention_heads"]
+kv = C // m["num_attention_heads"] * m["num_key_value_heads"]
+# 6 for each weight of a product, and for each of two products a head does half of a square of T.
+flops = 2 * 4 * T * (6 * (L * (2 * C * q + 2 * C * kv + 3 * C * F) + C * V) + 6 * L * q * T)
+speed = run["speed"]
+assert abs(speed["model_flops_per_s"] * run["measured_step_s"] / flops - 1) < 1e-6, (speed, flops)
+assert speed["peak_flops_per_s"] is None and speed["utilization"] is None  # no catalogue has this machine
+assert [r["worker"] for r in sorted(run["ranks"], key=lambda r: r["rank"])] == ["a/w0", "b/w0"]
+for r in run["ranks"]:
+    spent = sum(r["ops"].values()) + r["train_wait_s"]
+    assert r["memory_bytes"] > 0 and r["ops"]["FORWARD"] > 0 and r["ops"]["BACKWARD"] > 0 and r["ops"]["STEP"] > 0
+    assert 0.5 * r["train_s"] < spent <= r["train_s"] * 1.001, r
+PY
 dir=$(field run.json run_dir | tr -d '"')
 check "the run keeps its plan" test -s "$dir/plan.json"
 hdt plan --validate "$dir" --json --trace both.json >validate.json || fail "validate"

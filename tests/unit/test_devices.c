@@ -128,6 +128,36 @@ Test(devices, the_catalogue_covers_the_field)
     hdt_devices_release(&devices);
 }
 
+/* As nvidia-smi calls them, "-" for blanks, with the dense bf16 peak that their data sheets give.
+ */
+Test(devices, the_driver_s_names_are_known)
+{
+    static const struct {
+        const char *name;
+        double bf16;
+    } known[] = {
+        {"NVIDIA-H200", 989.5},
+        {"NVIDIA-H100-80GB-HBM3", 989.4},
+        {"NVIDIA-A100-SXM4-80GB", 312},
+        {"NVIDIA-L40S", 362.05},
+        {"NVIDIA-A100-PCIE-40GB", 312},
+        {"NVIDIA-H100-PCIe", 756.5},
+        {"NVIDIA-GeForce-RTX-4090", 165.2},
+    };
+    struct hdt_devices devices;
+    struct hdt_error err = {0};
+
+    cr_assert_eq(hdt_devices_load(CATALOGUE, &devices, &err), HDT_OK, "%s: %s", err.where, err.msg);
+    for (size_t i = 0; i < sizeof(known) / sizeof(known[0]); i++) {
+        const struct hdt_device *d = hdt_devices_find(&devices, known[i].name);
+
+        cr_assert(d, "%s", known[i].name);
+        cr_expect(fabs(d->compute.tflops[HDT_PRECISION_BF16] / known[i].bf16 - 1) < 0.002, "%s: %g",
+                  known[i].name, d->compute.tflops[HDT_PRECISION_BF16]);
+    }
+    hdt_devices_release(&devices);
+}
+
 /* Figures that other people took from the same data sheets: the table of devices in the source of
  * the planner FlashFlex (TFLOPS of fp16, GB). Where theirs is the figure with sparsity (A10, L4)
  * ours must be half of it. */
