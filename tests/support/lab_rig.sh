@@ -103,11 +103,14 @@ rig_slow_down() {
 }
 
 # rig_quota PID SHARE: the process has at most this share of a core from now on, counted in 4 ms. False where
-# no cgroup can be made. Its weight is that of a shell and what it starts.
+# no cgroup can be made. Beside the gateways of its core it weighs what they do: they are in the session's
+# autogroup, whose weight goes by its nice value, 1.25 times more for each step (sched(7)).
 rig_cgroups=()
 rig_quota() {
-    local root dir us
+    local root dir us nice weight
 
+    nice=$(sed -n 's/.* nice //p' /proc/self/autogroup 2>/dev/null)
+    weight=$(awk -v nice="${nice:-0}" 'BEGIN { printf "%d", 1024 / 1.25 ^ nice }')
     us=$(awk -v share="$2" 'BEGIN { printf "%d", share * 4000 }')
     for root in /sys/fs/cgroup /sys/fs/cgroup/cpu /sys/fs/cgroup/cpu,cpuacct; do
         dir=$root/hdt-bench-$1
@@ -117,10 +120,10 @@ rig_quota() {
         if {
             if [ -e "$root/cgroup.controllers" ]; then
                 echo +cpu >"$root/cgroup.subtree_control"
-                echo "$us 4000" >"$dir/cpu.max" && echo 7007 >"$dir/cpu.weight"
+                echo "$us 4000" >"$dir/cpu.max" && echo $((weight * 100 / 1024 > 10000 ? 10000 : weight * 100 / 1024)) >"$dir/cpu.weight"
             else
                 echo 4000 >"$dir/cpu.cfs_period_us" && echo "$us" >"$dir/cpu.cfs_quota_us" &&
-                    echo 71755 >"$dir/cpu.shares"
+                    echo "$weight" >"$dir/cpu.shares"
             fi && echo "$1" >"$dir/cgroup.procs"
         } 2>/dev/null; then
             return 0
