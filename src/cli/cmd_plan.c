@@ -80,6 +80,8 @@ static error_t args_check(struct plan_args *args, struct argp_state *state)
     } else if (args->layout.output && args->layout.what_if.n > 0) {
         argp_error(state, "--output writes a plan for a cluster that there is: change its file "
                           "instead of --what-if");
+    } else if (args->layout.steps_left > 0 && !args->layout.current) {
+        argp_error(state, "--steps-left belongs to --current: it is what moving has to pay in");
     }
     if (is_layout) {
         args->layout.layout = args->job;

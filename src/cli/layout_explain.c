@@ -288,5 +288,6 @@ enum hdt_status hdt_layout_explain(const struct hdt_layout_planned *p, json_t **
     wires_explain(p, &model, *lines);
     path_explain(p, *lines);
     found_explain(p, *lines);
+    hdt_layout_replan_explain(&p->replan, *lines);
     return HDT_OK;
 }

@@ -19,8 +19,8 @@
 
 #define GIB (1024.0 * 1024 * 1024)
 
-/* Of plans that are so near, the one that moves least. */
-#define AS_GOOD 1.01
+/* The plan that runs stays where what is left takes no more than so much of the best one. */
+#define WORTH_IT 1.001
 
 /* ---- reading ---- */
 
@@ -205,8 +205,8 @@ static void gain_add(struct hdt_layout_planned *p, char *change, const char *wha
         gain->step_s = found.prediction.step_s;
         hdt_layout_found_release(&found);
     }
-    if (status == HDT_OK && p->args->time_limit_s <= 0 && !is_interrupted && !p->result.is_cut &&
-        hdt_cluster_file_n_devices(&files.cluster) <= GAIN_MAX_DEVICES) {
+    if (status == HDT_OK && p->args->time_limit_s <= 0 && !p->args->current && !is_interrupted &&
+        !p->result.is_cut && hdt_cluster_file_n_devices(&files.cluster) <= GAIN_MAX_DEVICES) {
         options.n_simulations = GAIN_SIMULATIONS;
         if (search(&files, &options, &result, err) == HDT_OK) {
             /* Of a search that was cut short nothing is said but what the same plan gains. */
@@ -363,21 +363,6 @@ static enum hdt_status compare(struct hdt_layout_planned *p, struct hdt_error *e
     return status;
 }
 
-/* Bytes that a candidate moves. */
-static enum hdt_status moves_of(const struct hdt_layout_planned *p,
-                                const struct hdt_layout_files *current,
-                                const struct hdt_layout *layout, struct hdt_layout_moves *moves,
-                                struct hdt_error *err)
-{
-    struct hdt_layout_files derived;
-
-    memset(moves, 0, sizeof(*moves));
-    HDT_TRY(hdt_layout_derive(&p->files, layout, &derived, err));
-    hdt_layout_moves(current, &derived, p->options.without, p->options.n_without, moves);
-    hdt_layout_derived_release(&derived);
-    return HDT_OK;
-}
-
 /* The plan that runs, as a plan of this job: of its cluster, model and profiles. */
 static void current_adopt(const struct hdt_layout *job, const struct hdt_layout *current,
                           struct hdt_layout *copy)
@@ -395,62 +380,64 @@ static void current_adopt(const struct hdt_layout *job, const struct hdt_layout 
 /* Can the plan that runs go on? Then p->kept rates it. */
 static void current_rate(struct hdt_layout_planned *p, const struct hdt_layout *current)
 {
-    struct hdt_layout_moves *m = &p->moves;
+    struct hdt_layout_replan *r = &p->replan;
     struct hdt_layout_files derived;
     struct hdt_layout layout;
     struct hdt_error err = {0};
 
-    m->was_step_s = NAN;
+    r->was_step_s = r->was_total = NAN;
     current_adopt(&p->files.layout, current, &layout);
     if (hdt_layout_derive(&p->files, &layout, &derived, &err) != HDT_OK) {
-        snprintf(m->was_why, sizeof(m->was_why), "%s", err.msg);
+        snprintf(r->was_why, sizeof(r->was_why), "%s", err.msg);
         hdt_conf_release(&hdt_layout_schema, &layout);
         return;
     }
-    if (hdt_layout_search_holds(&p->files, &derived, &p->options, m->was_why, sizeof(m->was_why)) &&
+    if (hdt_layout_search_holds(&p->files, &derived, &p->options, r->was_why, sizeof(r->was_why)) &&
         !all_fit(&derived)) {
-        snprintf(m->was_why, sizeof(m->was_why), "it does not fit into the memory");
+        snprintf(r->was_why, sizeof(r->was_why), "it does not fit into the memory");
     }
-    if (!m->was_why[0]) {
+    if (!r->was_why[0]) {
         if (hdt_layout_search_rate(&derived, &p->options, &p->kept, &err) == HDT_OK) {
-            m->was_step_s = p->kept.prediction.step_s;
+            r->was_step_s = p->kept.prediction.step_s;
+            r->was_total = p->kept.objective * p->result.steps_left;
         } else {
-            snprintf(m->was_why, sizeof(m->was_why), "%s", err.msg);
+            snprintf(r->was_why, sizeof(r->was_why), "%s", err.msg);
         }
     }
     hdt_layout_derived_release(&derived);
     hdt_conf_release(&hdt_layout_schema, &layout);
 }
 
-/* --current: among plans that are as good, the one that moves least; the one that runs is one. */
+/* --current: the plan that runs goes on unless another one is better by what is left, its move
+ * counted. */
 static enum hdt_status current_weigh(struct hdt_layout_planned *p,
                                      const struct hdt_layout_files *current, struct hdt_error *err)
 {
-    double best = p->result.top[0].objective, least = INFINITY;
-    struct hdt_layout_moves moves, all = p->moves;
+    struct hdt_layout_replan *r = &p->replan;
+    struct hdt_layout_mover *mover;
+    struct hdt_layout_files derived;
 
-    for (size_t i = 0; i < p->result.n_top; i++) {
-        const struct hdt_layout_found *found = &p->result.top[i];
-
-        if (found->objective > AS_GOOD * best) {
-            continue;
-        }
-        HDT_TRY(moves_of(p, current, &found->layout, &moves, err));
-        if (moves.site_bytes + moves.wan_bytes + moves.stored_bytes < least) {
-            least = moves.site_bytes + moves.wan_bytes + moves.stored_bytes;
-            p->best = found;
-            p->moves = moves;
-        }
-    }
-    if (!isnan(all.was_step_s) && p->kept.objective <= AS_GOOD * best) {
-        HDT_TRY(moves_of(p, current, &p->kept.layout, &p->moves, err));
+    r->goes_on = !isnan(r->was_total) && r->was_total <= WORTH_IT * p->best->total;
+    if (r->goes_on) {
+        p->kept.total = r->was_total;
         p->best = &p->kept;
-        p->moves.goes_on = true;
     }
-    p->moves.is_asked = true;
-    p->moves.was_step_s = all.was_step_s;
-    snprintf(p->moves.was_why, sizeof(p->moves.was_why), "%s", all.was_why);
-    p->moves.now_step_s = p->best->prediction.step_s;
+    HDT_TRY(hdt_layout_derive(&p->files, &p->best->layout, &derived, err));
+    mover = hdt_layout_mover_new(current, &p->files, p->options.without, p->options.n_without);
+    hdt_layout_mover_list(mover, &derived, &r->moves);
+    hdt_layout_mover_free(mover);
+    hdt_layout_derived_release(&derived);
+    r->is_asked = true;
+    r->by_time = p->options.objective == HDT_LAYOUT_THROUGHPUT;
+    r->steps_left = p->result.steps_left;
+    r->now = (struct hdt_layout_search_other){.is_known = true,
+                                              .step_s = p->best->prediction.step_s,
+                                              .move_s = p->best->move_s,
+                                              .total = p->best->total};
+    r->repair = p->result.repair;
+    r->fresh = p->result.fresh;
+    r->cluster = &p->files.cluster;
+    r->n_units = p->files.model.L + 2;
     return HDT_OK;
 }
 
@@ -485,7 +472,10 @@ static enum hdt_status look_closer(struct hdt_layout_planned *p, struct hdt_erro
 static enum hdt_status plan_with(struct hdt_layout_planned *p, struct hdt_layout_files *current,
                                  struct hdt_error *err)
 {
+    p->options.current = current;
+    p->options.steps_left = p->args->steps_left;
     HDT_TRY(search(&p->files, &p->options, &p->result, err));
+    p->options.current = NULL; /* what is asked beside the plan is of one step */
     p->has_result = true;
     p->best = &p->result.top[0];
     if (current) {
@@ -522,6 +512,7 @@ enum hdt_status hdt_layout_plan(struct hdt_layout_planned *p,
 void hdt_layout_planned_release(struct hdt_layout_planned *p)
 {
     hdt_layout_flows_release(&p->flows);
+    hdt_layout_replan_release(&p->replan);
     if (p->laid.sim) {
         hdt_laid_out_release(&p->laid);
     }

@@ -5,7 +5,7 @@
 /* What `hdt plan LAYOUT.yaml` finds and shows. */
 #include "src/cli/laid_out.h"
 #include "src/cli/layout_flows.h"
-#include "src/cli/layout_moves.h"
+#include "src/cli/layout_replan.h"
 #include "src/cli/layout_plan_args.h"
 
 #ifdef __cplusplus
@@ -38,8 +38,8 @@ struct hdt_layout_planned {
     struct hdt_layout_found other;      /* --compare */
     char *other_path;                   /* NULL: not asked */
     bool other_fits;
-    struct hdt_layout_moves moves; /* --current */
-    struct hdt_layout_found kept;  /* --current: the same plan goes on; layout.name NULL: not so */
+    struct hdt_layout_replan replan; /* --current */
+    struct hdt_layout_found kept; /* --current: the same plan goes on; layout.name NULL: not so */
 };
 
 /* Read, search, and look closer at the best. To be released in any case; zeroed first. */

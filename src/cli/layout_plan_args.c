@@ -25,6 +25,7 @@ enum layout_plan_option {
     OPT_WHAT_IF,
     OPT_COMPARE,
     OPT_CURRENT,
+    OPT_STEPS_LEFT,
     OPT_TIME_LIMIT
 };
 
@@ -56,6 +57,8 @@ static const struct argp_option options[] = {
     {"compare", OPT_COMPARE, "FILE", 0, "Compare with the plan in FILE, of the same job", 2},
     {"current", OPT_CURRENT, "FILE", 0,
      "The plan in FILE runs: keep what need not move, say what moves and what is gained", 2},
+    {"steps-left", OPT_STEPS_LEFT, "N", 0,
+     "With --current: steps that are still to be done, which moving has to pay in [1000]", 2},
     {"time-limit", OPT_TIME_LIMIT, "TIME", 0, "End the search after TIME, as 500ms or 10s", 2},
     {0},
 };
@@ -118,6 +121,18 @@ static void limit_parse(struct hdt_layout_plan_args *args, const char *text,
     args->time_limit_s = 1e-3 * (double)ms;
 }
 
+static void steps_parse(struct hdt_layout_plan_args *args, const char *text,
+                        struct argp_state *state)
+{
+    char *end;
+    long long n = strtoll(text, &end, 10);
+
+    if (end == text || *end != '\0' || n < 1 || n > 1000000000) {
+        argp_error(state, "--steps-left '%s' is not a number of steps from 1 to 1e9", text);
+    }
+    args->steps_left = (double)n;
+}
+
 /* Where a file's name goes; NULL: the option takes none. */
 static const char **file_of(struct hdt_layout_plan_args *args, int key)
 {
@@ -173,6 +188,8 @@ static error_t option_parse(int key, char *arg, struct argp_state *state)
         price_parse(args, arg, state);
     } else if (key == OPT_TIME_LIMIT) {
         limit_parse(args, arg, state);
+    } else if (key == OPT_STEPS_LEFT) {
+        steps_parse(args, arg, state);
     } else {
         return ARGP_ERR_UNKNOWN;
     }

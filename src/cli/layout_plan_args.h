@@ -27,6 +27,7 @@ struct hdt_layout_plan_args {
     int objective;                    /* enum hdt_layout_objective */
     double device_hour_price;
     double time_limit_s; /* 0: none */
+    double steps_left;   /* with `current`; 0: not given */
     struct hdt_layout_texts pins, without, what_if;
     bool json, explain;
     const char *given; /* an option that is for layouts only; NULL: there was none */

@@ -191,7 +191,9 @@ static void search_print(const struct hdt_layout_planned *p, FILE *out)
     fprintf(out, "search     %lld candidates, %lld simulated, %.2f s; %s\n",
             (long long)r->n_candidates, (long long)r->n_simulated, r->elapsed_s,
             r->is_cut        ? "cut short: there may be better ones"
-            : r->is_complete ? "no other of those candidates is estimated to be faster"
+            : r->is_complete ? p->replan.is_asked
+                                   ? "no other of those candidates is estimated to be better"
+                                   : "no other of those candidates is estimated to be faster"
                              : "the best that was found");
 }
 
@@ -230,7 +232,7 @@ static void others_print(const struct hdt_layout_planned *p, FILE *out)
     } else if (p->other_path) {
         fprintf(out, "compared   %s does not fit into the memory\n", p->other_path);
     }
-    hdt_layout_moves_print(&p->moves, out);
+    hdt_layout_replan_print(&p->replan, out);
 }
 
 static void objective_print(const struct hdt_layout_planned *p, FILE *out)
@@ -391,8 +393,8 @@ json_t *hdt_layout_planned_json(const struct hdt_layout_planned *p)
         json_object_set_new(other, "fits", json_boolean(p->other_fits));
         json_object_set_new(json, "compare", other);
     }
-    if (p->moves.is_asked) {
-        json_object_set_new(json, "current", hdt_layout_moves_json(&p->moves));
+    if (p->replan.is_asked) {
+        json_object_set_new(json, "current", hdt_layout_replan_json(&p->replan));
     }
     return json;
 }

@@ -16,8 +16,7 @@ const char *const hdt_layout_objective_names[] = {"throughput", "cost", "energy"
 
 #define MICRO_BATCH_DEFAULT 32
 /* Candidates that are kept by estimate. */
-#define POOL       384
-#define POOL_SMALL 20000
+#define POOL 384
 /* Tasks of all simulations: some million of them are a second. */
 #define TASKS_SMALL  INT64_C(20000000)
 #define TASKS_LEAST  INT64_C(300000)
@@ -213,8 +212,6 @@ static void paths_fill(struct search *s)
 static enum hdt_status setup(struct search *s, const struct hdt_layout_files *base,
                              const struct hdt_layout_search_options *options, struct hdt_error *err)
 {
-    int64_t n_devices = hdt_cluster_file_n_devices(&base->cluster);
-
     s->base = base;
     s->options = options;
     s->constants = options->constants ? options->constants : &hdt_stage_cost_fitted;
@@ -234,11 +231,19 @@ static enum hdt_status setup(struct search *s, const struct hdt_layout_files *ba
     for (int k = 0; k < s->n_kinds; k++) {
         HDT_TRY(hdt_seek_unit_check(s, k, err));
     }
-    s->pool_cap = POOL_SMALL;
+    s->pool_cap = SEARCH_POOL;
     s->pool = hdt_malloc(s->pool_cap * sizeof(s->pool[0]));
-    s->tasks_left = TASKS_LEAST + TASKS_DEVICE * n_devices;
-    s->tasks_left = s->tasks_left < TASKS_MOST ? s->tasks_left : TASKS_MOST;
+    if (options->current) {
+        hdt_seek_again_init(s);
+    }
     return HDT_OK;
+}
+
+int64_t hdt_seek_tasks_of(const struct search *s)
+{
+    int64_t n = TASKS_LEAST + TASKS_DEVICE * hdt_cluster_file_n_devices(&s->base->cluster);
+
+    return n < TASKS_MOST ? n : TASKS_MOST;
 }
 
 static void teardown(struct search *s)
@@ -249,6 +254,7 @@ static void teardown(struct search *s)
         }
     }
     hdt_seek_codecs_release(s);
+    hdt_seek_again_release(s);
     free(s->units);
     free(s->paths);
     free(s->leg_busy_s);
@@ -287,6 +293,8 @@ static void found_fill(struct search *s, const struct search_cand *c,
 {
     *found = s->founds[c->found];
     hdt_seek_layout(s, c, &found->layout);
+    found->move_s = c->move_s;
+    found->total = c->score * (s->again.mover ? s->again.steps_left : 1);
     found->bound_s = c->bound_s;
     found->estimate_s = c->estimate_s;
 }
@@ -322,6 +330,27 @@ static void top_fill(struct search *s, struct hdt_layout_search_result *result)
     }
 }
 
+void hdt_seek_all(struct search *s)
+{
+    s->tasks_left = hdt_seek_tasks_of(s);
+    hdt_seek_enumerate(s);
+    if (s->is_small) {
+        s->tasks_left = TASKS_SMALL;
+    } else {
+        hdt_seek_pool_cut(s, POOL);
+        hdt_seek_generate(s);
+    }
+    hdt_seek_improve(s);
+}
+
+static struct hdt_layout_search_other other_of(const struct search *s, const struct search_cand *c)
+{
+    return (struct hdt_layout_search_other){.is_known = c->step_s > 0,
+                                            .step_s = c->step_s,
+                                            .move_s = c->move_s,
+                                            .total = c->score * s->again.steps_left};
+}
+
 enum hdt_status hdt_layout_search(const struct hdt_layout_files *base,
                                   const struct hdt_layout_search_options *options,
                                   struct hdt_layout_search_result *result, struct hdt_error *err)
@@ -331,20 +360,18 @@ enum hdt_status hdt_layout_search(const struct hdt_layout_files *base,
 
     memset(result, 0, sizeof(*result));
     if (status == HDT_OK) {
-        hdt_seek_enumerate(s);
-        if (s->is_small) {
-            s->tasks_left = TASKS_SMALL;
-        } else {
-            hdt_seek_pool_cut(s, POOL);
-            hdt_seek_generate(s);
-        }
-        hdt_seek_improve(s);
+        s->again.mover ? hdt_seek_again(s) : hdt_seek_all(s);
         if (s->best.step_s > 0) {
             top_fill(s, result);
             result->is_complete = s->is_small && !s->has_left_out && !s->is_cut &&
                                   !search_is_spent(s) &&
                                   options->objective == HDT_LAYOUT_THROUGHPUT;
             result->bound_s = bound_of_all(s);
+            if (s->again.mover) {
+                result->steps_left = s->again.steps_left;
+                result->repair = other_of(s, &s->again.repair);
+                result->fresh = other_of(s, &s->again.fresh);
+            }
         } else {
             status = hdt_seek_refuse(s, err);
         }

@@ -18,10 +18,21 @@
  * found (but for the simulator's drift); else the best by estimate are improved step by step and
  * those at the top simulated. What is returned has always been simulated, and fits.
  *
+ * A plan that runs (options.current) is a place to begin at, and what the others are weighed
+ * against: the search then looks for the least of (steps that are left) x (a step) + (what has to
+ * move, by layout_moves.h). It begins with what can be made of the plan that runs: as it is, or
+ * without what is gone, whose layers go to the stages beside it in every share, to other devices
+ * with room, or to all; replicas that lost something without them; degrees stay. These are improved
+ * step by step, by that sum. Then it searches as if nothing ran, and goes on from the best of both,
+ * also with their nodes in the order in which they stand now; on small clusters all candidates are
+ * weighed by the sum. So no plan is returned that is worse by it than the one that moves least or
+ * the one that has the quickest step.
+ *
  * The same inputs and options give the same result, unless a time limit or the caller ends the
  * search early. One thread; no I/O.
  */
 #include "src/core/layout.h"
+#include "src/plan/layout_moves.h"
 #include "src/plan/layout_sim.h"
 
 #ifdef __cplusplus
@@ -33,6 +44,7 @@ extern "C" {
 #define HDT_LAYOUT_SEARCH_MAX_PINS 16
 #define HDT_LAYOUT_SEARCH_MAX_GONE 64
 #define HDT_LAYOUT_SEARCH_CODECS   8
+#define HDT_LAYOUT_SEARCH_STEPS    1000 /* that are left, where nobody says */
 
 enum hdt_layout_objective {
     HDT_LAYOUT_THROUGHPUT, /* least seconds of a step */
@@ -110,6 +122,8 @@ struct hdt_layout_search_options {
     struct hdt_layout_codec codecs[HDT_LAYOUT_SEARCH_CODECS];
     size_t n_codecs;
     const struct hdt_stage_cost_constants *constants; /* NULL: hdt_stage_cost_fitted */
+    const struct hdt_layout_files *current; /* a plan that runs, of this job; NULL: none does */
+    double steps_left;                      /* of the job; 0: HDT_LAYOUT_SEARCH_STEPS */
     /* False: end, with the best so far. Not asked before a first candidate fits. */
     bool (*on_progress)(void *ctx, const struct hdt_layout_progress *progress);
     void *ctx;
@@ -137,9 +151,17 @@ struct hdt_layout_found {
     double wan_price;  /* of them */
     double joules;
     int64_t n_devices; /* that are used */
+    double move_s;     /* what has to move from the plan that runs; 0: there is none */
+    double total;      /* that, and steps_left of `objective`: by the objective, the move counted */
     enum hdt_layout_limit limit;
     char limit_text[HDT_LAYOUT_SEARCH_TEXT_CAP]; /* which stage or link, how long it is busy */
     char differs[HDT_LAYOUT_SEARCH_TEXT_CAP];    /* from the best one, in words; of it: "" */
+};
+
+/* Beside the best plan, where one runs: what else was weighed. */
+struct hdt_layout_search_other {
+    bool is_known;
+    double step_s, move_s, total;
 };
 
 struct hdt_layout_search_result {
@@ -151,7 +173,12 @@ struct hdt_layout_search_result {
                        */
     bool is_cut;      /* ended by the time limit or the caller */
     int64_t n_candidates, n_estimated, n_simulated, n_misfits;
-    double bound_s; /* of all: devices busy all the time, no bubble, no wire */
+    double bound_s;    /* of all: devices busy all the time, no bubble, no wire */
+    double steps_left; /* options.current: that were counted with; else 0 */
+    struct hdt_layout_search_other repair; /* of what was made of the plan that runs, the one that
+                                              moves least */
+    struct hdt_layout_search_other fresh;  /* the best where nothing ran; not known when the search
+                                              was cut before */
     double elapsed_s;
 };
 

@@ -671,6 +671,7 @@ void hdt_seek_estimate_step(struct search *s, struct search_cand *c)
     c->bound_s = search_max(bound_s, s->wan_s) + s->rtt_s + (c->sharded ? 0 : step_s * 0.5);
     c->estimate_s =
         search_max(search_max(done_s, s->wan_s) + s->rtt_s + step_s + gather_s, c->bound_s);
+    hdt_seek_move(s, c);
     c->score = hdt_seek_score(s, c, c->estimate_s);
 }
 

@@ -6,7 +6,7 @@
  * What the files of the search share: layout_search.c runs it, layout_search_space.c writes down
  * candidates, layout_search_fit.c gives them layers, relief and micro-batches,
  * layout_search_cost.c estimates and bounds them, layout_search_judge.c simulates them,
- * layout_search_text.c says why.
+ * layout_search_again.c begins at a plan that runs, layout_search_text.c says why.
  *
  * A *kind* is an entry of nodes of the cluster. A *class* is replicas that take the same way
  * through the cluster: a *cell* (kind and degree) for each stage.
@@ -33,8 +33,9 @@ static inline double search_min(double a, double b)
 #define SEARCH_MAX_TPS     8  /* degrees of a kind */
 #define SEARCH_MAX_BATCHES 12 /* sizes of micro-batches */
 #define SEARCH_MAX_CODECS  (HDT_LAYOUT_SEARCH_CODECS + 2)
-#define SEARCH_MAX_CHOICES 64 /* of what links between sites have */
-#define SEARCH_MAX_PAIRS   64 /* of sites, between which a candidate sends */
+#define SEARCH_MAX_CHOICES 64    /* of what links between sites have */
+#define SEARCH_MAX_PAIRS   64    /* of sites, between which a candidate sends */
+#define SEARCH_POOL        20000 /* candidates that are kept by estimate where all are tried */
 
 struct search_kind {
     size_t site_idx, nodes_idx;
@@ -66,6 +67,8 @@ struct search_cand {
     double estimate_s, bound_s;
     double score;  /* the objective of estimate_s; once simulated of that */
     double step_s; /* simulated; 0: not yet */
+    double move_s; /* from the plan that runs, where that counts; */
+    double move;   /* and what it is worth by the objective, as the share of a step: in `score` */
     int found;     /* what the simulator said: position in the founds */
 };
 
@@ -134,12 +137,25 @@ struct search {
     struct hdt_layout_found *founds; /* without layouts */
     size_t n_founds, founds_cap;
     double best_estimate_s, best_score;
-    int64_t n_asked;             /* whether to go on */
-    int64_t n_unpinned;          /* candidates that a pin speaks against */
-    struct hdt_error why;        /* the last one that was simulated could not be */
-    double cut_score;            /* the best since it was set */
-    int64_t climbs_left;         /* estimates of steps */
-    struct search_cand best;     /* simulated; step_s 0: none yet */
+    int64_t n_asked;         /* whether to go on */
+    int64_t n_unpinned;      /* candidates that a pin speaks against */
+    struct hdt_error why;    /* the last one that was simulated could not be */
+    double cut_score;        /* the best since it was set */
+    int64_t climbs_left;     /* estimates of steps */
+    struct search_cand best; /* simulated; step_s 0: none yet */
+    struct search_again {    /* a plan that runs; mover NULL: none does */
+        struct hdt_layout_mover *mover;
+        struct hdt_layout_placed placed; /* of the candidate that is weighed */
+        size_t node_cap;
+        double steps_left;
+        bool counts;                    /* moves are part of scores */
+        double place[SEARCH_MAX_KINDS]; /* in the mean the stage that runs there; INFINITY: none */
+        struct search_cand repair, fresh; /* step_s 0: not known */
+        struct search_cand *kept;         /* simulated, of the parts of the search that are over */
+        size_t n_kept;
+    } again;
+    int64_t n_before;            /* simulated before this part of the search began */
+    int n_climbs;                /* from so many of the pool; 0: the usual number */
     struct search_short {        /* the least that was missing in a candidate */
         double bytes, has_bytes; /* of a device; bytes 0: nothing was missing */
         int kind, stage;
@@ -221,11 +237,30 @@ void hdt_seek_estimate_step(struct search *s, struct search_cand *c);
 
 /* ---- layout_search_score.c ---- */
 
-/* The objective of a step of so many seconds. */
+/* The objective of a step of so many seconds, with its share of what has to move (c->move). */
 double hdt_seek_score(const struct search *s, const struct search_cand *c, double step_s);
 double hdt_seek_wan_bytes(struct search *s, const struct search_cand *c, double *price);
 double hdt_seek_watts(const struct search *s, const struct search_cand *c);
 int64_t hdt_seek_devices(const struct search *s, const struct search_cand *c);
+
+/* ---- layout_search_again.c ---- */
+
+/* Where a plan runs: what it has, and the whole search. */
+void hdt_seek_again_init(struct search *s);
+void hdt_seek_again_release(struct search *s);
+void hdt_seek_again(struct search *s);
+
+/* c->move_s and move; 0 where moves do not count. */
+void hdt_seek_move(struct search *s, struct search_cand *c);
+/* The same, whether or not they count now. */
+void hdt_seek_move_weigh(struct search *s, struct search_cand *c);
+
+/* ---- layout_search.c ---- */
+
+/* As if nothing ran: candidates, and the best of them improved. */
+void hdt_seek_all(struct search *s);
+/* Work of all simulations. */
+int64_t hdt_seek_tasks_of(const struct search *s);
 
 /* ---- layout_search_links.c ---- */
 
@@ -319,6 +354,8 @@ int hdt_seek_types(const struct search *s, int *type);
 void hdt_seek_generate(struct search *s);
 void hdt_seek_enumerate(struct search *s); /* all, where they are few */
 void hdt_seek_improve(struct search *s);
+/* From one that is simulated, by simulation. */
+void hdt_seek_climb(struct search *s, const struct search_cand *from);
 /* Keep so many of the pool, the best by estimate; candidates may be put into it. */
 void hdt_seek_pool_cut(struct search *s, size_t cap);
 

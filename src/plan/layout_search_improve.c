@@ -46,7 +46,7 @@ static bool rate(struct climb *m, struct search_cand *c)
         return false;
     }
     hdt_seek_estimate(s, c);
-    if (s->options->objective == HDT_LAYOUT_THROUGHPUT && c->bound_s >= m->at.step_s) {
+    if (s->options->objective == HDT_LAYOUT_THROUGHPUT && c->bound_s + c->move >= m->at.score) {
         return false;
     }
     /* What the estimate finds much worse than where we are is not worth the work. */
@@ -372,7 +372,7 @@ static bool sync_climb(struct climb *m)
 static bool judges_on(struct search *s)
 {
     return !search_is_spent(s) &&
-           (hdt_seek_goes_on(s) || (s->best.step_s <= 0 && s->n_simulated < N_LAST));
+           (hdt_seek_goes_on(s) || (s->best.step_s <= 0 && s->n_simulated - s->n_before < N_LAST));
 }
 
 /* So many ways to give each link a codec are tried all; of more, one link at a time. */
@@ -396,7 +396,8 @@ static bool codec_rate(struct climb *m, int made, const struct search_pair *pair
         double at = hdt_seek_score(s, &m->at, m->at.estimate_s);
 
         hdt_seek_estimate(s, &c);
-        if (s->is_small || (!(by_time && c.bound_s >= m->at.step_s) && c.score <= 1.03 * at)) {
+        if (s->is_small ||
+            (!(by_time && c.bound_s + c.move >= m->at.score) && c.score <= 1.03 * at)) {
             better = hdt_seek_judge(s, &c) && c.score < m->at.score;
         }
     }
@@ -579,8 +580,10 @@ static void codecs_climb(struct search *s)
 /* Shapes that differ in more than layers have their turn. */
 static void starts_pick(struct search *s, struct search_cand *starts, size_t *n)
 {
+    size_t most = s->n_climbs > 0 ? (size_t)s->n_climbs : N_CLIMBS;
+
     *n = 0;
-    for (size_t i = 0; i < s->n_pool && *n < N_CLIMBS; i++) {
+    for (size_t i = 0; i < s->n_pool && *n < most; i++) {
         bool is_new = true;
 
         for (size_t k = 0; k < *n && is_new; k++) {
@@ -614,7 +617,7 @@ static void pool_judge(struct search *s)
     for (size_t i = 0; i < s->n_pool && judges_on(s); i++) {
         struct search_cand *c = &s->pool[i];
 
-        if (c->step_s > 0 || (s->best.step_s > 0 && c->bound_s >= s->best.step_s &&
+        if (c->step_s > 0 || (s->best.step_s > 0 && c->bound_s + c->move >= s->best.score &&
                               s->options->objective == HDT_LAYOUT_THROUGHPUT)) {
             continue;
         }
@@ -633,6 +636,12 @@ static void pool_judge(struct search *s)
     }
 }
 
+void hdt_seek_climb(struct search *s, const struct search_cand *from)
+{
+    climb_by_simulation(s, from);
+    codecs_climb(s);
+}
+
 void hdt_seek_improve(struct search *s)
 {
     struct search_cand *starts = hdt_calloc(N_CLIMBS, sizeof(starts[0]));
@@ -649,7 +658,6 @@ void hdt_seek_improve(struct search *s)
     if (s->best.step_s > 0) {
         struct search_cand best = s->best;
 
-        climb_by_simulation(s, &best);
-        codecs_climb(s);
+        hdt_seek_climb(s, &best);
     }
 }

@@ -196,7 +196,8 @@ bool hdt_seek_judge(struct search *s, struct search_cand *c)
     s->tasks_left -= hdt_seek_tasks(c);
     if (fits) {
         c->step_s = found->prediction.step_s;
-        c->score = found->objective;
+        hdt_seek_move(s, c);
+        c->score = found->objective + c->move;
         c->found = (int)s->n_founds++;
         if (s->best.step_s <= 0 || c->score < s->best.score) {
             s->best = *c;

@@ -80,10 +80,10 @@ double hdt_seek_score(const struct search *s, const struct search_cand *c, doubl
         hdt_seek_wan_bytes((struct search *)s, c, &price);
         return price +
                (double)hdt_seek_devices(s, c) * step_s / 3600 * s->options->device_hour_price +
-               1e-12 * step_s;
+               1e-12 * step_s + c->move;
     case HDT_LAYOUT_ENERGY:
-        return step_s * hdt_seek_watts(s, c);
+        return step_s * hdt_seek_watts(s, c) + c->move;
     default:
-        return step_s;
+        return step_s + c->move;
     }
 }

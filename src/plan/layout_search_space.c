@@ -32,13 +32,13 @@ bool hdt_seek_goes_on(struct search *s)
 
     /* A first candidate is looked for however long it takes. */
     if (s->is_cut || (s->n_pool == 0 && s->n_simulated == 0) ||
-        (s->n_asked++ % CLOCK_EACH != 0 && s->n_simulated == 0)) {
+        (s->n_asked++ % CLOCK_EACH != 0 && s->n_simulated == s->n_before)) {
         return !s->is_cut;
     }
     elapsed_s = (double)(hdt_clock_now_us() - s->start_us) / 1e6;
     /* What is left of the limit before anything has been simulated is for that. */
     if (o->time_limit_s > 0 &&
-        elapsed_s > o->time_limit_s * (s->n_simulated == 0 ? SEARCH_SHARE : 1)) {
+        elapsed_s > o->time_limit_s * (s->n_simulated == s->n_before ? SEARCH_SHARE : 1)) {
         s->is_cut = true;
     } else if (o->on_progress) {
         struct hdt_layout_progress p = {.n_estimated = s->n_estimated,
@@ -221,6 +221,8 @@ static bool has_chunks(const struct search_cand *c)
 
 void hdt_seek_offer(struct search *s, struct search_cand *c)
 {
+    bool by_time = s->options->objective == HDT_LAYOUT_THROUGHPUT;
+
     s->n_candidates++;
     if (!hdt_seek_pins_hold(s, c)) {
         s->n_unpinned++;
@@ -233,9 +235,9 @@ void hdt_seek_offer(struct search *s, struct search_cand *c)
     }
     ways_try(s, c);
     if (c->score < INFINITY) {
-        if (c->estimate_s < s->best_estimate_s) {
-            s->best_estimate_s = c->estimate_s;
-        }
+        double estimate_s = c->estimate_s + (by_time ? c->move : 0);
+
+        s->best_estimate_s = estimate_s < s->best_estimate_s ? estimate_s : s->best_estimate_s;
         s->best_score = c->score < s->best_score ? c->score : s->best_score;
         if (!s->is_small) {
             pool_put(s, c);

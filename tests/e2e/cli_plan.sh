@@ -112,6 +112,43 @@ plan --current pinned.yaml --without b --json job.yaml >moved.json
 same "a lost site: all of it moves" True \
     "$(json 'd["current"]["step_s"] is None and d["current"]["layers_moved"] > 0' moved.json)"
 
+# ---- a site of three is lost, and the others go on ----
+cat >three-cluster.yaml <<'END'
+links: [{name: net, gb_per_s: 12.5}]
+sites:
+  - {name: a, nodes: [{name: v100, count: 3, device: V100-SXM2-32GB, between: net}]}
+  - {name: b, nodes: [{name: v100, count: 3, device: V100-SXM2-32GB, between: net}]}
+  - {name: c, nodes: [{name: v100, count: 3, device: V100-SXM2-32GB, between: net}]}
+wan: [{from: a, to: b, rate: 200mbit, rtt_ms: 20}, {from: b, to: c, rate: 200mbit, rtt_ms: 20},
+      {from: a, to: c, rate: 200mbit, rtt_ms: 20}]
+END
+sed 's/cluster.yaml/three-cluster.yaml/' job.yaml >three-job.yaml
+plan --output runs.yaml three-job.yaml >runs.txt
+for steps in 1 1000000; do
+    plan --current runs.yaml --without b --steps-left $steps --json --explain three-job.yaml >again.json
+    same "$steps steps left: the sum is of steps and moves" True \
+        "$(json 'abs(d["current"]["total"] - '$steps' * d["step_s"] - d["current"]["seconds"]) < 1e-6 * d["current"]["total"]' again.json)"
+    same "it is no worse than the repair and the plan anew" True \
+        "$(json 'all(d["current"]["total"] <= d["current"][w]["total"] * (1 + 1e-9) for w in ("repair", "anew"))' again.json)"
+    same "the list has all that moves" True \
+        "$(json 'abs(sum(m["bytes"] for m in d["current"]["moves"]) - sum(d["current"][k] for k in ("site_bytes", "wan_bytes", "stored_bytes"))) < 1' again.json)"
+    same "nothing comes from the site that is gone" True \
+        "$(json 'all(not (m["from"] or "").startswith("b.") for m in d["current"]["moves"])' again.json)"
+    same "the sums are explained" True \
+        "$(json 'any("steps left x" in line for line in d["explain"])' again.json)"
+    cp again.json again-$steps.json
+done
+same "with fewer steps left no more moves" True \
+    "$(json 'd["current"]["seconds"] <= json.load(open("again-1000000.json"))["current"]["seconds"] * (1 + 1e-9)' again-1.json)"
+plan --current runs.yaml --without b --steps-left 1 three-job.yaml >text
+check "why the old plan cannot go on" grep -q "^current    cannot go on: .*'b'" text
+check "what moves" grep -q "^moves  " text
+plan --current runs.yaml --steps-left 1 three-job.yaml >text
+check "nothing is lost: it is kept" grep -q "^current    keep: " text
+check "and nothing moves" grep -q "^moves      0 of .*nothing waits" text
+refused 2 "belongs to --current" plan --steps-left 5 job.yaml
+refused 2 "is not a number of steps" plan --current plan.yaml --steps-left 0 job.yaml
+
 # ---- objectives, limits, what cannot be ----
 plan --objective cost --device-price 2 --compare plan.yaml --json job.yaml >cost.json
 same "the cheapest plan is not dearer" True \

@@ -283,23 +283,33 @@ Test(layout_plan, flows_of_gradients_and_labels)
  HEAD "stages:\n  - {layers: " first ", on: [{site: a, nodes: n, tp: 2}]}\n"                       \
       "  - {layers: " second ", on: [{site: a, nodes: n, tp: 2}]}\n"
 
+static void moves_of(const struct hdt_layout_files *from, const struct hdt_layout_files *to,
+                     const size_t *gone, size_t n_gone, struct hdt_layout_moves *moves)
+{
+    struct hdt_layout_mover *mover = hdt_layout_mover_new(from, to, gone, n_gone);
+
+    hdt_layout_mover_list(mover, to, moves);
+    hdt_layout_mover_free(mover);
+}
+
 /* A cut that moves by one layer: that layer goes from node to node, at 10 GB/s. */
 Test(layout_plan, a_cut_moves_one_layer)
 {
     struct hdt_layout_files from, to;
-    struct hdt_layout_moves moves = {0};
+    struct hdt_layout_moves moves;
 
     open_layout("from.yaml", TWO("2", "2"), &from);
     open_layout("to.yaml", TWO("3", "1"), &to);
-    hdt_layout_moves(&from, &to, NULL, 0, &moves);
+    moves_of(&from, &to, NULL, 0, &moves);
     cr_expect_eq(moves.n_layers, 1);
     cr_expect_eq(moves.n_all, 6);
     cr_expect_float_eq(moves.site_bytes, STATE_BYTES * LAYER_PARAMS, 1);
     cr_expect_eq(moves.wan_bytes, 0);
     cr_expect_float_eq(moves.seconds, STATE_BYTES * LAYER_PARAMS / 10e9, 1e-9);
-    memset(&moves, 0, sizeof(moves));
-    hdt_layout_moves(&from, &from, NULL, 0, &moves);
+    hdt_layout_moves_release(&moves);
+    moves_of(&from, &from, NULL, 0, &moves);
     cr_expect_eq(moves.n_layers, 0);
+    hdt_layout_moves_release(&moves);
     hdt_layout_release(&from);
     hdt_layout_release(&to);
 }
@@ -316,15 +326,16 @@ Test(layout_plan, a_site_is_entered_once)
              "  - {layers: 2, on: [{site: b, nodes: n, count: 2, tp: 2}]}\n";
     const double head = 512 * 1000 + 512, bytes = STATE_BYTES * (2 * LAYER_PARAMS + head);
     struct hdt_layout_files from, to;
-    struct hdt_layout_moves moves = {0};
+    struct hdt_layout_moves moves;
 
     open_layout("from.yaml", was, &from);
     open_layout("to.yaml", is, &to);
-    hdt_layout_moves(&from, &to, NULL, 0, &moves);
+    moves_of(&from, &to, NULL, 0, &moves);
     cr_expect_eq(moves.n_layers, 6);
     cr_expect_float_eq(moves.wan_bytes, bytes, 1);
     cr_expect_float_eq(moves.site_bytes, bytes, 1);
     cr_expect_float_eq(moves.seconds, 8 * bytes / 1e9, 1e-6);
+    hdt_layout_moves_release(&moves);
     hdt_layout_release(&from);
     hdt_layout_release(&to);
 }
@@ -339,18 +350,19 @@ Test(layout_plan, what_a_lost_site_had_is_stored)
         "attention: fused\nstages: [{layers: 4, on: [{nodes: n, tp: 2}]}]\n";
     char *one = hdt_strdup(CLUSTER), *b = strstr(one, "  - {name: b");
     struct hdt_layout_files from, to;
-    struct hdt_layout_moves moves = {0};
+    struct hdt_layout_moves moves;
 
     *b = '\0';
     hdt_scratch_write("one.yaml", one, strlen(one));
     free(one);
     open_layout("from.yaml", was, &from);
     open_layout("to.yaml", is, &to);
-    hdt_layout_moves(&from, &to, NULL, 0, &moves);
+    moves_of(&from, &to, NULL, 0, &moves);
     cr_expect_eq(moves.n_layers, 3);
     cr_expect_eq(moves.n_all, 6);
     cr_expect_float_eq(moves.stored_bytes, STATE_BYTES * (2 * LAYER_PARAMS + 512 * 1000 + 512), 1);
     cr_expect_eq(moves.wan_bytes + moves.site_bytes, 0);
+    hdt_layout_moves_release(&moves);
     hdt_layout_release(&from);
     hdt_layout_release(&to);
 }
@@ -363,14 +375,15 @@ Test(layout_plan, what_a_site_had_that_is_done_without_is_stored)
     static const char is[] = HEAD "stages: [{layers: 4, on: [{site: a, nodes: n, tp: 2}]}]\n";
     const size_t gone[] = {1};
     struct hdt_layout_files from, to;
-    struct hdt_layout_moves moves = {0};
+    struct hdt_layout_moves moves;
 
     open_layout("from.yaml", was, &from);
     open_layout("to.yaml", is, &to);
-    hdt_layout_moves(&from, &to, gone, 1, &moves);
+    moves_of(&from, &to, gone, 1, &moves);
     cr_expect_eq(moves.n_layers, 3);
     cr_expect_float_eq(moves.stored_bytes, STATE_BYTES * (2 * LAYER_PARAMS + 512 * 1000 + 512), 1);
     cr_expect_eq(moves.wan_bytes + moves.site_bytes, 0);
+    hdt_layout_moves_release(&moves);
     hdt_layout_release(&from);
     hdt_layout_release(&to);
 }
@@ -493,9 +506,9 @@ Test(layout_plan, what_runs_must_hold_to_the_pins)
 
     plan_beside(HEAD, HEAD RUNS, pins[0], &planned);
     groups = planned.laid.files.groups;
-    cr_expect(isnan(planned.moves.was_step_s));
-    cr_expect(!planned.moves.goes_on);
-    cr_expect(strstr(planned.moves.was_why, "pinned to 'b'"), "%s", planned.moves.was_why);
+    cr_expect(isnan(planned.replan.was_step_s));
+    cr_expect(!planned.replan.goes_on);
+    cr_expect(strstr(planned.replan.was_why, "pinned to 'b'"), "%s", planned.replan.was_why);
     for (size_t r = 0; r < planned.laid.files.n_replicas; r++) {
         cr_expect_eq(groups[r * planned.laid.files.n_stages].site_idx, 1);
         cr_expect_eq(groups[(r + 1) * planned.laid.files.n_stages - 1].site_idx, 1);
@@ -509,8 +522,8 @@ Test(layout_plan, what_runs_must_be_as_the_job_says)
     struct hdt_layout_planned planned;
 
     plan_beside(HEAD "schedule: gpipe\n", HEAD RUNS, NULL, &planned);
-    cr_expect(isnan(planned.moves.was_step_s));
-    cr_expect(strstr(planned.moves.was_why, "schedule"), "%s", planned.moves.was_why);
+    cr_expect(isnan(planned.replan.was_step_s));
+    cr_expect(strstr(planned.replan.was_why, "schedule"), "%s", planned.replan.was_why);
     cr_expect_eq(planned.best->layout.schedule, HDT_SCHEDULE_GPIPE);
     hdt_layout_planned_release(&planned);
 }
@@ -544,7 +557,7 @@ Test(layout_plan, what_goes_on_names_the_cluster_of_the_job)
         output = hdt_strdup(hdt_scratch_path("out.yaml"));
         args.layout = layout;
         cr_assert_eq(hdt_layout_plan(&planned, &args, &err), HDT_OK, "%s: %s", err.where, err.msg);
-        cr_expect(planned.moves.goes_on);
+        cr_expect(planned.replan.goes_on);
         cr_assert_eq(hdt_layout_planned_write(&planned, output, &err), HDT_OK, "%s", err.msg);
         free(layout);
     }
