@@ -78,7 +78,7 @@ static void other_print(const struct hdt_layout_replan *r, const char *name,
         return;
     }
     fprintf(out, "%-11s%.4g s a step, %s to move; the plan above is ", name, other->step_s,
-            hdt_human_time(other->move_s, move));
+            other->move_s > 0 ? hdt_human_time(other->move_s, move) : "nothing");
     against_print(r, other, &r->now, out);
 }
 
@@ -171,6 +171,10 @@ static void moves_print(const struct hdt_layout_replan *r, FILE *out)
     const struct hdt_layout_moves *m = &r->moves;
     char site[HDT_HUMAN_CAP], wan[HDT_HUMAN_CAP], stored[HDT_HUMAN_CAP], t[HDT_HUMAN_CAP];
 
+    if (m->n == 0) {
+        fprintf(out, "moves      0 of %lld layers of nodes: nothing waits\n", (long long)m->n_all);
+        return;
+    }
     fprintf(out, "moves      %lld of %lld layers of nodes; %s inside sites, %s between sites",
             (long long)m->n_layers, (long long)m->n_all, hdt_human_bytes(m->site_bytes, site),
             hdt_human_bytes(m->wan_bytes, wan));
@@ -180,9 +184,7 @@ static void moves_print(const struct hdt_layout_replan *r, FILE *out)
     if (m->link[0]) {
         fprintf(out, "; %s, by %s\n", hdt_human_time(m->seconds, t), m->link);
     } else {
-        fprintf(out, "; %s\n",
-                m->stored_bytes > 0 ? "no link waits, the checkpoint's rate is not known"
-                                    : "nothing waits");
+        fprintf(out, "; no link waits, the checkpoint's rate is not known\n");
     }
     rows_print(r, out);
 }

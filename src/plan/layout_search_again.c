@@ -22,6 +22,9 @@
 /* Of the work of a search that the first and the last part may do. */
 #define FIRST_SHARE 6
 #define LAST_SHARE  4
+/* The first part goes the first time as if of the steps left there were only one in so many: what
+ * it then climbs to stays near what runs. */
+#define NEAR 100
 /* Of those that move least, so many are tried for one that fits. */
 #define N_LEAST 8
 
@@ -56,6 +59,7 @@ void hdt_seek_again_init(struct search *s)
     const struct hdt_layout_search_options *o = s->options;
 
     s->again.steps_left = o->steps_left > 0 ? o->steps_left : HDT_LAYOUT_SEARCH_STEPS;
+    s->again.steps = s->again.steps_left;
     s->again.mover = hdt_layout_mover_new(o->current, s->base, o->without, o->n_without);
     s->again.placed.layers = hdt_calloc(SEARCH_MAX_STAGES, sizeof(s->again.placed.layers[0]));
     s->again.kept = hdt_calloc(KEEP, sizeof(s->again.kept[0]));
@@ -136,7 +140,7 @@ void hdt_seek_move_weigh(struct search *s, struct search_cand *c)
     if (placed_fill(s, c)) {
         hdt_layout_mover_count(s->again.mover, &s->again.placed, &moves);
         c->move_s = moves.seconds;
-        c->move = move_worth(s, c, &moves) / s->again.steps_left;
+        c->move = move_worth(s, c, &moves) / s->again.steps;
     }
 }
 
@@ -572,6 +576,7 @@ static void kept_add(struct search *s, const struct search_cand *c)
 /* All that was simulated, with what it has to move. */
 static void part_end(struct search *s)
 {
+    s->again.steps = s->again.steps_left;
     for (size_t i = 0; i <= s->n_pool; i++) {
         struct search_cand *c = i < s->n_pool ? &s->pool[i] : &s->best;
 
@@ -591,21 +596,34 @@ static bool is_over(const struct search *s)
            (s->is_cut || (o->n_simulations > 0 && s->n_simulated >= o->n_simulations));
 }
 
-static void first_part(struct search *s)
+static void repair_judge(struct search *s, struct seeds *e)
+{
+    struct search_cand *repair = &s->again.repair;
+    double steps = s->again.steps;
+
+    for (int i = 0; i < e->n_least && repair->step_s <= 0; i++) {
+        if (hdt_seek_judge(s, &e->least[i])) {
+            *repair = e->least[i];
+            s->again.steps = s->again.steps_left;
+            hdt_seek_move_weigh(s, repair);
+            repair->score = s->founds[repair->found].objective + repair->move;
+            kept_add(s, repair);
+            s->again.steps = steps;
+        }
+    }
+}
+
+static void first_part(struct search *s, double steps)
 {
     struct seeds *e = hdt_calloc(1, sizeof(*e));
 
     e->s = s;
+    s->again.steps = steps;
     part_begin(s, true, hdt_seek_tasks_of(s) / FIRST_SHARE, s->n_kinds > 4 ? 4 : 0);
     if (running_take(s, &e->run)) {
         seeds_offer(e);
     }
-    for (int i = 0; i < e->n_least && s->again.repair.step_s <= 0; i++) {
-        if (hdt_seek_judge(s, &e->least[i])) {
-            s->again.repair = e->least[i];
-            kept_add(s, &e->least[i]);
-        }
-    }
+    repair_judge(s, e);
     free(e);
     if (s->n_pool > 0) {
         s->best_estimate_s = s->best_score;
@@ -674,7 +692,10 @@ void hdt_seek_again(struct search *s)
 {
     bool is_small = false, is_complete = false;
 
-    first_part(s);
+    first_part(s, search_max(s->again.steps_left / NEAR, 1));
+    if (!is_over(s) && s->again.steps_left > 1) {
+        first_part(s, s->again.steps_left);
+    }
     if (!is_over(s)) {
         part_begin(s, false, 0, 0);
         hdt_seek_all(s);

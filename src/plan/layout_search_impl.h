@@ -148,7 +148,8 @@ struct search {
         struct hdt_layout_placed placed; /* of the candidate that is weighed */
         size_t node_cap;
         double steps_left;
-        bool counts;                    /* moves are part of scores */
+        double steps; /* that a move is shared by: those that are left, or fewer */
+        bool counts;  /* moves are part of scores */
         double place[SEARCH_MAX_KINDS]; /* in the mean the stage that runs there; INFINITY: none */
         struct search_cand repair, fresh; /* step_s 0: not known */
         struct search_cand *kept;         /* simulated, of the parts of the search that are over */

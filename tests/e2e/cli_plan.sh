@@ -103,8 +103,8 @@ sed 's/rate: 1gbit/rate: 2gbit/' cluster.yaml >other-cluster.yaml
 sed 's/cluster: cluster/cluster: other-cluster/' job.yaml >other.yaml
 refused 1 "its cluster differs" plan --compare plan.yaml other.yaml
 plan --current plan.yaml --json job.yaml >current.json
-same "nothing moves when nothing changed" "0 True" \
-    "$(json 'str(d["current"]["layers_moved"]) + " " + str(d["current"]["goes_on"])' current.json)"
+same "nothing moves when nothing changed, but the search goes on from there" "0 True" \
+    "$(json 'str(d["current"]["layers_moved"]) + " " + str(d["current"]["goes_on"] or d["step_s"] < d["current"]["step_s"])' current.json)"
 plan --current plan.yaml --pin layers=embed,head site=b --json job.yaml >moved.json
 same "what runs does not break a pin" "['b'] ['b']" \
     "$(json 'str(d["between_sites"]["tokens"]) + " " + str(d["between_sites"]["labels"])' moved.json)"
@@ -112,17 +112,17 @@ plan --current pinned.yaml --without b --json job.yaml >moved.json
 same "a lost site: all of it moves" True \
     "$(json 'd["current"]["step_s"] is None and d["current"]["layers_moved"] > 0' moved.json)"
 
-# ---- a site of three is lost, and the others go on ----
+# ---- a site of three is lost, and the others go on; 13B fits on no site alone ----
 cat >three-cluster.yaml <<'END'
 links: [{name: net, gb_per_s: 12.5}]
 sites:
-  - {name: a, nodes: [{name: v100, count: 3, device: V100-SXM2-32GB, between: net}]}
-  - {name: b, nodes: [{name: v100, count: 3, device: V100-SXM2-32GB, between: net}]}
-  - {name: c, nodes: [{name: v100, count: 3, device: V100-SXM2-32GB, between: net}]}
-wan: [{from: a, to: b, rate: 200mbit, rtt_ms: 20}, {from: b, to: c, rate: 200mbit, rtt_ms: 20},
-      {from: a, to: c, rate: 200mbit, rtt_ms: 20}]
+  - {name: a, nodes: [{name: v100, count: 1, device: V100-SXM2-32GB, between: net}]}
+  - {name: b, nodes: [{name: v100, count: 1, device: V100-SXM2-32GB, between: net}]}
+  - {name: c, nodes: [{name: v100, count: 1, device: V100-SXM2-32GB, between: net}]}
+wan: [{from: a, to: b, rate: 1gbit, rtt_ms: 20}, {from: b, to: c, rate: 1gbit, rtt_ms: 20},
+      {from: a, to: c, rate: 1gbit, rtt_ms: 20}]
 END
-sed 's/cluster.yaml/three-cluster.yaml/' job.yaml >three-job.yaml
+sed 's/cluster.yaml/three-cluster.yaml/; s/gpt-1.3b/gpt-13b/' job.yaml >three-job.yaml
 plan --output runs.yaml three-job.yaml >runs.txt
 for steps in 1 1000000; do
     plan --current runs.yaml --without b --steps-left $steps --json --explain three-job.yaml >again.json
@@ -142,9 +142,14 @@ same "with fewer steps left no more moves" True \
     "$(json 'd["current"]["seconds"] <= json.load(open("again-1000000.json"))["current"]["seconds"] * (1 + 1e-9)' again-1.json)"
 plan --current runs.yaml --without b --steps-left 1 three-job.yaml >text
 check "why the old plan cannot go on" grep -q "^current    cannot go on: .*'b'" text
-check "what moves" grep -q "^moves  " text
-plan --current runs.yaml --steps-left 1 three-job.yaml >text
-check "nothing is lost: it is kept" grep -q "^current    keep: " text
+check "what moves, from the checkpoint" grep -qE "the checkpoint +[ac]\.v100" text
+# Each search goes on from the plan before it, until there is nothing to be gained.
+for _ in 1 2 3 4 5 6 7 8; do
+    plan --current runs.yaml --steps-left 1 --output next.yaml three-job.yaml >text
+    grep -q "^current    keep: " text && break
+    mv next.yaml runs.yaml
+done
+check "nothing is lost: in the end it is kept" grep -q "^current    keep: .* no other plan pays" text
 check "and nothing moves" grep -q "^moves      0 of .*nothing waits" text
 refused 2 "belongs to --current" plan --steps-left 5 job.yaml
 refused 2 "is not a number of steps" plan --current plan.yaml --steps-left 0 job.yaml

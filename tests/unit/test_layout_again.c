@@ -337,7 +337,7 @@ static char *random_cluster(struct values_rng *r, int *n_sites)
     for (int s = 0; s < *n_sites; s++) {
         for (int t = s + 1; t < *n_sites; t++) {
             hdt_buf_appendf(&b, "  - {from: s%d, to: s%d, rate: %lldmbit, rtt_ms: %lld}\n", s, t,
-                            (long long)random_in(r, 50, 5000), (long long)random_in(r, 0, 40));
+                            (long long)random_in(r, 5, 500), (long long)random_in(r, 0, 40));
         }
     }
     return hdt_buf_detach(&b);
@@ -365,7 +365,10 @@ static bool change_try(uint64_t seed)
         return false;
     }
     cr_assert_eq(hdt_layout_derive(&base, &was.top[0].layout, &current, &err), HDT_OK);
-    options.without[0] = (size_t)random_in(&r, 0, n_sites - 1);
+    /* One that it uses. */
+    options.without[0] =
+        current.groups[random_in(&r, 0, (int64_t)(current.n_replicas * current.n_stages) - 1)]
+            .site_idx;
     options.n_without = 1;
     ok = hdt_layout_search(&base, &options, &anew, &err) == HDT_OK;
     options.current = &current;

@@ -474,6 +474,8 @@ Test(layout_plan, links_are_written_and_shown)
  "schedule: 1f1b\nstages:\n  - {layers: 2, on: [{site: a, nodes: n, tp: 2}]}\n"                    \
  "  - {layers: 2, on: [{site: a, nodes: n, tp: 2}]}\n"
 
+static double steps_left; /* --steps-left; 0: not given */
+
 static void plan_beside(const char *job, const char *runs, char *pin,
                         struct hdt_layout_planned *planned)
 {
@@ -490,11 +492,49 @@ static void plan_beside(const char *job, const char *runs, char *pin,
     args = (struct hdt_layout_plan_args){
         .layout = layout,
         .current = current,
+        .steps_left = steps_left,
         .pins = {pins, pin ? 1 : 0},
         .instead = {.catalogue = HDT_TEST_SRCDIR "/etc/devices.yaml"}};
     cr_assert_eq(hdt_layout_plan(planned, &args, &err), HDT_OK, "%s: %s", err.where, err.msg);
     free(layout);
     free(current);
+}
+
+/* A second a step for five of moving; half a second more takes one more step. */
+Test(layout_plan, a_move_pays_after_so_many_steps)
+{
+    const struct hdt_layout_search_other was = {.step_s = 10}, is = {.step_s = 9, .move_s = 5},
+                                         late = {.step_s = 9, .move_s = 5.5}, slow = {.step_s = 11},
+                                         quick = {.step_s = 9};
+
+    cr_expect_eq(hdt_layout_replan_pays(&was, &is), 5);
+    cr_expect_eq(hdt_layout_replan_pays(&was, &late), 6);
+    cr_expect_eq(hdt_layout_replan_pays(&was, &quick), 0);
+    cr_expect(isinf(hdt_layout_replan_pays(&was, &slow)));
+    cr_expect_eq(hdt_layout_replan_pays(&is, &quick), 0);
+}
+
+/* Eight devices of which four are used; two steps are left, then a million: the plan that runs is
+ * kept while no other one gains more than it moves. */
+Test(layout_plan, what_does_not_pay_is_not_moved)
+{
+    const double steps[] = {2, 1e6};
+    struct hdt_layout_planned planned;
+
+    for (size_t i = 0; i < 2; i++) {
+        const struct hdt_layout_replan *r = &planned.replan;
+
+        steps_left = steps[i];
+        plan_beside(HEAD, HEAD RUNS, NULL, &planned);
+        cr_expect_eq(r->steps_left, steps[i]);
+        cr_expect_eq(r->goes_on, r->was_total <= 1.001 * planned.result.top[0].total);
+        cr_expect_float_eq(r->now.total / (steps[i] * r->now.step_s + r->moves.seconds), 1, 1e-9);
+        cr_expect_leq(r->now.total, r->was_total * (1 + 1e-9));
+        cr_expect(!r->goes_on || r->moves.n == 0);
+        cr_expect_leq(r->now.total, 1.001 * r->fresh.total);
+        hdt_layout_planned_release(&planned);
+    }
+    steps_left = 0;
 }
 
 /* It runs at a, where nothing may be seen any more. */
