@@ -163,12 +163,12 @@ static json_t *worker_json(struct hdt_gateway *gw, const struct hdt_gwworker *wo
 {
     const char *busy_by = hdt_member_coordinator_of(gw, worker->info.site, worker->info.name);
 
-    return json_pack("{s:s, s:s, s:s, s:I, s:i, s:b, s:b, s:s, s:s, s:s}", "name",
+    return json_pack("{s:s, s:s, s:s, s:I, s:i, s:b, s:b, s:b, s:s, s:s, s:s}", "name",
                      worker->info.name, "device", worker->info.device, "backend",
                      worker->info.backend, "memory_bytes", (json_int_t)worker->info.memory_bytes,
-                     "n_threads", worker->info.n_threads, "bf16", worker->info.bf16, "up",
-                     worker->up, "instance", worker->instance, "busy_by", busy_by ? busy_by : "",
-                     "why", worker->why_down);
+                     "n_threads", worker->info.n_threads, "bf16", worker->info.bf16, "fp8",
+                     worker->info.fp8, "up", worker->up, "instance", worker->instance, "busy_by",
+                     busy_by ? busy_by : "", "why", worker->why_down);
 }
 
 static json_t *site_info(struct hdt_gateway *gw)
@@ -306,7 +306,7 @@ static struct hdt_gwworker *worker_add(struct hdt_gateway *gw, const char *site,
 static bool same_device(const struct hdt_cluster_worker *a, const struct hdt_cluster_worker *b)
 {
     return strcmp(a->device, b->device) == 0 && strcmp(a->backend, b->backend) == 0 &&
-           a->n_threads == b->n_threads && a->bf16 == b->bf16;
+           a->n_threads == b->n_threads && a->bf16 == b->bf16 && a->fp8 == b->fp8;
 }
 
 /* A worker's description by itself or its gateway: {name, device, backend, memory_bytes, ...}. */
@@ -331,6 +331,7 @@ static void worker_fill(struct hdt_gwworker *worker, const json_t *device)
     snprintf(worker->busy_by, sizeof(worker->busy_by), "%s", busy_by ? busy_by : "");
     worker->info.n_threads = threads > 0 && threads < 65536 ? (int)threads : 1;
     worker->info.bf16 = json_is_true(json_object_get(device, "bf16"));
+    worker->info.fp8 = json_is_true(json_object_get(device, "fp8"));
     if (!same_device(&worker->info, &before)) {
         memset(&worker->run_factor, 0, sizeof(worker->run_factor));
     }

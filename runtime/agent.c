@@ -3,6 +3,7 @@
 
 #include "runtime/agent.h"
 
+#include "runtime/backend_find.h"
 #include "runtime/inspect.h"
 #include "runtime/port.h"
 #include "runtime/profile.h"
@@ -281,7 +282,7 @@ static enum hdt_status profile_shape(const json_t *msg, struct hdt_profile_shape
     status = hdt_job_check(&job, &shape->model, NULL, err);
     shape->micro_batch = job.batch.micro_batch;
     shape->seq_len = job.batch.seq_len;
-    shape->mixed = job.precision == HDT_JOB_BF16;
+    shape->precision = job.precision;
     hdt_conf_release(&hdt_job_schema, &job);
     return status;
 }
@@ -408,12 +409,13 @@ static json_t *agent_hello(const struct hdt_agent_conf *conf)
         instance = (uint64_t)getpid();
     }
     conf->backend->device_info(conf->device, &info);
-    return json_pack("{s:i,s:s,s:s,s:s,s:o,s:i,s:{s:s,s:s,s:I,s:i,s:b},s:[],s:[s,s,s]}", "proto",
-                     HDT_PROTOCOL_VERSION, "role", "worker", "name", conf->worker->name, "version",
-                     conf->version, "instance", hdt_msg_u64_hex(instance), "pid", (int)getpid(),
-                     "device", "name", info.name, "backend", conf->backend->name, "memory_bytes",
-                     (json_int_t)conf->memory_bytes, "threads", info.n_threads, "bf16",
-                     conf->backend->mixed != NULL, "features", "dtypes",
+    return json_pack("{s:i,s:s,s:s,s:s,s:o,s:i,s:{s:s,s:s,s:I,s:i,s:b,s:b},s:[],s:[s,s,s]}",
+                     "proto", HDT_PROTOCOL_VERSION, "role", "worker", "name", conf->worker->name,
+                     "version", conf->version, "instance", hdt_msg_u64_hex(instance), "pid",
+                     (int)getpid(), "device", "name", info.name, "backend", conf->backend->name,
+                     "memory_bytes", (json_int_t)conf->memory_bytes, "threads", info.n_threads,
+                     "bf16", conf->backend->mixed != NULL, "fp8",
+                     hdt_backend_has_fp8(conf->backend, conf->device), "features", "dtypes",
                      hdt_dtype_name(HDT_DTYPE_F32), hdt_dtype_name(HDT_DTYPE_BF16),
                      hdt_dtype_name(HDT_DTYPE_I32));
 }

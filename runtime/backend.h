@@ -41,7 +41,7 @@ extern "C" {
 #endif
 
 /* Raised whenever a table below changes; a module of another number is refused. */
-#define HDT_BACKEND_ABI 3
+#define HDT_BACKEND_ABI 4
 
 /* Name of the one symbol that a module exports: `const struct hdt_backend *const`. */
 #define HDT_BACKEND_SYMBOL "hdt_backend_module"
@@ -71,6 +71,7 @@ struct hdt_device_info {
     uint64_t memory_free;  /* of it, what nobody has taken now; 0: the system knows (CPUs) */
     uint64_t stream_bytes; /* that a stream takes for its ops beside what is asked for, about */
     int n_threads;         /* CPU threads that compute; 0 when it is not a CPU */
+    bool has_fp8;          /* runs the backend's products of FP8; false where it has none */
 };
 
 struct hdt_device; /* one opened device; the backend's own */
@@ -261,6 +262,8 @@ struct hdt_mixed_attention {
     float *lse;
 };
 
+/* `amax`, where an op has it: NULL, or (1) that is raised to the largest magnitude of the bfloat16
+ * values which the op stores for products (NaN is above all), for struct hdt_quantize. */
 struct hdt_mixed_ops {
     void (*gemm)(struct hdt_stream *s, const struct hdt_mixed_gemm *g);
     void (*rmsnorm_fwd)(struct hdt_stream *s, const float *x, const float *w, int n, int c,
@@ -275,15 +278,72 @@ struct hdt_mixed_ops {
     void (*attention_fwd)(struct hdt_stream *s, const struct hdt_mixed_attention *a);
     void (*attention_bwd)(struct hdt_stream *s, const struct hdt_mixed_attention *a,
                           const void *dout, void *dq, void *dk, void *dv);
-    void (*swiglu_fwd)(struct hdt_stream *s, const void *gate_up, int n, int f, void *h);
+    void (*swiglu_fwd)(struct hdt_stream *s, const void *gate_up, int n, int f, void *h,
+                       float *amax);
     /* Sets dgate_up and, unless h is NULL, h to what swiglu_fwd gives. */
     void (*swiglu_bwd)(struct hdt_stream *s, const void *dh, const void *gate_up, int n, int f,
-                       void *dgate_up, void *h);
+                       void *dgate_up, void *h, float *amax); /* of dgate_up */
     void (*cross_entropy)(struct hdt_stream *s, const int32_t *labels, int n, int v, float scale,
                           void *logits, double *loss_sum);
     /* Sets w16 to what w then is. */
     void (*adamw)(struct hdt_stream *s, const struct hdt_adamw *p, const float *g, size_t len,
-                  float *w, float *m, float *v, void *w16);
+                  float *w, float *m, float *v, void *w16, float *amax);
+};
+
+/*
+ * Products of FP8, for the linear layers of a model that is else in mixed precision. A tensor of
+ * FP8 is one of E4M3 (as the OCP 8-bit floating point specification has it: no infinities, largest
+ * 448) or E5M2 (largest 57344), and one float32 scale that its values are multiplied by. Widths are
+ * multiples of HDT_FP8_DIM, matrices are tight, they and scales stand at multiples of 16 bytes.
+ */
+#define HDT_FP8_DIM      16
+#define HDT_FP8_E4M3_MAX 448.0f
+#define HDT_FP8_E5M2_MAX 57344.0f
+
+/*
+ * With amax the largest magnitude in x and max that of the format:
+ *
+ *     scale = amax / max, but at least 2^-126; 1 when amax is 0
+ *     y     = x * (1 / scale), each operation rounded to float32, then to the format: to nearest
+ *             even, beyond its range the largest number of that sign, NaN 0x7f
+ *
+ * so that the same x gives the same bits everywhere. When x has infinities or NaN, scale is no
+ * finite number, and neither is what is computed from the tensor.
+ */
+struct hdt_quantize {
+    int n;
+    int c;
+    const void *x;        /* (n, c) bfloat16 */
+    const float *amax;    /* (1) of x, by who made it (struct hdt_mixed_ops); NULL: not known */
+    enum hdt_dtype dtype; /* HDT_DTYPE_F8E4M3 or HDT_DTYPE_F8E5M2 */
+    void *y;              /* (n, c); NULL: not asked for */
+    void *yt;             /* (c, n), the same values; NULL: not asked for */
+    float *scale;         /* (1) */
+};
+
+/* D = sa sb A B^T + beta C, with A (m, k) and B (n, k): both stand with k along their rows, which
+ * is the only way that matrix units take FP8. Sums are of float32; `is_fast`: they may be of what
+ * the matrix units add up in by themselves, which is less. C may be D, or not be read (beta 0). */
+struct hdt_fp8_gemm {
+    int m;
+    int n;
+    int k;
+    bool is_fast;
+    float beta;
+    enum hdt_dtype a_dtype; /* HDT_DTYPE_F8E4M3 or HDT_DTYPE_F8E5M2; not both E5M2 */
+    enum hdt_dtype b_dtype;
+    const void *a;
+    const float *a_scale;
+    const void *b;
+    const float *b_scale;
+    enum hdt_dtype d_dtype; /* of C and D: HDT_DTYPE_F32 or HDT_DTYPE_BF16 */
+    const void *c;
+    void *d;
+};
+
+struct hdt_fp8_ops {
+    void (*quantize)(struct hdt_stream *s, const struct hdt_quantize *q);
+    void (*gemm)(struct hdt_stream *s, const struct hdt_fp8_gemm *g);
 };
 
 /* The table. Functions without a note must be there. */
@@ -340,7 +400,8 @@ struct hdt_backend {
                  enum hdt_copy_kind kind);
 
     const struct hdt_ops *ops;
-    const struct hdt_mixed_ops *mixed;      /* all of them; NULL: float32 is all there is */
+    const struct hdt_mixed_ops *mixed; /* all of them; NULL: float32 is all there is */
+    const struct hdt_fp8_ops *fp8;     /* all of them, and mixed; NULL: none. By device: has_fp8 */
     const struct hdt_device_codecs *codecs; /* compress/device.h; NULL: the host codes tensors */
 };
 

@@ -42,14 +42,18 @@ static const struct op_row mixed_rows[] = {
     MIXED(swiglu_bwd), MIXED(cross_entropy), MIXED(adamw),
 };
 
+static const struct op_row fp8_rows[] = {OP(hdt_fp8_ops, quantize), OP(hdt_fp8_ops, gemm)};
+
 #define N_OPS   (sizeof(op_rows) / sizeof(op_rows[0]))
 #define N_MIXED (sizeof(mixed_rows) / sizeof(mixed_rows[0]))
+#define N_FP8   (sizeof(fp8_rows) / sizeof(fp8_rows[0]))
 
 typedef void any_fn(void);
 
 HDT_STATIC_ASSERT(N_OPS * sizeof(any_fn *) == sizeof(struct hdt_ops), "a row for each op");
 HDT_STATIC_ASSERT(N_MIXED * sizeof(any_fn *) == sizeof(struct hdt_mixed_ops),
                   "a row for each mixed op");
+HDT_STATIC_ASSERT(N_FP8 * sizeof(any_fn *) == sizeof(struct hdt_fp8_ops), "a row for each fp8 op");
 
 const char *hdt_backend_op_name(size_t idx)
 {
@@ -59,6 +63,11 @@ const char *hdt_backend_op_name(size_t idx)
 const char *hdt_backend_mixed_name(size_t idx)
 {
     return idx < N_MIXED ? mixed_rows[idx].name : NULL;
+}
+
+const char *hdt_backend_fp8_name(size_t idx)
+{
+    return idx < N_FP8 ? fp8_rows[idx].name : NULL;
 }
 
 static bool is_there(const void *table, const struct op_row *row)
@@ -100,7 +109,38 @@ size_t hdt_backend_missing(const struct hdt_backend *backend, struct hdt_buf *na
     if (backend->mixed) {
         n += rows_missing(backend->mixed, mixed_rows, N_MIXED, "mixed ", n, names);
     }
+    if (backend->fp8) {
+        n += rows_missing(backend->fp8, fp8_rows, N_FP8, "fp8 ", n, names);
+    }
     return n;
+}
+
+bool hdt_backend_has_fp8(const struct hdt_backend *backend, struct hdt_device *device)
+{
+    struct hdt_device_info info;
+
+    if (!backend->mixed || !backend->fp8) {
+        return false;
+    }
+    backend->device_info(device, &info);
+    return info.has_fp8;
+}
+
+enum hdt_status hdt_backend_require_fp8(const struct hdt_backend *backend,
+                                        struct hdt_device *device, struct hdt_error *err)
+{
+    struct hdt_device_info info;
+
+    if (hdt_backend_has_fp8(backend, device)) {
+        return HDT_OK;
+    }
+    backend->device_info(device, &info);
+    hdt_error_set(err, HDT_ENOTSUP,
+                  "cannot compute with products of fp8: backend '%s' has none on device '%s'",
+                  backend->name, info.name);
+    hdt_error_hint(err, "set precision: bf16 in the job, or give its stages to devices with FP8 "
+                        "(NVIDIA compute capability 8.9 or newer)");
+    return HDT_ENOTSUP;
 }
 
 enum hdt_status hdt_backend_require(const struct hdt_backend *backend, struct hdt_error *err)

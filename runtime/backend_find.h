@@ -15,19 +15,25 @@ extern "C" {
  * last. */
 const char *hdt_backend_op_name(size_t idx);
 
-/* The same of struct hdt_mixed_ops. */
+/* The same of struct hdt_mixed_ops, and of struct hdt_fp8_ops. */
 const char *hdt_backend_mixed_name(size_t idx);
+const char *hdt_backend_fp8_name(size_t idx);
 
 /* Whether the backend has op number `idx` of struct hdt_ops. */
 bool hdt_backend_has_op(const struct hdt_backend *backend, size_t idx);
 
 /* Append the names of the ops that the backend lacks, "gemm, rope_fwd", to `names` (may be NULL);
- * returns how many. A table of mixed ops has all or is not there: "mixed gemm". */
+ * returns how many. A table of mixed or fp8 ops has all or is not there: "mixed gemm". */
 size_t hdt_backend_missing(const struct hdt_backend *backend, struct hdt_buf *names);
 
 /* HDT_OK when the backend has all ops, so that stages can run on it. HDT_ENOTSUP names those that
  * it lacks. */
 enum hdt_status hdt_backend_require(const struct hdt_backend *backend, struct hdt_error *err);
+
+/* Whether this device has products of FP8. require: HDT_ENOTSUP names backend and device. */
+bool hdt_backend_has_fp8(const struct hdt_backend *backend, struct hdt_device *device);
+enum hdt_status hdt_backend_require_fp8(const struct hdt_backend *backend,
+                                        struct hdt_device *device, struct hdt_error *err);
 
 /*
  * Load a backend, check that it can compute, and open its device conf->device_idx. "auto" or "" is

@@ -221,7 +221,10 @@ static struct hdt_stage_conf probe_conf(const struct probe *p, int64_t unit)
                                    .n_slots = p->n_slots,
                                    .recompute = p->recompute,
                                    .halves = p->n_parts == PROBE_PARTS,
-                                   .mixed = p->shape->mixed && p->backend->mixed,
+                                   .mixed =
+                                       p->shape->precision == HDT_JOB_FP8 ||
+                                       (p->shape->precision == HDT_JOB_BF16 && p->backend->mixed),
+                                   .fp8 = p->shape->precision == HDT_JOB_FP8,
                                    .seed = 1};
 }
 
@@ -353,9 +356,9 @@ static bool shape_equal(const struct hdt_profile_shape *a, const struct hdt_prof
 {
     const struct hdt_model_config *x = &a->model, *y = &b->model;
 
-    return a->micro_batch == b->micro_batch && a->seq_len == b->seq_len && a->mixed == b->mixed &&
-           x->V == y->V && x->C == y->C && x->F == y->F && x->NH == y->NH && x->NKV == y->NKV &&
-           x->HS == y->HS;
+    return a->micro_batch == b->micro_batch && a->seq_len == b->seq_len &&
+           a->precision == b->precision && x->V == y->V && x->C == y->C && x->F == y->F &&
+           x->NH == y->NH && x->NKV == y->NKV && x->HS == y->HS;
 }
 
 const struct hdt_profile *hdt_profile_cache_find(const struct hdt_profile_cache *cache,

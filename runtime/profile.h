@@ -5,6 +5,7 @@
 /* Measuring a device: seconds for one micro-batch of a job's shape, unit by unit. */
 #include "runtime/backend.h"
 #include "src/core/cluster.h"
+#include "src/core/job.h"
 #include "src/core/model.h"
 
 #ifdef __cplusplus
@@ -15,11 +16,12 @@ extern "C" {
 struct hdt_profile_shape {
     struct hdt_model_config model;
     int64_t micro_batch, seq_len;
-    bool mixed; /* products of bf16, where the backend has them */
+    int precision; /* enum hdt_job_precision; bf16: where the backend has it */
 };
 
 /* Run the embedding, some blocks and the head a few times each, forward and backward; two or three
- * seconds for a small model. Blocks. HDT_EINVAL, HDT_ENOMEM: the shape. */
+ * seconds for a small model. Blocks. HDT_EINVAL, HDT_ENOMEM: the shape; HDT_ENOTSUP: fp8 on a
+ * device without. */
 enum hdt_status hdt_profile_measure(const struct hdt_backend *backend, struct hdt_device *device,
                                     const struct hdt_profile_shape *shape,
                                     struct hdt_profile *profile, struct hdt_error *err);

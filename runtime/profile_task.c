@@ -2,6 +2,7 @@
 #include "config.h"
 
 #include "runtime/profile_task.h"
+#include "runtime/backend_find.h"
 #include "runtime/profile.h"
 #include "src/base/buf.h"
 #include "src/core/profile_file.h"
@@ -92,12 +93,15 @@ enum hdt_status hdt_profile_task_run(const struct hdt_profile_task *task,
     char *model, *source;
     enum hdt_status status;
 
-    if (task->bf16 && !backend->mixed) {
+    if (task->precision == HDT_JOB_BF16 && !backend->mixed) {
         hdt_error_set(err, HDT_ENOTSUP, "cannot measure in bf16: backend '%s' computes in fp32",
                       backend->name);
         hdt_error_hint(err, "jobs with precision: bf16 run in fp32 there: measure with "
                             "--precision fp32");
         return HDT_ENOTSUP;
+    }
+    if (task->precision == HDT_JOB_FP8) {
+        HDT_TRY(hdt_backend_require_fp8(backend, device, err));
     }
     HDT_TRY(hdt_model_load(task->model, &shape.model, err));
     HDT_TRY(folder_check(task->path, err));
@@ -112,7 +116,7 @@ enum hdt_status hdt_profile_task_run(const struct hdt_profile_task *task,
     head.source = source;
     head.n_threads = backend->caps & HDT_BACKEND_HOST_MEMORY ? task->n_threads : 0;
     head.seq_len = shape.seq_len;
-    head.bf16 = shape.mixed = task->bf16;
+    head.precision = shape.precision = task->precision;
     hdt_profile_file_begin(&file, &head, &shape.model);
     status = measure(task, backend, device, &shape, &file, err);
     if (((struct hdt_layer *)file.layers.items)[0].times.n >

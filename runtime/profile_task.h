@@ -20,15 +20,15 @@ struct hdt_profile_task {
     int64_t micro_batches[HDT_PROFILE_TASK_MAX]; /* ascending, each once */
     int n_micro_batches;
     int64_t seq_len; /* 0: the model's longest, at most 2048 */
-    bool bf16;       /* as of jobs with precision: bf16; else fp32 */
+    int precision;   /* enum hdt_job_precision, of the jobs to plan */
     int n_threads;
     const char *version; /* of this program */
 };
 
 /* Measure and write; a table to standard output, a line as soon as it is measured. Blocks, some
- * seconds for each micro-batch. HDT_ENOENT, HDT_EINVAL: the model; HDT_ENOTSUP: bf16 on a
- * device without; HDT_ENOMEM: a shape does not
- * fit, those before it are written; HDT_EIO: the file. */
+ * seconds for each micro-batch. HDT_ENOENT, HDT_EINVAL: the model; HDT_ENOTSUP: bf16
+ * or fp8 on a device without; HDT_ENOMEM: a shape does not fit, those before it are written;
+ * HDT_EIO: the file. */
 enum hdt_status hdt_profile_task_run(const struct hdt_profile_task *task,
                                      const struct hdt_backend *backend, struct hdt_device *device,
                                      struct hdt_error *err);

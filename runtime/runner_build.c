@@ -112,7 +112,8 @@ static void stage_conf_fill(const struct hdt_runner *r, const struct hdt_plan_st
     conf->T = (int)r->plan.seq_len;
     conf->n_slots = (int)r->train.n_slots[stage - r->plan.stages];
     conf->recompute = stage->recompute;
-    conf->mixed = r->job.precision == HDT_JOB_BF16 && r->conf.backend->mixed;
+    conf->fp8 = r->job.precision == HDT_JOB_FP8;
+    conf->mixed = conf->fp8 || (r->job.precision == HDT_JOB_BF16 && r->conf.backend->mixed);
     conf->halves = hdt_schedule_is_split(r->plan.schedule);
     conf->seed = (uint64_t)r->job.seed;
     conf->alive = r->alive;

@@ -75,12 +75,15 @@ static enum hdt_status model_check(const struct hdt_model_config *m, struct hdt_
 
 HDT_STATIC_ASSERT(HDT_MIXED_HEAD_MAX == HDT_MODEL_BF16_HEAD_MAX, "one limit");
 
+HDT_STATIC_ASSERT(HDT_FP8_DIM == HDT_MODEL_FP8_DIM, "one limit");
+
 static enum hdt_status mixed_check(const struct hdt_stage_conf *conf, struct hdt_error *err)
 {
     bool has_head = conf->first_unit + conf->n_units == conf->model.L + 2;
 
     HDT_ASSERT(!conf->inference);
-    return hdt_model_check_bf16(&conf->model, has_head, err);
+    HDT_TRY(hdt_model_check_bf16(&conf->model, has_head, err));
+    return conf->fp8 ? hdt_model_check_fp8(&conf->model, conf->B, conf->T, err) : HDT_OK;
 }
 
 static enum hdt_status conf_check(const struct hdt_stage_conf *conf, struct hdt_error *err)
@@ -106,6 +109,7 @@ static enum hdt_status conf_check(const struct hdt_stage_conf *conf, struct hdt_
                              "cannot make a stage for %d sequences of %d tokens, %d in flight",
                              conf->B, conf->T, conf->n_slots);
     }
+    HDT_ASSERT(conf->mixed || !conf->fp8);
     return conf->mixed ? mixed_check(conf, err) : HDT_OK;
 }
 
@@ -193,6 +197,39 @@ static void tensors_place(struct hdt_stage *s)
     s->grads_len = at;
 }
 
+/* Elements of all blocks' tensors, with the gaps between them. */
+static size_t blocks_len(const struct hdt_stage *s)
+{
+    const size_t unit = ALIGN_BYTES / 4;
+    size_t len = 0;
+
+    for (int i = 0; i < s->n_blocks * HDT_MODEL_TENSORS_PER_BLOCK; i++) {
+        const int idx = s->block0_tensor + i;
+
+        len += s->tensors[idx].len;
+        if (!tensor_is_joined(s, idx)) {
+            len = (len + unit - 1) / unit * unit;
+        }
+    }
+    return len;
+}
+
+/* Bytes of the copies in FP8, of their scales and of largest magnitudes. */
+static size_t params8_bytes(const struct hdt_stage *s)
+{
+    return 2 * blocks_len(s) + (size_t)s->n_blocks * N_PRODUCTS * (SCALE_STEP + 1) * sizeof(float);
+}
+
+static enum hdt_status params8_alloc(struct hdt_stage *s, struct hdt_error *err)
+{
+    s->params8_len = blocks_len(s);
+    s->params8_old = true;
+    HDT_TRY(s->backend->alloc(s->device, params8_bytes(s), (void **)&s->params8, err));
+    s->params8_scales = (float *)(void *)(s->params8 + 2 * s->params8_len);
+    s->params8_amax = s->params8_scales + (size_t)s->n_blocks * N_PRODUCTS * SCALE_STEP;
+    return HDT_OK;
+}
+
 static enum hdt_status weights_alloc(struct hdt_stage *s, struct hdt_error *err)
 {
     size_t bytes = s->params_len * sizeof(float);
@@ -201,6 +238,9 @@ static enum hdt_status weights_alloc(struct hdt_stage *s, struct hdt_error *err)
     if (s->mixed) {
         HDT_TRY(s->backend->alloc(s->device, bytes / 2, (void **)&s->params16, err));
         s->params16_old = true;
+    }
+    if (s->fp8 && s->n_blocks > 0) {
+        HDT_TRY(params8_alloc(s, err));
     }
     HDT_TRY(s->backend->alloc(s->device, (size_t)s->T * s->HS * sizeof(float), (void **)&s->cos_sin,
                               err));
@@ -216,17 +256,29 @@ static enum hdt_status weights_alloc(struct hdt_stage *s, struct hdt_error *err)
 
 /* ---- Activations ----------------------------------------------------------------------------- */
 
+static void act8_take(const struct hdt_stage *s, struct arena *arena, struct stage_act *act)
+{
+    for (int p = 0; p < N_PRODUCTS; p++) {
+        act->in8t[p] = arena_take(arena, (size_t)s->n, (size_t)hdt_stage_matrix(s, p).in);
+    }
+    act->scales8 = arena_floats(arena, 2 * SCALE_STEP, N_PRODUCTS);
+}
+
 /* All of a block's activations but qkv (which a cache of keys keeps per block) and y. */
 static void act_take(const struct hdt_stage *s, struct arena *arena, struct stage_act *act)
 {
     size_t n = (size_t)s->n;
 
-    act->xn1 = arena_values(s, arena, n, (size_t)s->C);
+    if (s->conf.fp8) {
+        act8_take(s, arena, act);
+    } else {
+        act->xn1 = arena_values(s, arena, n, (size_t)s->C);
+        act->xn2 = arena_values(s, arena, n, (size_t)s->C);
+    }
     act->rstd1 = arena_floats(arena, n, 1);
     act->att = arena_values(s, arena, n, (size_t)s->NH * s->HS);
     act->lse = arena_floats(arena, n, (size_t)s->NH);
     act->mid = arena_floats(arena, n, (size_t)s->C);
-    act->xn2 = arena_values(s, arena, n, (size_t)s->C);
     act->rstd2 = arena_floats(arena, n, 1);
     act->gu = arena_values(s, arena, n, 2 * (size_t)s->F);
     if (hdt_stage_keeps_h(s)) {
@@ -272,6 +324,16 @@ static void slot_take(const struct hdt_stage *s, struct arena *arena, struct sta
     }
 }
 
+static void work8_take(const struct hdt_stage *s, struct arena *arena, struct stage_work *work)
+{
+    size_t width = max_size(max_size(2 * (size_t)s->F, (size_t)s->Q), (size_t)s->C);
+
+    work->rows8 = arena_take(arena, (size_t)s->n, width);
+    work->cols8 = arena_take(arena, (size_t)s->n, width);
+    work->scale8 = arena_floats(arena, 1, 1);
+    work->amax8 = arena_floats(arena, 1, 1);
+}
+
 static void work_take(const struct hdt_stage *s, struct arena *arena, struct stage_work *work)
 {
     size_t n = (size_t)s->n, C = (size_t)s->C;
@@ -284,7 +346,11 @@ static void work_take(const struct hdt_stage *s, struct arena *arena, struct sta
         work->dnarrow = arena_values(s, arena, n, max_size((size_t)s->F, (size_t)s->NH * s->HS));
         work->dxn = arena_values(s, arena, n, C);
         work->grad16 = s->conf.mixed ? arena_values(s, arena, n, C) : NULL;
-        work->h = hdt_stage_keeps_h(s) ? NULL : arena_values(s, arena, n, (size_t)s->F);
+        if (s->conf.fp8) {
+            work8_take(s, arena, work);
+        } else if (!hdt_stage_keeps_h(s)) {
+            work->h = arena_values(s, arena, n, (size_t)s->F);
+        }
         work->sumsq = arena_take(arena, (size_t)s->n_tensors, sizeof(double));
         if (s->conf.model.tie_word_embeddings && s->has_embedding != s->has_head) {
             work->tied = arena_floats(arena, (size_t)s->V, C);
@@ -331,6 +397,10 @@ static void outputs_link(struct hdt_stage *s)
 
     for (size_t i = 0; i < n_acts && !hdt_stage_keeps_h(s); i++) {
         s->act_table[i].h = s->work.h;
+        if (s->conf.fp8) { /* a forward's, while no backward runs */
+            s->act_table[i].xn1 = s->act_table[i].xn2 = s->work.dxn;
+            s->act_table[i].h = s->work.dnarrow;
+        }
     }
     for (int i = 0; i < s->conf.n_slots && s->n_blocks > 0; i++) {
         if (share) {
@@ -392,7 +462,7 @@ static void bytes_fill(struct hdt_stage *s, struct hdt_stage_bytes *bytes)
     activations_place(s, &arena, &slot, &work);
     *bytes = (struct hdt_stage_bytes){
         .weights = s->params_len * (sizeof(float) + (s->conf.mixed ? sizeof(uint16_t) : 0)) +
-                   (size_t)s->T * s->HS * sizeof(float),
+                   (s->conf.fp8 ? params8_bytes(s) : 0) + (size_t)s->T * s->HS * sizeof(float),
         .grads = s->conf.inference ? 0 : s->grads_len * sizeof(float),
         .optimizer = s->conf.inference ? 0 : 2 * s->params_len * sizeof(float),
         .slot = slot,
@@ -452,11 +522,15 @@ enum hdt_status hdt_stage_new(const struct hdt_backend *backend, struct hdt_devi
     s->ops = backend->ops;
     s->device = device;
     s->mixed = conf->mixed ? backend->mixed : NULL;
+    s->fp8 = conf->fp8 ? backend->fp8 : NULL;
     status = hdt_backend_require(backend, err);
-    if (status == HDT_OK && conf->mixed && !s->mixed) {
+    if (status == HDT_OK && conf->mixed && !conf->fp8 && !s->mixed) {
         status = hdt_error_set(err, HDT_ENOTSUP,
                                "cannot make a stage with products of bf16: backend '%s' has none",
                                backend->name);
+    }
+    if (status == HDT_OK && conf->fp8) {
+        status = hdt_backend_require_fp8(backend, device, err);
     }
     if (status == HDT_OK) {
         status = stage_prepare(s, conf, err);
@@ -487,6 +561,7 @@ void hdt_stage_free(struct hdt_stage *s)
     s->backend->free(s->device, s->v);
     s->backend->free(s->device, s->m);
     s->backend->free(s->device, s->grads);
+    s->backend->free(s->device, s->params8);
     s->backend->free(s->device, s->params16);
     s->backend->free(s->device, s->params);
     stage_release(s);

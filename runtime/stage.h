@@ -52,7 +52,9 @@ struct hdt_stage_conf {
     /* Products of bfloat16 instead of float32 (struct hdt_mixed_ops), for a backend that has them;
      * what travels and what is saved is float32 all the same. Not for inference. */
     bool mixed;
-    /* Backward passes will come in two halves; in mixed precision that takes memory. */
+    /* With mixed: products of the blocks' matrices take FP8 (struct hdt_fp8_ops). */
+    bool fp8;
+    /* Backward passes will come in two halves; with products of bf16 that takes memory. */
     bool halves;
     bool inference; /* no gradients, no optimizer state: forward only, one set of activations */
     uint64_t seed;  /* of the initial weights */
@@ -61,7 +63,7 @@ struct hdt_stage_conf {
 
 /* Device memory that a stage of this configuration takes, by what it is for. */
 struct hdt_stage_bytes {
-    uint64_t weights;   /* mixed: and their copies in bfloat16 */
+    uint64_t weights;   /* mixed: and their copies in bfloat16; fp8: and two in FP8 */
     uint64_t grads;     /* a tied model's embedding and head have one accumulator each */
     uint64_t optimizer; /* two moments */
     uint64_t slot;      /* activations of one slot; all slots: n_slots times this */

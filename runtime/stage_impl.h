@@ -22,6 +22,12 @@ struct stage_tensor {
     bool is_unset;
 };
 
+/* The products of a block with its matrices: q, k and v; attention's output; gate and up; down. */
+enum stage_product { PRODUCT_QKV, PRODUCT_ATT, PRODUCT_GATE_UP, PRODUCT_DOWN, N_PRODUCTS };
+
+/* Floats from a scale of FP8 to the next: products take them at 16 bytes. */
+#define SCALE_STEP 4
+
 /* Activations of one block that backward needs, of one micro-batch. Letters as in backend.h. Those
  * named void are float, or bfloat16 in mixed precision. */
 struct stage_act {
@@ -36,6 +42,12 @@ struct stage_act {
     void *gu;     /* (n, 2F) */
     void *h;      /* (n, F); mixed: all blocks' own work.h, unless backwards come in halves */
     float *y;     /* (n, C) output of the block */
+
+    /* FP8: what each product took, transposed, (in, n), for the weights' gradients. xn1, xn2 and h
+     * need then not be kept: all blocks have theirs in work.dxn and work.dnarrow. Scales of these,
+     * and behind them of the gradients that the first half of a backward leaves. */
+    void *in8t[N_PRODUCTS];
+    float *scales8; /* (2 N_PRODUCTS SCALE_STEP) */
 };
 
 struct stage_slot {
@@ -56,6 +68,10 @@ struct stage_work {
     void *dnarrow;          /* (n, max(F, NH HS)) */
     void *dxn;              /* (n, C) */
     void *h;                /* (n, F), mixed */
+    void *rows8;            /* (n, max(2F, Q, C)), FP8: the first operand of a product */
+    void *cols8;            /* its transpose, of gradients */
+    float *scale8;          /* (1) of gradients in these */
+    float *amax8;           /* (1) of the values that were made last */
     void *grad16;           /* (n, C) of the residual stream's gradient, in mixed precision */
     void *head_xn;          /* (n, C) */
     float *head_rstd;       /* (n) */
@@ -69,6 +85,7 @@ struct hdt_stage {
     const struct hdt_backend *backend;
     const struct hdt_ops *ops;
     const struct hdt_mixed_ops *mixed; /* NULL: all in float32 */
+    const struct hdt_fp8_ops *fp8;     /* NULL: no products of FP8 */
     struct hdt_device *device;
     struct hdt_stream *stream;
 
@@ -87,6 +104,11 @@ struct hdt_stage {
     size_t params_len, grads_len;  /* floats; grads_len is larger by a shared head */
     uint16_t *params16;            /* mixed: params in bfloat16, at the same offsets */
     bool params16_old;             /* the weights were written since */
+    uint8_t *params8;              /* fp8: the blocks' params, and again with matrices transposed */
+    size_t params8_len;            /* of either */
+    float *params8_scales;         /* of the products of each block; behind them */
+    float *params8_amax;           /* largest magnitudes of their matrices, as AdamW leaves them */
+    bool params8_old;              /* params16 was written since */
     float *cos_sin;                /* (T, HS) */
 
     void *act_mem; /* the allocation that slots and work point into */
@@ -107,7 +129,8 @@ enum hdt_status hdt_stage_init_rope(struct hdt_stage *stage, struct hdt_error *e
  * buffers.
  *
  *  - refresh: the weights' copies, if they are old; before any other
- *  - fwd: all blocks of a micro-batch; `again`: to recompute, where the stage's output is known
+ *  - fwd: all blocks of a micro-batch; `keep`: a backward comes, and finds what it needs; `again`:
+ *    to recompute, where the stage's output is known
  *  - head: loss, and with `train` the head's gradients
  *  - bwd: all blocks; `keep`: as in stage_run.c, only what the first half of a backward does
  *  - weights_bwd: the second half, of one block
@@ -115,7 +138,8 @@ enum hdt_status hdt_stage_init_rope(struct hdt_stage *stage, struct hdt_error *e
  *  - adamw: one tensor
  */
 void hdt_stage_mixed_refresh(struct hdt_stage *s);
-void hdt_stage_mixed_fwd(const struct hdt_stage *s, const struct stage_slot *slot, bool again);
+void hdt_stage_mixed_fwd(const struct hdt_stage *s, const struct stage_slot *slot, bool keep,
+                         bool again);
 void hdt_stage_mixed_head(const struct hdt_stage *s, const struct stage_slot *slot, bool train);
 void hdt_stage_mixed_bwd(const struct hdt_stage *s, const struct stage_slot *slot, bool keep);
 void hdt_stage_mixed_weights_bwd(const struct hdt_stage *s, const struct stage_slot *slot,
@@ -125,8 +149,58 @@ void hdt_stage_mixed_finish_grads(struct hdt_stage *s);
 void hdt_stage_mixed_adamw(const struct hdt_stage *s, const struct hdt_adamw *p,
                            const struct stage_tensor *t);
 
+/*
+ * Products of FP8 (stage_fp8.c), of those of a block:
+ *
+ *  - refresh: the weights' copies, if they are old
+ *  - step_begin, step_end: about AdamW, which is given amax for each tensor (NULL: of no matrix)
+ *  - fwd: y = x W^T, as in stage_mixed.c; amax: of x, NULL when it is not known; `keep`: and what
+ * dw needs; y NULL: only that
+ *  - dx: dx = dy W; then dw, unless `kept` is where the second half of a backward finds dy
+ *  - dw: from what fwd and dx kept
+ */
+void hdt_stage_fp8_refresh(struct hdt_stage *s);
+void hdt_stage_fp8_step_begin(struct hdt_stage *s);
+float *hdt_stage_fp8_amax(const struct hdt_stage *s, const struct stage_tensor *t);
+void hdt_stage_fp8_step_end(struct hdt_stage *s);
+void hdt_stage_fp8_fwd(const struct hdt_stage *s, int block, const struct stage_act *act,
+                       enum stage_product p, bool keep, const float *amax, const float *residual,
+                       void *y);
+void hdt_stage_fp8_dx(const struct hdt_stage *s, int block, const struct stage_act *act,
+                      enum stage_product p, const void *dy, const float *amax, void *kept,
+                      void *dx);
+void hdt_stage_fp8_dw(const struct hdt_stage *s, int block, const struct stage_act *act,
+                      enum stage_product p, const void *kept);
+
 /* A block's tensors in model order. */
 enum { NORM1, WQ, WK, WV, WO, NORM2, GATE, UP, DOWN };
+
+/* A product's matrix (out, in), and what it takes. */
+struct stage_matrix {
+    int which; /* tensor of the block, and those that follow it without a gap */
+    int in, out;
+};
+
+static inline struct stage_matrix hdt_stage_matrix(const struct hdt_stage *s, enum stage_product p)
+{
+    switch (p) {
+    case PRODUCT_QKV:
+        return (struct stage_matrix){WQ, s->C, s->Q};
+    case PRODUCT_ATT:
+        return (struct stage_matrix){WO, s->NH * s->HS, s->C};
+    case PRODUCT_GATE_UP:
+        return (struct stage_matrix){GATE, s->C, 2 * s->F};
+    default:
+        return (struct stage_matrix){DOWN, s->F, s->C};
+    }
+}
+
+static inline const void *hdt_stage_product_input(const struct stage_act *act, enum stage_product p)
+{
+    const void *const inputs[N_PRODUCTS] = {act->xn1, act->att, act->xn2, act->h};
+
+    return inputs[p];
+}
 
 /* Output of block i of a slot: the last block's is the slot's own, whoever owns the rest. */
 static inline float *hdt_stage_block_output(const struct hdt_stage *s,
@@ -147,10 +221,11 @@ static inline const struct stage_tensor *hdt_stage_final_norm(const struct hdt_s
 
 /* Does each block keep h from forward to backward? In mixed precision the backward of gate and up
  * makes it again on its way, which takes no arithmetic and a fifth of a block's memory less; but
- * the second half of a backward that comes in halves is too late for that. */
+ * the second half of a backward that comes in halves is too late for that. With FP8 in8t is kept.
+ */
 static inline bool hdt_stage_keeps_h(const struct hdt_stage *s)
 {
-    return !s->conf.mixed || s->conf.halves;
+    return !s->conf.mixed || (s->conf.halves && !s->conf.fp8);
 }
 
 /* Tensor `which` (0 .. 8 in model order) of a block. */

@@ -26,6 +26,10 @@ void hdt_stage_mixed_refresh(struct hdt_stage *s)
         s->ops->cast(s->stream, s->params, HDT_DTYPE_F32, s->params_len, HDT_DTYPE_BF16,
                      s->params16);
         s->params16_old = false;
+        s->params8_old = true;
+    }
+    if (s->fp8) {
+        hdt_stage_fp8_refresh(s);
     }
 }
 
@@ -100,6 +104,62 @@ static void values_copy(const struct hdt_stage *s, void *dst, const void *src, s
     s->backend->copy(s->stream, dst, src, len * sizeof(uint16_t), HDT_COPY_ON_DEVICE);
 }
 
+/* ---- The products of a block, of bfloat16 or of FP8 ------------------------------------------ */
+
+/* Where the next op leaves the largest magnitude, for the product after it; NULL: not asked for. */
+static float *amax_begin(const struct hdt_stage *s)
+{
+    if (s->fp8) {
+        s->ops->zero(s->stream, s->work.amax8, sizeof(float));
+    }
+    return s->work.amax8;
+}
+
+static void product_fwd(const struct hdt_stage *s, int block, const struct stage_act *act,
+                        enum stage_product p, bool keep, const float *amax, const float *residual,
+                        void *y)
+{
+    const struct stage_matrix w = hdt_stage_matrix(s, p);
+
+    if (s->fp8) {
+        hdt_stage_fp8_fwd(s, block, act, p, keep, amax, residual, y);
+    } else if (y) {
+        linear_fwd(s, hdt_stage_product_input(act, p), block_w16(s, block, w.which), s->n, w.in,
+                   w.out, residual, y);
+    }
+}
+
+/* `kept`: where to leave dy for product_dw to come later; NULL: it comes soon. `amax`: of dy, NULL:
+ * not known. */
+static void product_dx(const struct hdt_stage *s, int block, const struct stage_act *act,
+                       enum stage_product p, const void *dy, const float *amax, void *kept,
+                       void *dx)
+{
+    const struct stage_matrix w = hdt_stage_matrix(s, p);
+
+    if (s->fp8) {
+        hdt_stage_fp8_dx(s, block, act, p, dy, amax, kept, dx); /* and the weights' gradients */
+    } else {
+        linear_dx(s, dy, block_w16(s, block, w.which), s->n, w.in, w.out, dx);
+    }
+}
+
+static void product_dw(const struct hdt_stage *s, int block, const struct stage_act *act,
+                       enum stage_product p, const void *dy, void *kept)
+{
+    const struct stage_matrix w = hdt_stage_matrix(s, p);
+
+    if (s->fp8) {
+        return;
+    }
+    if (kept) {
+        values_copy(s, kept, dy, (size_t)s->n * w.out);
+    } else {
+        linear_dw(s, dy, hdt_stage_product_input(act, p), s->n, w.in, w.out,
+                  hdt_stage_block_tensor(s, block, w.which));
+    }
+}
+
 /* ---- Block ----------------------------------------------------------------------------------- */
 
 static struct hdt_mixed_attention attention_of(const struct hdt_stage *s,
@@ -126,62 +186,57 @@ static struct hdt_mixed_attention attention_of(const struct hdt_stage *s,
 
 /* mid = x + attention(norm(x)) Wo^T */
 static void attention_half_fwd(const struct hdt_stage *s, int block, const struct stage_act *act,
-                               const float *x)
+                               const float *x, bool keep)
 {
     struct hdt_mixed_attention a = attention_of(s, act);
 
     s->mixed->rmsnorm_fwd(s->stream, x, hdt_stage_block_tensor(s, block, NORM1)->w, s->n, s->C,
                           (float)s->conf.model.rms_norm_eps, act->xn1, act->rstd1);
-    linear_fwd(s, act->xn1, block_w16(s, block, WQ), s->n, s->C, s->Q, NULL, act->qkv);
+    product_fwd(s, block, act, PRODUCT_QKV, keep, NULL, NULL, act->qkv);
     s->mixed->rope_fwd(s->stream, s->cos_sin, s->n, s->T, 0, s->NH + s->NKV, s->HS, s->Q, act->qkv);
     s->mixed->attention_fwd(s->stream, &a);
-    linear_fwd(s, act->att, block_w16(s, block, WO), s->n, s->NH * s->HS, s->C, x, act->mid);
+    product_fwd(s, block, act, PRODUCT_ATT, keep, NULL, x, act->mid);
 }
 
 /* y = mid + swiglu(norm(mid)) Wd^T; without y only what backward needs. */
 static void mlp_half_fwd(const struct hdt_stage *s, int block, const struct stage_act *act,
-                         float *y)
+                         bool keep, float *y)
 {
     s->mixed->rmsnorm_fwd(s->stream, act->mid, hdt_stage_block_tensor(s, block, NORM2)->w, s->n,
                           s->C, (float)s->conf.model.rms_norm_eps, act->xn2, act->rstd2);
-    linear_fwd(s, act->xn2, block_w16(s, block, GATE), s->n, s->C, 2 * s->F, NULL, act->gu);
-    s->mixed->swiglu_fwd(s->stream, act->gu, s->n, s->F, act->h);
-    if (y) {
-        linear_fwd(s, act->h, block_w16(s, block, DOWN), s->n, s->F, s->C, act->mid, y);
-    }
+    product_fwd(s, block, act, PRODUCT_GATE_UP, keep, NULL, NULL, act->gu);
+    s->mixed->swiglu_fwd(s->stream, act->gu, s->n, s->F, act->h, amax_begin(s));
+    product_fwd(s, block, act, PRODUCT_DOWN, keep, s->work.amax8, act->mid, y);
 }
 
-void hdt_stage_mixed_fwd(const struct hdt_stage *s, const struct stage_slot *slot, bool again)
+void hdt_stage_mixed_fwd(const struct hdt_stage *s, const struct stage_slot *slot, bool keep,
+                         bool again)
 {
     const float *x = slot->x;
 
     for (int i = 0; i < s->n_blocks; i++) {
         float *y = hdt_stage_block_output(s, slot, i);
 
-        attention_half_fwd(s, i, &slot->acts[i], x);
-        mlp_half_fwd(s, i, &slot->acts[i], again && i == s->n_blocks - 1 ? NULL : y);
+        attention_half_fwd(s, i, &slot->acts[i], x, keep);
+        mlp_half_fwd(s, i, &slot->acts[i], keep, again && i == s->n_blocks - 1 ? NULL : y);
         x = y;
     }
 }
 
-/* `kept`: as in stage_run.c, here in bfloat16. */
+/* `kept`: as in stage_run.c, here in bfloat16 or FP8. */
 static void mlp_half_bwd(const struct hdt_stage *s, int block, const struct stage_act *act,
                          float *grad, void *kept)
 {
     const struct stage_tensor *norm = hdt_stage_block_tensor(s, block, NORM2);
     void *grad16 = s->work.grad16, *dh = s->work.dnarrow, *dgu = s->work.dwide;
+    void *kept_gu = kept ? act->gu : NULL;
 
-    linear_dx(s, grad16, block_w16(s, block, DOWN), s->n, s->F, s->C, dh);
+    product_dx(s, block, act, PRODUCT_DOWN, grad16, NULL, kept, dh);
     s->mixed->swiglu_bwd(s->stream, dh, act->gu, s->n, s->F, dgu,
-                         hdt_stage_keeps_h(s) ? NULL : act->h);
-    if (kept) {
-        values_copy(s, kept, grad16, (size_t)s->n * s->C);
-        values_copy(s, act->gu, dgu, (size_t)s->n * 2 * s->F);
-    } else {
-        linear_dw(s, grad16, act->h, s->n, s->F, s->C, hdt_stage_block_tensor(s, block, DOWN));
-        linear_dw(s, dgu, act->xn2, s->n, s->C, 2 * s->F, hdt_stage_block_tensor(s, block, GATE));
-    }
-    linear_dx(s, dgu, block_w16(s, block, GATE), s->n, s->C, 2 * s->F, s->work.dxn);
+                         s->fp8 || hdt_stage_keeps_h(s) ? NULL : act->h, amax_begin(s));
+    product_dw(s, block, act, PRODUCT_DOWN, grad16, kept);
+    product_dw(s, block, act, PRODUCT_GATE_UP, dgu, kept_gu);
+    product_dx(s, block, act, PRODUCT_GATE_UP, dgu, s->work.amax8, kept_gu, s->work.dxn);
     s->mixed->rmsnorm_bwd(s->stream, s->work.dxn, act->mid, norm->w, act->rstd2, s->n, s->C, grad,
                           grad16, norm->grad);
 }
@@ -192,23 +247,15 @@ static void attention_half_bwd(const struct hdt_stage *s, int block, const struc
     const struct stage_tensor *norm = hdt_stage_block_tensor(s, block, NORM1);
     struct hdt_mixed_attention a = attention_of(s, act);
     void *grad16 = s->work.grad16, *datt = s->work.dnarrow;
+    void *kept_mid = keep ? act->mid : NULL, *kept_qkv = keep ? act->qkv : NULL;
     uint16_t *dqkv = s->work.dwide, *dk = dqkv + s->NH * s->HS;
 
-    if (keep) {
-        values_copy(s, act->mid, grad16, (size_t)s->n * s->C);
-    } else {
-        linear_dw(s, grad16, act->att, s->n, s->NH * s->HS, s->C,
-                  hdt_stage_block_tensor(s, block, WO));
-    }
-    linear_dx(s, grad16, block_w16(s, block, WO), s->n, s->NH * s->HS, s->C, datt);
+    product_dw(s, block, act, PRODUCT_ATT, grad16, kept_mid);
+    product_dx(s, block, act, PRODUCT_ATT, grad16, NULL, kept_mid, datt);
     s->mixed->attention_bwd(s->stream, &a, datt, dqkv, dk, dk + s->NKV * s->HS);
     s->mixed->rope_bwd(s->stream, s->cos_sin, s->n, s->T, 0, s->NH + s->NKV, s->HS, s->Q, dqkv);
-    if (keep) {
-        values_copy(s, act->qkv, dqkv, (size_t)s->n * s->Q);
-    } else {
-        linear_dw(s, dqkv, act->xn1, s->n, s->C, s->Q, hdt_stage_block_tensor(s, block, WQ));
-    }
-    linear_dx(s, dqkv, block_w16(s, block, WQ), s->n, s->C, s->Q, s->work.dxn);
+    product_dw(s, block, act, PRODUCT_QKV, dqkv, kept_qkv);
+    product_dx(s, block, act, PRODUCT_QKV, dqkv, NULL, kept_qkv, s->work.dxn);
     s->mixed->rmsnorm_bwd(s->stream, s->work.dxn, x, norm->w, act->rstd1, s->n, s->C, grad, grad16,
                           norm->grad);
 }
@@ -230,13 +277,16 @@ void hdt_stage_mixed_weights_bwd(const struct hdt_stage *s, const struct stage_s
                                  int block)
 {
     const struct stage_act *act = &slot->acts[block];
+    const void *const kept[N_PRODUCTS] = {act->qkv, act->mid, act->gu,
+                                          hdt_stage_block_output(s, slot, block)};
 
-    linear_dw(s, hdt_stage_block_output(s, slot, block), act->h, s->n, s->F, s->C,
-              hdt_stage_block_tensor(s, block, DOWN));
-    linear_dw(s, act->gu, act->xn2, s->n, s->C, 2 * s->F, hdt_stage_block_tensor(s, block, GATE));
-    linear_dw(s, act->mid, act->att, s->n, s->NH * s->HS, s->C,
-              hdt_stage_block_tensor(s, block, WO));
-    linear_dw(s, act->qkv, act->xn1, s->n, s->C, s->Q, hdt_stage_block_tensor(s, block, WQ));
+    for (int p = N_PRODUCTS - 1; p >= 0; p--) {
+        if (s->fp8) {
+            hdt_stage_fp8_dw(s, block, act, p, kept[p]);
+        } else {
+            product_dw(s, block, act, p, kept[p], NULL);
+        }
+    }
 }
 
 /* ---- Head ------------------------------------------------------------------------------------ */
@@ -338,5 +388,5 @@ void hdt_stage_mixed_adamw(const struct hdt_stage *s, const struct hdt_adamw *p,
                            const struct stage_tensor *t)
 {
     s->mixed->adamw(s->stream, p, t->grad, t->len, t->w, t->m, t->v,
-                    s->params16 + (t->w - s->params));
+                    s->params16 + (t->w - s->params), s->fp8 ? hdt_stage_fp8_amax(s, t) : NULL);
 }

@@ -235,14 +235,15 @@ static void block_weights_bwd(const struct hdt_stage *s, const struct stage_slot
     linear_dw(s, act->qkv, act->xn1, s->n, s->C, s->Q, hdt_stage_block_tensor(s, block, WQ)->grad);
 }
 
-/* All blocks on the given rows. `again`: to recompute, where the stage's output is known. */
+/* All blocks on the given rows. `keep`: for the backward that comes; `again`: to recompute, where
+ * the stage's output is known. */
 static void blocks_fwd(const struct hdt_stage *s, const struct stage_slot *slot,
-                       const struct rows *r, bool again)
+                       const struct rows *r, bool keep, bool again)
 {
     const float *x = slot->x;
 
     if (s->mixed) {
-        hdt_stage_mixed_fwd(s, slot, again);
+        hdt_stage_mixed_fwd(s, slot, keep, again);
         return;
     }
     for (int i = 0; i < s->n_blocks; i++) {
@@ -327,7 +328,7 @@ void hdt_stage_forward(struct hdt_stage *s, int slot_idx, enum hdt_stage_mode mo
     if (s->has_embedding) {
         s->ops->embedding_fwd(s->stream, slot->tokens, s->tensors[0].w, s->n, s->C, slot->x);
     }
-    blocks_fwd(s, slot, &r, false);
+    blocks_fwd(s, slot, &r, mode == HDT_STAGE_TRAIN && !s->conf.recompute, false);
     if (s->has_head) {
         head_run(s, slot, mode == HDT_STAGE_TRAIN);
     }
@@ -369,7 +370,7 @@ void hdt_stage_backward(struct hdt_stage *s, int slot_idx)
 
     HDT_ASSERT(!s->conf.inference);
     if (s->conf.recompute) {
-        blocks_fwd(s, slot, &r, true);
+        blocks_fwd(s, slot, &r, true, true);
     }
     blocks_bwd(s, slot, false);
     embedding_bwd(s, slot);
@@ -377,7 +378,7 @@ void hdt_stage_backward(struct hdt_stage *s, int slot_idx)
 
 void hdt_stage_backward_input(struct hdt_stage *s, int slot_idx)
 {
-    HDT_ASSERT(!s->conf.inference && !s->conf.recompute && hdt_stage_keeps_h(s));
+    HDT_ASSERT(!s->conf.inference && !s->conf.recompute && (s->conf.fp8 || hdt_stage_keeps_h(s)));
     blocks_bwd(s, slot_at(s, slot_idx), true);
 }
 
@@ -443,6 +444,9 @@ enum hdt_status hdt_stage_grad_sumsq(struct hdt_stage *s, double *sumsq, struct 
 
 void hdt_stage_step(struct hdt_stage *s, const struct hdt_adamw *adamw)
 {
+    if (s->fp8) {
+        hdt_stage_fp8_step_begin(s);
+    }
     for (int i = 0; i < s->n_tensors; i++) {
         const struct stage_tensor *t = &s->tensors[i];
         struct hdt_adamw p = *adamw;
@@ -455,6 +459,9 @@ void hdt_stage_step(struct hdt_stage *s, const struct hdt_adamw *adamw)
         } else if (!t->shared) {
             s->ops->adamw(s->stream, &p, t->grad, t->len, t->w, t->m, t->v);
         }
+    }
+    if (s->fp8) {
+        hdt_stage_fp8_step_end(s);
     }
 }
 
@@ -489,7 +496,7 @@ enum hdt_status hdt_stage_decode(struct hdt_stage *s, const int32_t *tokens, int
                      (size_t)n * sizeof(*tokens), HDT_COPY_TO_DEVICE);
     s->ops->embedding_fwd(s->stream, slot->tokens + pos, s->tensors[0].w, n, s->C,
                           slot->x + (size_t)pos * s->C);
-    blocks_fwd(s, slot, &r, false);
+    blocks_fwd(s, slot, &r, false, false);
     head_row_logits(s, slot, pos + n - 1);
     return hdt_stage_read(s, logits, s->work.logits, (size_t)s->V * sizeof(*logits), err);
 }

@@ -17,6 +17,7 @@
 #include "src/base/watchdog.h"
 #include "src/core/cluster.h"
 #include "src/core/deadlines.h"
+#include "src/core/job.h"
 #include "src/core/worker_conf.h"
 #include "src/net/link.h"
 #include "src/net/tls.h"
@@ -110,7 +111,7 @@ static const struct argp_option options[] = {
     {"micro-batch", OPT_MICRO_BATCH, "N[,N...]", 0, "profile: micro-batches to measure [1,2,4]", 5},
     {"seq-len", OPT_PROFILE_SEQ_LEN, "N", 0,
      "profile: tokens of a sequence [the model's longest, at most 2048]", 5},
-    {"precision", OPT_PRECISION, "fp32|bf16", 0, "profile: as of the jobs to plan [fp32]", 5},
+    {"precision", OPT_PRECISION, "fp32|bf16|fp8", 0, "profile: as of the jobs to plan [fp32]", 5},
     {0}};
 
 struct args {
@@ -196,9 +197,9 @@ static error_t parse_profile_option(int key, char *arg, struct argp_state *state
         profile->seq_len = number(state, "seq-len", arg, 1, 1 << 20);
         break;
     case OPT_PRECISION:
-        profile->bf16 = strcmp(arg, "bf16") == 0;
-        if (!profile->bf16 && strcmp(arg, "fp32") != 0) {
-            argp_error(state, "--precision takes fp32 or bf16, not '%s'", arg);
+        profile->precision = hdt_job_precision_of(arg);
+        if (profile->precision < 0) {
+            argp_error(state, "--precision takes fp32, bf16 or fp8, not '%s'", arg);
         }
         ((struct args *)state->input)->has_precision = true;
         break;

@@ -31,6 +31,7 @@ static const struct hdt_backend cuda_backend = {
     .copy = hdt_cuda_copy,
     .ops = &hdt_cuda_ops,
     .mixed = &hdt_cuda_mixed_ops,
+    .fp8 = &hdt_cuda_fp8_ops,
     .codecs = &hdt_cuda_codecs,
 };
 

@@ -100,7 +100,8 @@ static enum hdt_status info_read(int idx, struct hdt_device_info *info, struct h
                     version_major(driver), version_minor(driver), version_major(runtime),
                     version_minor(runtime));
     *info = (struct hdt_device_info){.memory_bytes = prop.totalGlobalMem,
-                                     .stream_bytes = HDT_CUDA_WORKSPACE + SCRATCH_BYTES};
+                                     .stream_bytes = HDT_CUDA_WORKSPACE + SCRATCH_BYTES,
+                                     .has_fp8 = 10 * prop.major + prop.minor >= 89};
     snprintf(info->name, sizeof(info->name), "%s", hdt_buf_str(&name));
     hdt_buf_release(&name);
     return HDT_OK;

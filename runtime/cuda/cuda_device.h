@@ -37,6 +37,7 @@ struct hdt_stream {
 
 extern const struct hdt_ops hdt_cuda_ops;
 extern const struct hdt_mixed_ops hdt_cuda_mixed_ops;
+extern const struct hdt_fp8_ops hdt_cuda_fp8_ops;
 
 /* Fill *err for a failed call of the runtime: "cannot <what>: <cause>". The runtime's own note of
  * the failure is cleared, so that no later call reports it again. */

@@ -25,7 +25,7 @@
 /* What the choice of a kernel depends on. No padding, so that it can be compared as bytes. */
 struct key {
     int32_t m, n, k, lda, ldb, ldd;
-    int32_t trans_a, trans_b, ab_dtype, d_dtype, has_c;
+    int32_t trans_a, trans_b, a_dtype, b_dtype, d_dtype, is_fast, has_c;
     uint32_t align_a, align_b, align_d;
 };
 
@@ -38,7 +38,8 @@ struct plan {
 
 struct hdt_cuda_gemms {
     cublasLtHandle_t handle;
-    pthread_mutex_t lock; /* guards the rest; plans, once made, stay as they are */
+    pthread_mutex_t lock; /* guards the rest; plans, once made, stay as they are, but
+                             for the scales of a product */
     struct plan *plans[PLANS_MAX];
     int n_plans;
 };
@@ -118,8 +119,10 @@ static struct key key_of(const struct hdt_cuda_gemm *g)
                         .ldd = g->ldd,
                         .trans_a = g->trans_a,
                         .trans_b = g->trans_b,
-                        .ab_dtype = (int32_t)g->ab_dtype,
+                        .a_dtype = (int32_t)g->a_dtype,
+                        .b_dtype = (int32_t)g->b_dtype,
                         .d_dtype = (int32_t)g->d_dtype,
+                        .is_fast = g->is_fast,
                         .has_c = g->beta != 0,
                         .align_a = align_of(g->a),
                         .align_b = align_of(g->b),
@@ -128,7 +131,16 @@ static struct key key_of(const struct hdt_cuda_gemm *g)
 
 static cudaDataType_t type_of(int32_t dtype)
 {
-    return dtype == HDT_DTYPE_BF16 ? CUDA_R_16BF : CUDA_R_32F;
+    switch (dtype) {
+    case HDT_DTYPE_F8E4M3:
+        return CUDA_R_8F_E4M3;
+    case HDT_DTYPE_F8E5M2:
+        return CUDA_R_8F_E5M2;
+    case HDT_DTYPE_BF16:
+        return CUDA_R_16BF;
+    default:
+        return CUDA_R_32F;
+    }
 }
 
 /* A row-major matrix of rows x cols, as the library sees it. */
@@ -143,6 +155,7 @@ static cublasStatus_t plan_describe(struct plan *plan)
     const struct key *k = &plan->key;
     const cublasOperation_t first = k->trans_b ? CUBLAS_OP_T : CUBLAS_OP_N;
     const cublasOperation_t second = k->trans_a ? CUBLAS_OP_T : CUBLAS_OP_N;
+    const int8_t is_fast = (int8_t)k->is_fast;
     cublasStatus_t code = cublasLtMatmulDescCreate(&plan->op, CUBLAS_COMPUTE_32F, CUDA_R_32F);
 
     if (code == CUBLAS_STATUS_SUCCESS) {
@@ -154,11 +167,15 @@ static cublasStatus_t plan_describe(struct plan *plan)
                                               sizeof(second));
     }
     if (code == CUBLAS_STATUS_SUCCESS) {
-        code = layout_new(&plan->a, k->ab_dtype, k->trans_a ? k->k : k->m, k->trans_a ? k->m : k->k,
+        code = cublasLtMatmulDescSetAttribute(plan->op, CUBLASLT_MATMUL_DESC_FAST_ACCUM, &is_fast,
+                                              sizeof(is_fast));
+    }
+    if (code == CUBLAS_STATUS_SUCCESS) {
+        code = layout_new(&plan->a, k->a_dtype, k->trans_a ? k->k : k->m, k->trans_a ? k->m : k->k,
                           k->lda);
     }
     if (code == CUBLAS_STATUS_SUCCESS) {
-        code = layout_new(&plan->b, k->ab_dtype, k->trans_b ? k->n : k->k, k->trans_b ? k->k : k->n,
+        code = layout_new(&plan->b, k->b_dtype, k->trans_b ? k->n : k->k, k->trans_b ? k->k : k->n,
                           k->ldb);
     }
     return code == CUBLAS_STATUS_SUCCESS ? layout_new(&plan->d, k->d_dtype, k->m, k->n, k->ldd)
@@ -190,10 +207,30 @@ static cublasStatus_t preference_fill(cublasLtMatmulPreference_t preference, con
     return code;
 }
 
+/* The operation holds the addresses of the scales, so each product of FP8 sets its own. */
+static cublasStatus_t scales_set(const struct plan *plan, const struct hdt_cuda_gemm *g)
+{
+    cublasStatus_t code = cublasLtMatmulDescSetAttribute(
+        plan->op, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, &g->b_scale, sizeof(g->b_scale));
+
+    return code == CUBLAS_STATUS_SUCCESS
+               ? cublasLtMatmulDescSetAttribute(plan->op, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER,
+                                                &g->a_scale, sizeof(g->a_scale))
+               : code;
+}
+
+/* Locked, as the operation may be changed. */
 static cublasStatus_t product_queue(const struct hdt_cuda_gemms *gemms, struct hdt_stream *s,
                                     const struct plan *plan, const struct hdt_cuda_gemm *g,
                                     const cublasLtMatmulAlgo_t *algo, void *d)
 {
+    if (hdt_dtype_size(g->a_dtype) == 1) {
+        const cublasStatus_t code = scales_set(plan, g);
+
+        if (code != CUBLAS_STATUS_SUCCESS) {
+            return code;
+        }
+    }
     return cublasLtMatmul(gemms->handle, plan->op, &g->alpha, g->b, plan->b, g->a, plan->a,
                           &g->beta, g->beta != 0 ? g->c : d, plan->d, d, plan->d, algo,
                           s->workspace, HDT_CUDA_WORKSPACE, s->handle);
@@ -236,8 +273,8 @@ static bool trial_begin(struct hdt_stream *s, const struct hdt_cuda_gemm *g, str
     const size_t bytes = m * ldd * hdt_dtype_size(g->d_dtype);
 
     *t = (struct trial){.g = *g, .len = bytes / sizeof(uint16_t)};
-    if (!memory_random(s, g->trans_a ? k : m, (size_t)g->lda, g->ab_dtype, &t->a) ||
-        !memory_random(s, g->trans_b ? n : k, (size_t)g->ldb, g->ab_dtype, &t->b) ||
+    if (!memory_random(s, g->trans_a ? k : m, (size_t)g->lda, g->a_dtype, &t->a) ||
+        !memory_random(s, g->trans_b ? n : k, (size_t)g->ldb, g->b_dtype, &t->b) ||
         (g->beta != 0 && !memory_random(s, m, ldd, g->d_dtype, &t->c)) ||
         !memory_zero(s, bytes, &t->first) || !memory_zero(s, bytes, &t->other) ||
         !memory_zero(s, sizeof(int), (void **)&t->differs)) {
@@ -246,6 +283,7 @@ static bool trial_begin(struct hdt_stream *s, const struct hdt_cuda_gemm *g, str
     t->g.a = t->a;
     t->g.b = t->b;
     t->g.c = t->c;
+    t->g.a_scale = t->g.b_scale = NULL;
     return cudaEventCreate(&t->begin) == cudaSuccess && cudaEventCreate(&t->end) == cudaSuccess;
 }
 

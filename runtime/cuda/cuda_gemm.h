@@ -18,8 +18,9 @@
 
 struct hdt_cuda_gemms; /* the products of a device that were looked up */
 
-/* D = alpha op(A) op(B) + beta C, as struct hdt_gemm; C may be D. A and B have one type. float32
- * products are products of float32, not of TF32. */
+/* D = alpha op(A) op(B) + beta C, as struct hdt_gemm; C may be D. A and B have one type, unless it
+ * is FP8, where they stand as (m, k) and (n, k). float32 products are products of float32, not of
+ * TF32. */
 struct hdt_cuda_gemm {
     int m;
     int n;
@@ -28,11 +29,15 @@ struct hdt_cuda_gemm {
     bool trans_b; /* B stands as (n, k) */
     float alpha;
     float beta;
-    enum hdt_dtype ab_dtype; /* HDT_DTYPE_F32 or HDT_DTYPE_BF16 */
-    enum hdt_dtype d_dtype;  /* so, too; float32 when A and B are */
+    enum hdt_dtype a_dtype; /* HDT_DTYPE_F32, HDT_DTYPE_BF16, or as struct hdt_fp8_gemm */
+    enum hdt_dtype b_dtype;
+    enum hdt_dtype d_dtype; /* of the first two; float32 when A and B are */
+    bool is_fast;           /* FP8: as there */
     const void *a;
+    const float *a_scale; /* FP8: device memory; NULL: 1 */
     int lda;
     const void *b;
+    const float *b_scale;
     int ldb;
     const void *c; /* read when beta is not 0; of d_dtype, rows ldd apart */
     void *d;

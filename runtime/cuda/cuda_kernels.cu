@@ -9,6 +9,7 @@
  * accesses were refused for that: weights of a stage stand at any offset).
  */
 #include "runtime/cuda/cuda_kernels.h"
+#include "runtime/cuda/cuda_vec.cuh"
 
 #include <cuda_bf16.h>
 #include <stdint.h>
@@ -151,17 +152,49 @@ struct adamw16_op {
         return op.load(i);
     }
 
-    __device__ void store(size_t i, item it) const
+    /* Gives the new weight. */
+    __device__ float store(size_t i, item it) const
     {
-        w16[i] = __float2bfloat16_rn(op.store(i, it));
+        const float w = op.store(i, it);
+
+        w16[i] = __float2bfloat16_rn(w);
+        return w;
     }
 };
 
+/* flat_kernel for these, and the largest magnitude of the copy. */
+__global__ void __launch_bounds__(THREADS)
+    adamw16_amax_kernel(adamw16_op op, size_t len, float *amax)
+{
+    const size_t first = static_cast<size_t>(blockIdx.x) * TILE + threadIdx.x;
+    adamw16_op::item items[UNROLL];
+    uint32_t bits = 0;
+
+#pragma unroll
+    for (int i = 0; i < UNROLL; i++) {
+        const size_t at = first + static_cast<size_t>(i) * THREADS;
+
+        if (at < len) {
+            items[i] = op.load(at);
+        }
+    }
+#pragma unroll
+    for (int i = 0; i < UNROLL; i++) {
+        const size_t at = first + static_cast<size_t>(i) * THREADS;
+
+        if (at < len) {
+            bits = hdt_cuda::magnitude_max(bits, op.store(at, items[i]));
+        }
+    }
+    hdt_cuda::amax_raise(amax, bits);
+}
+
 /* Words of 16 bits: sign, an exponent of 126 or 127 and seven bits of a number; of float, the lower
- * half before it is sixteen more. Bits of an index mixed as in the finalizer of MurmurHash3. */
+ * half before it is sixteen more; of FP8 there are two in a word. Bits of an index mixed as in the
+ * finalizer of MurmurHash3. */
 struct random_op {
     uint16_t *x;
-    bool is_f32;
+    int value_size;
 
     struct item {
     };
@@ -178,9 +211,13 @@ struct random_op {
         h = (h ^ h >> 16) * 0x85ebca6bu;
         h = (h ^ h >> 13) * 0xc2b2ae35u;
         h ^= h >> 16;
-        x[i] = is_f32 && i % 2 == 0
-                   ? static_cast<uint16_t>(h)
-                   : static_cast<uint16_t>((h & 0x8000) | (126 + (h >> 8 & 1)) << 7 | (h & 0x7f));
+        if (value_size == 1) {
+            x[i] = static_cast<uint16_t>(h & 0xbfbf); /* of either format: below 2 */
+        } else if (value_size == 4 && i % 2 == 0) {
+            x[i] = static_cast<uint16_t>(h);
+        } else {
+            x[i] = static_cast<uint16_t>((h & 0x8000) | (126 + (h >> 8 & 1)) << 7 | (h & 0x7f));
+        }
     }
 };
 
@@ -420,10 +457,17 @@ cudaError_t hdt_cuda_adamw(cudaStream_t stream, const struct hdt_cuda_adamw_args
 }
 
 cudaError_t hdt_cuda_adamw16(cudaStream_t stream, const struct hdt_cuda_adamw_args *p,
-                             const float *g, size_t len, float *w, float *m, float *v, void *w16)
+                             const float *g, size_t len, float *w, float *m, float *v, void *w16,
+                             float *amax)
 {
-    return flat_launch(stream, len,
-                       adamw16_op{{*p, g, w, m, v}, static_cast<__nv_bfloat16 *>(w16)});
+    const adamw16_op op = {{*p, g, w, m, v}, static_cast<__nv_bfloat16 *>(w16)};
+    const size_t n_blocks = (len + TILE - 1) / TILE;
+    const cudaLaunchConfig_t config = launch_config(stream, n_blocks);
+
+    if (!amax || n_blocks == 0 || n_blocks > INT32_MAX) {
+        return flat_launch(stream, len, op);
+    }
+    return cudaLaunchKernelEx(&config, adamw16_amax_kernel, op, len, amax);
 }
 
 cudaError_t hdt_cuda_compare(cudaStream_t stream, const uint16_t *a, const uint16_t *b, size_t len,
@@ -434,10 +478,10 @@ cudaError_t hdt_cuda_compare(cudaStream_t stream, const uint16_t *a, const uint1
 
 cudaError_t hdt_cuda_random(cudaStream_t stream, enum hdt_dtype dtype, size_t len, void *x)
 {
-    const bool is_f32 = dtype == HDT_DTYPE_F32;
+    const size_t value_size = hdt_dtype_size(dtype);
 
-    return flat_launch(stream, is_f32 ? 2 * len : len,
-                       random_op{static_cast<uint16_t *>(x), is_f32});
+    return flat_launch(stream, len * value_size / 2,
+                       random_op{static_cast<uint16_t *>(x), static_cast<int>(value_size)});
 }
 
 cudaError_t hdt_cuda_sumsq(cudaStream_t stream, const float *x, size_t len, double *partials,

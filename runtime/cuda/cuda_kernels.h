@@ -45,16 +45,17 @@ cudaError_t hdt_cuda_cast(cudaStream_t stream, const void *src, enum hdt_dtype s
 cudaError_t hdt_cuda_adamw(cudaStream_t stream, const struct hdt_cuda_adamw_args *p, const float *g,
                            size_t len, float *w, float *m, float *v);
 
-/* And w in bfloat16 to w16. */
+/* And w in bfloat16 to w16. amax: see struct hdt_mixed_ops; may be NULL. */
 cudaError_t hdt_cuda_adamw16(cudaStream_t stream, const struct hdt_cuda_adamw_args *p,
-                             const float *g, size_t len, float *w, float *m, float *v, void *w16);
+                             const float *g, size_t len, float *w, float *m, float *v, void *w16,
+                             float *amax);
 
 /* Sets *differs (device memory) when two arrays of words do; else leaves it. */
 cudaError_t hdt_cuda_compare(cudaStream_t stream, const uint16_t *a, const uint16_t *b, size_t len,
                              int *differs);
 
-/* Sets x (len), float or bfloat16, to numbers of 0.5 to 2 of both signs, the same ones each time.
- */
+/* Sets x (len), float or bfloat16, to numbers of 0.5 to 2 of both signs, the same ones each time;
+ * of FP8 (an even len) to numbers below 2. */
 cudaError_t hdt_cuda_random(cudaStream_t stream, enum hdt_dtype dtype, size_t len, void *x);
 
 /* partials: HDT_CUDA_PARTIALS values of scratch that no other stream uses, and one more that is

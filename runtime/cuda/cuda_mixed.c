@@ -15,7 +15,8 @@ static void mixed_gemm(struct hdt_stream *s, const struct hdt_mixed_gemm *g)
                                           .trans_b = g->trans_b,
                                           .alpha = g->alpha,
                                           .beta = g->beta,
-                                          .ab_dtype = HDT_DTYPE_BF16,
+                                          .a_dtype = HDT_DTYPE_BF16,
+                                          .b_dtype = HDT_DTYPE_BF16,
                                           .d_dtype = g->d_dtype,
                                           .a = g->a,
                                           .lda = g->lda,
@@ -119,20 +120,22 @@ static void mixed_attention_bwd(struct hdt_stream *s, const struct hdt_mixed_att
 
 /* ---- the rest -------------------------------------------------------------------------------- */
 
-static void mixed_swiglu_fwd(struct hdt_stream *s, const void *gate_up, int n, int f, void *h)
+static void mixed_swiglu_fwd(struct hdt_stream *s, const void *gate_up, int n, int f, void *h,
+                             float *amax)
 {
     if (hdt_cuda_stream_enter(s)) {
-        hdt_cuda_stream_result(s, hdt_cuda_swiglu_fwd(s->handle, gate_up, n, f, HDT_DTYPE_BF16, h),
-                               "queue swiglu_fwd");
+        hdt_cuda_stream_result(
+            s, hdt_cuda_swiglu_fwd(s->handle, gate_up, n, f, HDT_DTYPE_BF16, h, amax),
+            "queue swiglu_fwd");
     }
 }
 
 static void mixed_swiglu_bwd(struct hdt_stream *s, const void *dh, const void *gate_up, int n,
-                             int f, void *dgate_up, void *h)
+                             int f, void *dgate_up, void *h, float *amax)
 {
     if (hdt_cuda_stream_enter(s)) {
         hdt_cuda_stream_result(
-            s, hdt_cuda_swiglu_bwd(s->handle, dh, gate_up, n, f, HDT_DTYPE_BF16, dgate_up, h),
+            s, hdt_cuda_swiglu_bwd(s->handle, dh, gate_up, n, f, HDT_DTYPE_BF16, dgate_up, h, amax),
             "queue swiglu_bwd");
     }
 }
@@ -144,12 +147,12 @@ static void mixed_cross_entropy(struct hdt_stream *s, const int32_t *labels, int
 }
 
 static void mixed_adamw(struct hdt_stream *s, const struct hdt_adamw *p, const float *g, size_t len,
-                        float *w, float *m, float *v, void *w16)
+                        float *w, float *m, float *v, void *w16, float *amax)
 {
     const struct hdt_cuda_adamw_args numbers = hdt_cuda_adamw_numbers(p);
 
     if (hdt_cuda_stream_enter(s)) {
-        hdt_cuda_stream_result(s, hdt_cuda_adamw16(s->handle, &numbers, g, len, w, m, v, w16),
+        hdt_cuda_stream_result(s, hdt_cuda_adamw16(s->handle, &numbers, g, len, w, m, v, w16, amax),
                                "queue adamw");
     }
 }

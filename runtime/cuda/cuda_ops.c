@@ -92,7 +92,8 @@ static void cuda_gemm(struct hdt_stream *s, const struct hdt_gemm *g)
                                           .trans_b = g->trans_b,
                                           .alpha = g->alpha,
                                           .beta = g->beta,
-                                          .ab_dtype = HDT_DTYPE_F32,
+                                          .a_dtype = HDT_DTYPE_F32,
+                                          .b_dtype = HDT_DTYPE_F32,
                                           .d_dtype = HDT_DTYPE_F32,
                                           .a = g->a,
                                           .lda = g->lda,
@@ -172,8 +173,9 @@ static void cuda_rope_bwd(struct hdt_stream *s, const float *cos_sin, int n, int
 static void cuda_swiglu_fwd(struct hdt_stream *s, const float *gate_up, int n, int f, float *h)
 {
     if (hdt_cuda_stream_enter(s)) {
-        hdt_cuda_stream_result(s, hdt_cuda_swiglu_fwd(s->handle, gate_up, n, f, HDT_DTYPE_F32, h),
-                               "queue swiglu_fwd");
+        hdt_cuda_stream_result(
+            s, hdt_cuda_swiglu_fwd(s->handle, gate_up, n, f, HDT_DTYPE_F32, h, NULL),
+            "queue swiglu_fwd");
     }
 }
 
@@ -182,7 +184,8 @@ static void cuda_swiglu_bwd(struct hdt_stream *s, const float *dh, const float *
 {
     if (hdt_cuda_stream_enter(s)) {
         hdt_cuda_stream_result(
-            s, hdt_cuda_swiglu_bwd(s->handle, dh, gate_up, n, f, HDT_DTYPE_F32, dgate_up, NULL),
+            s,
+            hdt_cuda_swiglu_bwd(s->handle, dh, gate_up, n, f, HDT_DTYPE_F32, dgate_up, NULL, NULL),
             "queue swiglu_bwd");
     }
 }

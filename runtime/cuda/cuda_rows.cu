@@ -122,94 +122,104 @@ static __device__ __forceinline__ float sigmoid_of(float x, const __nv_bfloat16 
 
 template <class T, int N>
 __global__ void __launch_bounds__(ROW_THREADS_MAX)
-    swiglu_fwd_kernel(const T *gate_up, int n_across, int f, T *h)
+    swiglu_fwd_kernel(const T *gate_up, int n_across, int f, T *h, float *amax)
 {
     const row_place place = row_place_of(n_across);
     const size_t row = static_cast<size_t>(place.row);
     const int col = place.item * N;
     float gate[N], up[N];
+    uint32_t bits = 0;
 
-    if (col >= f) {
-        return;
-    }
-    load(gate_up + 2 * row * f + col, gate);
-    load(gate_up + 2 * row * f + f + col, up);
+    if (col < f) {
+        load(gate_up + 2 * row * f + col, gate);
+        load(gate_up + 2 * row * f + f + col, up);
 #pragma unroll
-    for (int i = 0; i < N; i++) {
-        gate[i] = gate[i] * sigmoid_of(gate[i], gate_up) * up[i];
+        for (int i = 0; i < N; i++) {
+            gate[i] = gate[i] * sigmoid_of(gate[i], gate_up) * up[i];
+            bits = magnitude_max(bits, gate[i]);
+        }
+        store(h + row * f + col, gate);
     }
-    store(h + row * f + col, gate);
+    if (amax) {
+        amax_raise(amax, bits);
+    }
 }
 
 template <class T, int N>
 __global__ void __launch_bounds__(ROW_THREADS_MAX)
-    swiglu_bwd_kernel(const T *dh, const T *gate_up, int n_across, int f, T *dgate_up, T *h)
+    swiglu_bwd_kernel(const T *dh, const T *gate_up, int n_across, int f, T *dgate_up, T *h,
+                      float *amax)
 {
     const row_place place = row_place_of(n_across);
     const size_t row = static_cast<size_t>(place.row);
     const int col = place.item * N;
     float gate[N], up[N], d[N], out[N];
+    uint32_t bits = 0;
 
-    if (col >= f) {
-        return;
-    }
-
-    load(gate_up + 2 * row * f + col, gate);
-    load(gate_up + 2 * row * f + f + col, up);
-    load(dh + row * f + col, d);
+    if (col < f) {
+        load(gate_up + 2 * row * f + col, gate);
+        load(gate_up + 2 * row * f + f + col, up);
+        load(dh + row * f + col, d);
 #pragma unroll
-    for (int i = 0; i < N; i++) {
-        const float sigmoid = sigmoid_of(gate[i], gate_up), silu = gate[i] * sigmoid;
+        for (int i = 0; i < N; i++) {
+            const float sigmoid = sigmoid_of(gate[i], gate_up), silu = gate[i] * sigmoid;
 
-        out[i] = silu * up[i];
-        gate[i] = d[i] * up[i] * sigmoid * (1.0f + gate[i] - silu);
-        up[i] = d[i] * silu;
+            out[i] = silu * up[i];
+            gate[i] = d[i] * up[i] * sigmoid * (1.0f + gate[i] - silu);
+            up[i] = d[i] * silu;
+            bits = magnitude_max(magnitude_max(bits, gate[i]), up[i]);
+        }
+        store(dgate_up + 2 * row * f + col, gate);
+        store(dgate_up + 2 * row * f + f + col, up);
+        if (h) {
+            store(h + row * f + col, out);
+        }
     }
-    store(dgate_up + 2 * row * f + col, gate);
-    store(dgate_up + 2 * row * f + f + col, up);
-    if (h) {
-        store(h + row * f + col, out);
+    if (amax) {
+        amax_raise(amax, bits);
     }
 }
 
 template <class T, int N>
-cudaError_t swiglu_fwd_launch(cudaStream_t stream, const T *gate_up, int n, int f, T *h)
+cudaError_t swiglu_fwd_launch(cudaStream_t stream, const T *gate_up, int n, int f, T *h,
+                              float *amax)
 {
     const row_grid grid(f / N);
     const cudaLaunchConfig_t config = grid.config(stream, n);
 
-    return n == 0
-               ? cudaSuccess
-               : cudaLaunchKernelEx(&config, swiglu_fwd_kernel<T, N>, gate_up, grid.n_across, f, h);
+    return n == 0 ? cudaSuccess
+                  : cudaLaunchKernelEx(&config, swiglu_fwd_kernel<T, N>, gate_up, grid.n_across, f,
+                                       h, amax);
 }
 
 template <class T, int N>
 cudaError_t swiglu_bwd_launch(cudaStream_t stream, const T *dh, const T *gate_up, int n, int f,
-                              T *dgate_up, T *h)
+                              T *dgate_up, T *h, float *amax)
 {
     const row_grid grid(f / N);
     const cudaLaunchConfig_t config = grid.config(stream, n);
 
     return n == 0 ? cudaSuccess
                   : cudaLaunchKernelEx(&config, swiglu_bwd_kernel<T, N>, dh, gate_up, grid.n_across,
-                                       f, dgate_up, h);
+                                       f, dgate_up, h, amax);
 }
 
-template <class T> cudaError_t swiglu_fwd(cudaStream_t stream, const T *gate_up, int n, int f, T *h)
+template <class T>
+cudaError_t swiglu_fwd(cudaStream_t stream, const T *gate_up, int n, int f, T *h, float *amax)
 {
     return is_aligned(gate_up, f) && is_aligned(h, f)
-               ? swiglu_fwd_launch<T, 8>(stream, gate_up, n, f, h)
-               : swiglu_fwd_launch<T, 1>(stream, gate_up, n, f, h);
+               ? swiglu_fwd_launch<T, 8>(stream, gate_up, n, f, h, amax)
+               : swiglu_fwd_launch<T, 1>(stream, gate_up, n, f, h, amax);
 }
 
 template <class T>
 cudaError_t swiglu_bwd(cudaStream_t stream, const T *dh, const T *gate_up, int n, int f,
-                       T *dgate_up, T *h)
+                       T *dgate_up, T *h, float *amax)
 {
     return is_aligned(dh, f) && is_aligned(gate_up, f) && is_aligned(dgate_up, f) &&
                    (!h || is_aligned(h, f))
-               ? swiglu_bwd_launch<T, 8>(stream, dh, gate_up, n, f, dgate_up, h)
-               : swiglu_bwd_launch<T, 1>(stream, dh, gate_up, n, f, dgate_up, h);
+               ? swiglu_bwd_launch<T, 8>(stream, dh, gate_up, n, f, dgate_up, h, amax)
+               : swiglu_bwd_launch<T, 1>(stream, dh, gate_up, n, f, dgate_up, h, amax);
 }
 
 /* ---- Embedding, forward ---------------------------------------------------------------------- */
@@ -387,24 +397,25 @@ cudaError_t hdt_cuda_rope(cudaStream_t stream, const struct hdt_cuda_rope_args *
 }
 
 cudaError_t hdt_cuda_swiglu_fwd(cudaStream_t stream, const void *gate_up, int n, int f,
-                                enum hdt_dtype dtype, void *h)
+                                enum hdt_dtype dtype, void *h, float *amax)
 {
     return dtype == HDT_DTYPE_BF16 ? swiglu_fwd(stream, static_cast<const __nv_bfloat16 *>(gate_up),
-                                                n, f, static_cast<__nv_bfloat16 *>(h))
+                                                n, f, static_cast<__nv_bfloat16 *>(h), amax)
                                    : swiglu_fwd(stream, static_cast<const float *>(gate_up), n, f,
-                                                static_cast<float *>(h));
+                                                static_cast<float *>(h), amax);
 }
 
 cudaError_t hdt_cuda_swiglu_bwd(cudaStream_t stream, const void *dh, const void *gate_up, int n,
-                                int f, enum hdt_dtype dtype, void *dgate_up, void *h)
+                                int f, enum hdt_dtype dtype, void *dgate_up, void *h, float *amax)
 {
     return dtype == HDT_DTYPE_BF16
                ? swiglu_bwd(stream, static_cast<const __nv_bfloat16 *>(dh),
                             static_cast<const __nv_bfloat16 *>(gate_up), n, f,
-                            static_cast<__nv_bfloat16 *>(dgate_up), static_cast<__nv_bfloat16 *>(h))
+                            static_cast<__nv_bfloat16 *>(dgate_up), static_cast<__nv_bfloat16 *>(h),
+                            amax)
                : swiglu_bwd(stream, static_cast<const float *>(dh),
                             static_cast<const float *>(gate_up), n, f,
-                            static_cast<float *>(dgate_up), static_cast<float *>(h));
+                            static_cast<float *>(dgate_up), static_cast<float *>(h), amax);
 }
 
 cudaError_t hdt_cuda_embedding_fwd(cudaStream_t stream, const int32_t *tokens, const float *w,

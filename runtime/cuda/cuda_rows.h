@@ -55,10 +55,10 @@ cudaError_t hdt_cuda_rope(cudaStream_t stream, const struct hdt_cuda_rope_args *
                           enum hdt_dtype dtype, void *x);
 
 cudaError_t hdt_cuda_swiglu_fwd(cudaStream_t stream, const void *gate_up, int n, int f,
-                                enum hdt_dtype dtype, void *h);
-/* h: see struct hdt_mixed_ops; may be NULL. */
+                                enum hdt_dtype dtype, void *h, float *amax);
+/* h, amax: see struct hdt_mixed_ops; may be NULL. */
 cudaError_t hdt_cuda_swiglu_bwd(cudaStream_t stream, const void *dh, const void *gate_up, int n,
-                                int f, enum hdt_dtype dtype, void *dgate_up, void *h);
+                                int f, enum hdt_dtype dtype, void *dgate_up, void *h, float *amax);
 
 cudaError_t hdt_cuda_embedding_fwd(cudaStream_t stream, const int32_t *tokens, const float *w,
                                    int n, int c, float *out);

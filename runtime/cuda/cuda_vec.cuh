@@ -116,6 +116,32 @@ static __device__ __forceinline__ float warp_max(float max)
     return max;
 }
 
+static __device__ __forceinline__ uint32_t magnitude_max(uint32_t bits, float x)
+{
+    return umax(bits, __float_as_uint(fabsf(x)));
+}
+
+/* Raises *amax, a float that is not negative, to the magnitude, rounded to bfloat16, whose bits are
+ * given: their order is that of magnitudes, with NaN above all. By all threads of a block of whole
+ * warps, which changes it once. */
+static __device__ __forceinline__ void amax_raise(float *amax, uint32_t bits)
+{
+    __shared__ uint32_t warps[WARP];
+
+    bits = __reduce_max_sync(ALL_LANES, bits);
+    if (threadIdx.x % WARP == 0) {
+        warps[threadIdx.x / WARP] = bits;
+    }
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        for (unsigned i = 1; i < blockDim.x / WARP; i++) {
+            bits = umax(bits, warps[i]);
+        }
+        bits = __float_as_uint(__bfloat162float(__float2bfloat16_rn(__uint_as_float(bits))));
+        atomicMax(reinterpret_cast<uint32_t *>(amax), bits);
+    }
+}
+
 /* The sum over a block of whole warps, in every thread. `warps` is shared memory of WARP floats; a
  * second sum needs another one, or a barrier between them. */
 static __device__ __forceinline__ float block_sum(float sum, float *warps)

@@ -44,7 +44,7 @@ struct backend_shape {
 };
 
 struct backend_case {
-    const char *op; /* a member of struct hdt_ops, or of struct hdt_mixed_ops */
+    const char *op; /* a member of struct hdt_ops, hdt_mixed_ops or hdt_fp8_ops */
     /* Set the arrays from the shape. */
     void (*describe)(const struct backend_shape *shape, struct backend_array *arrays);
     /* Optional: complete the inputs, of which some follow from others. */
@@ -53,10 +53,10 @@ struct backend_case {
                    const struct backend_shape *shape, void *const *mem);
     /* In float64, on arrays that hold the inputs as the op gets them. */
     void (*reference)(const struct backend_shape *shape, double *const *x);
-    bool is_exact;                  /* the cpu backend's bits are the only right ones */
-    bool is_mixed;                  /* of struct hdt_mixed_ops: arrays are aligned to 16 bytes, and
-                                       the cpu backend has nothing to compare with */
-    bool is_wide;                   /* errors are relative to each value, not to the array */
+    bool is_exact; /* the cpu backend's bits are the only right ones */
+    bool is_mixed; /* of struct hdt_mixed_ops or hdt_fp8_ops: arrays are aligned to 16 bytes, and
+                      the cpu backend has nothing to compare with */
+    bool is_wide;  /* errors are relative to each value, not to the array */
     struct backend_shape shapes[4]; /* small and odd; all zeros: no more */
     struct backend_shape large;     /* big enough to fill a device; for rates */
 };
@@ -65,6 +65,8 @@ extern const struct backend_case hdt_backend_cases[];
 extern const size_t hdt_n_backend_cases;
 extern const struct backend_case hdt_mixed_cases[];
 extern const size_t hdt_n_mixed_cases;
+extern const struct backend_case hdt_fp8_cases[];
+extern const size_t hdt_n_fp8_cases;
 
 /* What the cases of adamw compute with. */
 extern const struct hdt_adamw hdt_backend_adamw;

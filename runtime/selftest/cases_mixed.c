@@ -10,6 +10,7 @@
 #include "src/base/buf.h"
 #include "runtime/selftest/cases.h"
 
+#include <math.h>
 #include <string.h>
 
 #define ROUNDING16 4e-3
@@ -25,6 +26,20 @@ static const struct backend_case *case_of(const char *op)
         HDT_ASSERT(i < hdt_n_backend_cases);
     }
     return &hdt_backend_cases[i];
+}
+
+/* What is raised to the largest magnitude of an output; from a number below 1.01 on. */
+static void array_amax(struct backend_array *a)
+{
+    *a = (struct backend_array){"amax", BACKEND_INOUT, HDT_DTYPE_F32, BACKEND_FILL_SQUARE,
+                                1,      ROUNDING16};
+}
+
+static void amax_raise(const double *x, size_t len, double *amax)
+{
+    for (size_t i = 0; i < len; i++) {
+        *amax = fmax(*amax, fabs(x[i]));
+    }
 }
 
 static void array16(struct backend_array *a, double tolerance)
@@ -244,17 +259,19 @@ static void swiglu_fwd_describe(const struct backend_shape *s, struct backend_ar
     case_of("swiglu_fwd")->describe(s, a);
     array16(&a[0], 0);
     array16(&a[1], ROUNDING16);
+    array_amax(&a[2]);
 }
 
 static void swiglu_fwd_launch(const struct hdt_backend *b, struct hdt_stream *st,
                               const struct backend_shape *s, void *const *mem)
 {
-    b->mixed->swiglu_fwd(st, mem[0], s->n, s->c, mem[1]);
+    b->mixed->swiglu_fwd(st, mem[0], s->n, s->c, mem[1], mem[2]);
 }
 
 static void swiglu_fwd_reference(const struct backend_shape *s, double *const *x)
 {
     case_of("swiglu_fwd")->reference(s, x);
+    amax_raise(x[1], (size_t)s->n * s->c, x[2]);
 }
 
 static void swiglu_bwd_describe(const struct backend_shape *s, struct backend_array *a)
@@ -267,18 +284,20 @@ static void swiglu_bwd_describe(const struct backend_shape *s, struct backend_ar
     a[3].name = "h";
     a[3].role = BACKEND_OUT;
     array16(&a[3], ROUNDING16);
+    array_amax(&a[4]);
 }
 
 static void swiglu_bwd_launch(const struct hdt_backend *b, struct hdt_stream *st,
                               const struct backend_shape *s, void *const *mem)
 {
-    b->mixed->swiglu_bwd(st, mem[0], mem[1], s->n, s->c, mem[2], mem[3]);
+    b->mixed->swiglu_bwd(st, mem[0], mem[1], s->n, s->c, mem[2], mem[3], mem[4]);
 }
 
 static void swiglu_bwd_reference(const struct backend_shape *s, double *const *x)
 {
     case_of("swiglu_bwd")->reference(s, x);
     case_of("swiglu_fwd")->reference(s, (double *const[]){x[1], x[3]});
+    amax_raise(x[2], 2 * (size_t)s->n * s->c, x[4]);
 }
 
 static void cross_entropy_describe(const struct backend_shape *s, struct backend_array *a)
@@ -305,18 +324,20 @@ static void adamw_describe(const struct backend_shape *s, struct backend_array *
     a[4].name = "w16";
     a[4].role = BACKEND_OUT;
     array16(&a[4], ROUNDING16);
+    array_amax(&a[5]);
 }
 
 static void adamw_launch(const struct hdt_backend *b, struct hdt_stream *st,
                          const struct backend_shape *s, void *const *mem)
 {
-    b->mixed->adamw(st, &hdt_backend_adamw, mem[0], s->len, mem[1], mem[2], mem[3], mem[4]);
+    b->mixed->adamw(st, &hdt_backend_adamw, mem[0], s->len, mem[1], mem[2], mem[3], mem[4], mem[5]);
 }
 
 static void adamw_reference(const struct backend_shape *s, double *const *x)
 {
     case_of("adamw")->reference(s, x);
     memcpy(x[4], x[1], s->len * sizeof(double));
+    amax_raise(x[4], s->len, x[5]);
 }
 
 /* ---- The table ------------------------------------------------------------------------------- */

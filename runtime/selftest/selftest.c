@@ -147,8 +147,27 @@ static double half_value(uint16_t half)
     return half & 0x8000 ? -value : value;
 }
 
-/* Bytes of a value of the array's type; to 16-bit types by dropping bits, which is good enough to
- * make inputs. */
+/* E5M2 is the upper byte of a half; E4M3 a half of a 256th with other bits dropped, but for NaN. */
+static uint8_t fp8_of(enum hdt_dtype dtype, float f)
+{
+    const uint16_t half = half_of(dtype == HDT_DTYPE_F8E5M2 ? f : f / 256);
+
+    return (uint8_t)(dtype == HDT_DTYPE_F8E5M2 ? half >> 8
+                                               : (half >> 8 & 0x80) | (half >> 7 & 0x7f));
+}
+
+static double fp8_value(enum hdt_dtype dtype, uint8_t code)
+{
+    if (dtype == HDT_DTYPE_F8E5M2) {
+        return half_value((uint16_t)(code << 8));
+    }
+    return (code & 0x7f) == 0x7f
+               ? (double)NAN
+               : 256 * half_value((uint16_t)((code & 0x80) << 8 | (code & 0x7f) << 7));
+}
+
+/* Bytes of a value of the array's type; to 8 and 16-bit types by dropping bits, which is good
+ * enough to make inputs. */
 static void value_store(enum hdt_dtype dtype, double value, char *at)
 {
     float f = (float)value;
@@ -171,6 +190,10 @@ static void value_store(enum hdt_dtype dtype, double value, char *at)
     case HDT_DTYPE_F16:
         half = half_of(f);
         memcpy(at, &half, sizeof(half));
+        break;
+    case HDT_DTYPE_F8E4M3:
+    case HDT_DTYPE_F8E5M2:
+        *(uint8_t *)at = fp8_of(dtype, f);
         break;
     default:
         memcpy(at, &f, sizeof(f));
@@ -199,6 +222,9 @@ static double value_load(enum hdt_dtype dtype, const char *at)
     case HDT_DTYPE_F16:
         memcpy(&half, at, sizeof(half));
         return half_value(half);
+    case HDT_DTYPE_F8E4M3:
+    case HDT_DTYPE_F8E5M2:
+        return fp8_value(dtype, *(const uint8_t *)at);
     default:
         memcpy(&f, at, sizeof(f));
         return (double)f;
@@ -706,6 +732,25 @@ static void op_run(const char *name, const struct backend_case *cases, size_t n,
     }
 }
 
+static void mixed_check(const struct side *sides, bool with_large)
+{
+    const struct hdt_backend *b = sides[0].backend;
+    const bool has_fp8 = hdt_backend_has_fp8(b, sides[0].device);
+
+    if (b->mixed) {
+        printf("\nmixed precision\n");
+    }
+    for (size_t i = 0; b->mixed && hdt_backend_mixed_name(i); i++) {
+        op_run(hdt_backend_mixed_name(i), hdt_mixed_cases, hdt_n_mixed_cases, sides, with_large);
+    }
+    if (b->fp8) {
+        printf("\nproducts of FP8%s\n", has_fp8 ? "" : ": not on this device");
+    }
+    for (size_t i = 0; has_fp8 && hdt_backend_fp8_name(i); i++) {
+        op_run(hdt_backend_fp8_name(i), hdt_fp8_cases, hdt_n_fp8_cases, sides, with_large);
+    }
+}
+
 int hdt_selftest_run(const char *name, int n_threads, bool with_large)
 {
     struct side sides[2];
@@ -725,12 +770,7 @@ int hdt_selftest_run(const char *name, int n_threads, bool with_large)
                    with_large);
         }
     }
-    if (sides[0].backend->mixed) {
-        printf("\nmixed precision\n");
-    }
-    for (size_t i = 0; sides[0].backend->mixed && hdt_backend_mixed_name(i); i++) {
-        op_run(hdt_backend_mixed_name(i), hdt_mixed_cases, hdt_n_mixed_cases, sides, with_large);
-    }
+    mixed_check(sides, with_large);
     if (hdt_backend_missing(sides[0].backend, &missing) > 0) {
         printf("\nnot in this module: %s\n", hdt_buf_str(&missing));
     }

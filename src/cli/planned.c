@@ -219,7 +219,8 @@ static enum hdt_status profile_files_read(struct hdt_planned *p, const char *pat
         }
         file = beside(path, json_string_value(name));
         want.n_threads = p->cluster.workers[i].n_threads;
-        want.bf16 = p->job.precision == HDT_JOB_BF16 && p->cluster.workers[i].bf16;
+        want.precision =
+            hdt_cost_precision(&(struct hdt_cost_inputs){.job = &p->job}, &p->cluster.workers[i]);
         status = hdt_profile_file_read(file, &want, &p->cluster.workers[i].profile, err);
         free(file);
         n_read++;

@@ -69,8 +69,9 @@ static const char *worker_device(const struct hdt_planned *p, const char *addres
 static void peak_add(const struct hdt_planned *p, const struct hdt_devices *devices,
                      const char *address, struct hdt_speed *speed)
 {
-    const enum hdt_precision precision =
-        p->job.precision == HDT_JOB_BF16 ? HDT_PRECISION_BF16 : HDT_PRECISION_FP32;
+    const enum hdt_precision precision = p->job.precision == HDT_JOB_FP8    ? HDT_PRECISION_FP8
+                                         : p->job.precision == HDT_JOB_BF16 ? HDT_PRECISION_BF16
+                                                                            : HDT_PRECISION_FP32;
     const char *device = worker_device(p, address);
     const double peak = device_peak(devices, device, precision);
 

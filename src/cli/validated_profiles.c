@@ -244,7 +244,7 @@ static enum hdt_status profile_write(const struct corrected *c, const char *path
                                                .note = note,
                                                .n_threads = c->worker->n_threads,
                                                .seq_len = c->worker->profile.seq_len,
-                                               .bf16 = hdt_cost_is_bf16(&c->in, c->worker)};
+                                               .precision = hdt_cost_precision(&c->in, c->worker)};
     struct hdt_profile profile = profile_correct(c);
     struct hdt_layer_profile file;
     enum hdt_status status;

@@ -299,10 +299,11 @@ enum hdt_status hdt_cluster_gateway_from_json(const json_t *json,
 
 static json_t *worker_to_json(const struct hdt_cluster_worker *w)
 {
-    return json_pack("{s:s, s:s, s:s, s:s, s:I, s:i, s:b, s:b, s:o}", "site", w->site, "name",
+    return json_pack("{s:s, s:s, s:s, s:s, s:I, s:i, s:b, s:b, s:b, s:o}", "site", w->site, "name",
                      w->name, "device", w->device, "backend", w->backend, "memory_bytes",
                      (json_int_t)w->memory_bytes, "n_threads", w->n_threads, "bf16", (int)w->bf16,
-                     "busy", (int)w->busy, "profile", hdt_profile_to_json(&w->profile));
+                     "fp8", (int)w->fp8, "busy", (int)w->busy, "profile",
+                     hdt_profile_to_json(&w->profile));
 }
 
 static json_t *link_to_json(const struct hdt_cluster_link *link)
@@ -365,6 +366,7 @@ static enum hdt_status worker_from_json(const json_t *json, struct hdt_cluster *
     w.memory_bytes = (uint64_t)memory;
     w.n_threads = (int)threads;
     w.bf16 = json_is_true(json_object_get(json, "bf16"));
+    w.fp8 = json_is_true(json_object_get(json, "fp8"));
     w.busy = json_is_true(json_object_get(json, "busy"));
     if (!cluster_has_site(cluster, w.site) || cluster_has_worker(cluster, w.site, w.name)) {
         return hdt_error_set(err, HDT_EINVAL,

@@ -49,6 +49,7 @@ struct hdt_cluster_worker {
     uint64_t memory_bytes;     /* that the worker may use */
     int n_threads;
     bool bf16; /* computes in bf16 when a job's precision says so; else in fp32 all the same */
+    bool fp8;  /* has products of FP8; else it refuses jobs of that precision */
     bool busy; /* part of a running job */
     struct hdt_profile profile;
 };

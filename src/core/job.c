@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *const precision_names[] = {"fp32", "bf16", NULL};
+static const char *const precision_names[] = {"fp32", "bf16", "fp8", NULL};
 
 static const struct hdt_conf_row data_rows[] = {
     HDT_CONF_STRING(struct hdt_job_data, train, NULL,
@@ -160,7 +160,10 @@ static const struct hdt_conf_row job_rows[] = {
                   "Of matrix products. bf16: products of bfloat16 with sums, residual stream, "
                   "weights, gradients and moments in float32, on devices that have them (cuda): "
                   "some twenty times as fast there; other devices of the job compute in float32. "
-                  "What is saved and what travels is float32 with either."),
+                  "fp8: as bf16, and products of the blocks' matrices take FP8 (E4M3; gradients "
+                  "E5M2), with a scale for each tensor that its largest value gives; only on "
+                  "devices that have them (compute capability 8.9 or newer), others refuse the "
+                  "job. What is saved and what travels is float32 with each."),
     HDT_CONF_SECTION(struct hdt_job, optimizer, optimizer_rows, "AdamW and its schedule."),
     HDT_CONF_SECTION(struct hdt_job, codec, codec_rows, "Codecs of the edges between sites."),
     HDT_CONF_SECTION(struct hdt_job, checkpoint, checkpoint_rows, "Checkpoints."),
@@ -376,6 +379,21 @@ enum hdt_status hdt_job_check_timeout(const struct hdt_job *job, int64_t knob_ms
     return HDT_EINVAL;
 }
 
+int hdt_job_precision_of(const char *name)
+{
+    for (int i = 0; precision_names[i]; i++) {
+        if (strcmp(precision_names[i], name) == 0) {
+            return i;
+        }
+    }
+    return -1;
+}
+
+const char *hdt_job_precision_name(int precision)
+{
+    return precision_names[precision];
+}
+
 /* Here, not when a worker makes its stage. */
 static enum hdt_status job_check_precision(const struct hdt_job *job,
                                            const struct hdt_model_config *model,
@@ -383,7 +401,15 @@ static enum hdt_status job_check_precision(const struct hdt_job *job,
 {
     struct hdt_error cause = {0};
 
-    if (job->precision == HDT_JOB_BF16 && hdt_model_check_bf16(model, true, &cause) != HDT_OK) {
+    enum hdt_status status = HDT_OK;
+
+    if (job->precision != HDT_JOB_FP32) {
+        status = hdt_model_check_bf16(model, true, &cause);
+    }
+    if (status == HDT_OK && job->precision == HDT_JOB_FP8) {
+        status = hdt_model_check_fp8(model, job->batch.micro_batch, job->batch.seq_len, &cause);
+    }
+    if (status != HDT_OK) {
         hdt_conf_error(doc, "precision", err, HDT_EINVAL, "%s", cause.msg);
         hdt_error_hint(err, "%s", cause.hint);
         return HDT_EINVAL;

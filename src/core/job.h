@@ -27,7 +27,11 @@ struct hdt_job_batch {
 };
 
 /* Of matrix products and of activations within a block; what is saved and sent is float32. */
-enum hdt_job_precision { HDT_JOB_FP32, HDT_JOB_BF16 };
+enum hdt_job_precision { HDT_JOB_FP32, HDT_JOB_BF16, HDT_JOB_FP8 };
+
+/* The precision of a name, "bf16"; -1: none. And the name. */
+int hdt_job_precision_of(const char *name);
+const char *hdt_job_precision_name(int precision);
 
 struct hdt_job_optimizer { /* AdamW (Loshchilov and Hutter, arXiv 1711.05101, algorithm 2) */
     double lr;             /* [1e-3] peak */
@@ -114,7 +118,8 @@ struct hdt_job {
     int64_t steps;  /* required, 1..1e9 */
     int64_t seed;   /* [1] of weights and sampler */
     bool recompute; /* [false] recompute activations in the backward pass */
-    int precision;  /* enum hdt_job_precision [fp32]; bf16: on devices that have it */
+    int precision;  /* enum hdt_job_precision [fp32]; bf16: on devices that have it; fp8: on no
+                       others */
     struct hdt_job_optimizer optimizer;
     struct hdt_job_codec codec;
     struct hdt_job_checkpoint checkpoint;

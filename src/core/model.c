@@ -398,6 +398,32 @@ err_hint:
     return HDT_ENOTSUP;
 }
 
+enum hdt_status hdt_model_check_fp8(const struct hdt_model_config *m, int64_t micro_batch,
+                                    int64_t seq_len, struct hdt_error *err)
+{
+    const struct {
+        const char *name;
+        int64_t size;
+    } sizes[] = {{"hidden_size", m->C},
+                 {"intermediate_size", m->F},
+                 {"num_attention_heads * head_dim", m->NH * m->HS},
+                 {"(num_attention_heads + 2 * num_key_value_heads) * head_dim",
+                  (m->NH + 2 * m->NKV) * m->HS},
+                 {"micro_batch * seq_len", micro_batch * seq_len}};
+
+    for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
+        if (sizes[i].size % HDT_MODEL_FP8_DIM != 0) {
+            hdt_error_set(
+                err, HDT_ENOTSUP,
+                "products of fp8 cannot be made with %s %lld: it must be a multiple of %d",
+                sizes[i].name, (long long)sizes[i].size, HDT_MODEL_FP8_DIM);
+            hdt_error_hint(err, "set precision: bf16 in the job");
+            return HDT_ENOTSUP;
+        }
+    }
+    return HDT_OK;
+}
+
 int64_t hdt_model_unit_params(const struct hdt_model_config *config, int64_t unit)
 {
     struct hdt_model_tensor tensor;

@@ -72,6 +72,12 @@ static inline int64_t hdt_model_n_units(const struct hdt_model_config *config)
 enum hdt_status hdt_model_check_bf16(const struct hdt_model_config *config, bool has_head,
                                      struct hdt_error *err);
 
+/* What products of FP8 ask for beside that: widths of all matrices of the blocks, and tokens of a
+ * micro-batch, are multiples of 16. */
+#define HDT_MODEL_FP8_DIM 16
+enum hdt_status hdt_model_check_fp8(const struct hdt_model_config *config, int64_t micro_batch,
+                                    int64_t seq_len, struct hdt_error *err);
+
 #define HDT_MODEL_TENSORS_PER_BLOCK 9
 
 /* One weight tensor, (rows, cols) row-major as in the checkpoint file: y = x W^T with W (out, in).

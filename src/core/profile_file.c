@@ -4,7 +4,6 @@
 #include "src/core/profile_file.h"
 #include "src/base/buf.h"
 #include "src/base/file.h"
-#include "src/core/devices.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -34,11 +33,6 @@ static void layer_init(struct hdt_layer *layer, enum hdt_layer_kind kind, int64_
                                 .stored_bytes = NAN};
 }
 
-static const char *precision_name(bool bf16)
-{
-    return hdt_precision_names[bf16 ? HDT_PRECISION_BF16 : HDT_PRECISION_FP32];
-}
-
 void hdt_profile_file_begin(struct hdt_layer_profile *file,
                             const struct hdt_profile_file_head *head,
                             const struct hdt_model_config *model)
@@ -53,7 +47,7 @@ void hdt_profile_file_begin(struct hdt_layer_profile *file,
     strftime(date, sizeof(date), "%Y-%m-%d", gmtime_r(&now, &utc));
     text_set(&file->model, head->model);
     text_set(&file->device, head->device);
-    text_set(&file->precision, precision_name(head->bf16));
+    text_set(&file->precision, hdt_job_precision_name(head->precision));
     text_set(&file->source, head->source);
     text_set(&file->note, head->note);
     text_set(&file->date, date);
@@ -189,8 +183,9 @@ static enum hdt_status shape_check(const struct reader *r)
 /* How it computed is how the worker does. */
 static enum hdt_status machine_check(const struct reader *r)
 {
-    const char *precision = r->file->precision, *ours = precision_name(r->want->bf16);
+    const char *precision = r->file->precision, *ours;
 
+    ours = hdt_job_precision_name(r->want->precision);
     if (precision && precision[0] && strcmp(precision, ours) != 0) {
         hdt_conf_error(r->doc, "precision", r->err, HDT_EINVAL,
                        "the profile was measured in %s, the worker computes this job in %s",

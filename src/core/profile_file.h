@@ -8,6 +8,7 @@
  * cluster names it for a worker as "profile_file". Any thread.
  */
 #include "src/core/cluster.h"
+#include "src/core/job.h"
 #include "src/core/layer_profile.h"
 #include "src/core/model.h"
 
@@ -20,7 +21,7 @@ extern "C" {
 struct hdt_profile_file_head {
     const char *model, *device, *source, *note;
     int64_t n_threads, seq_len;
-    bool bf16; /* else fp32 */
+    int precision; /* enum hdt_job_precision */
 };
 void hdt_profile_file_begin(struct hdt_layer_profile *file,
                             const struct hdt_profile_file_head *head,
@@ -40,7 +41,7 @@ struct hdt_profile_file_want {
     const struct hdt_model_config *model;
     int64_t micro_batch, seq_len;
     int64_t n_threads; /* 0: of a device without */
-    bool bf16;         /* the job asks for it and the worker has it; else fp32 */
+    int precision;     /* enum hdt_job_precision: what the worker computes the job in */
 };
 
 /* The profile that the file says for it, over what *profile holds: the machine and what the file

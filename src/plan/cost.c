@@ -110,15 +110,20 @@ enum hdt_status hdt_cost_stage_halves(const struct hdt_cost_inputs *in,
 }
 
 /* Bytes a token that one block keeps for its backward. In bf16 the residual stream and what norms
- * and attention keep of rows is still fp32, and h is made again unless backwards come in halves. */
+ * and attention keep of rows is still fp32, and h is made again unless backwards come in halves.
+ * With fp8, what products took is kept in a byte each, and in bf16 attention's output beside it. */
 static double block_bytes(const struct hdt_model_config *m, const struct hdt_cost_memory *stage)
 {
     double q = (double)(m->NH * m->HS), kv = (double)(m->NKV * m->HS);
     double floats = 2.0 * (double)m->C + (double)m->NH + 2.0;
-    double values = 2.0 * (double)m->C + 2.0 * q + 2.0 * kv + 2.0 * (double)m->F;
+    double values = 2.0 * q + 2.0 * kv + 2.0 * (double)m->F;
 
-    values += !stage->bf16 || stage->halves ? (double)m->F : 0;
-    return 4.0 * floats + (stage->bf16 ? 2.0 : 4.0) * values;
+    if (stage->precision == HDT_JOB_FP8) {
+        return 4.0 * floats + 2.0 * values + 2.0 * (double)m->C + q + (double)m->F;
+    }
+    values += 2.0 * (double)m->C;
+    values += stage->precision == HDT_JOB_FP32 || stage->halves ? (double)m->F : 0;
+    return 4.0 * floats + (stage->precision == HDT_JOB_BF16 ? 2.0 : 4.0) * values;
 }
 
 static double stage_params(const struct hdt_model_config *m, int64_t begin, int64_t end)
@@ -131,9 +136,24 @@ static double stage_params(const struct hdt_model_config *m, int64_t begin, int6
     return n;
 }
 
-bool hdt_cost_is_bf16(const struct hdt_cost_inputs *in, const struct hdt_cluster_worker *worker)
+int hdt_cost_precision(const struct hdt_cost_inputs *in, const struct hdt_cluster_worker *worker)
 {
-    return in->job->precision == HDT_JOB_BF16 && worker && worker->bf16;
+    return in->job->precision == HDT_JOB_BF16 && !(worker && worker->bf16) ? HDT_JOB_FP32
+                                                                           : in->job->precision;
+}
+
+enum hdt_status hdt_cost_check_precision(const struct hdt_cost_inputs *in,
+                                         const struct hdt_cluster_worker *worker,
+                                         struct hdt_error *err)
+{
+    if (in->job->precision != HDT_JOB_FP8 || worker->fp8) {
+        return HDT_OK;
+    }
+    hdt_error_set(err, HDT_ENOTSUP,
+                  "worker %s/%s has no products of fp8: its backend is '%s', its device '%s'",
+                  worker->site, worker->name, worker->backend, worker->device);
+    hdt_error_hint(err, "leave its site out by plan.sites, or set precision: bf16 in the job");
+    return HDT_ENOTSUP;
 }
 
 /* What the head of a stage works in. */
@@ -156,19 +176,25 @@ uint64_t hdt_cost_stage_memory(const struct hdt_cost_inputs *in,
     double n_blocks = (double)n_blocks_of(m, stage->begin, stage->end);
     double acts = n * n_blocks * block_bytes(m, stage), row = 4.0 * n * C;
     double slot = 2.0 * row + 4.0 * n * (embed + head); /* tokens, labels */
-    double value = stage->bf16 ? 2.0 : 4.0, weights, work;
+    bool mixed = stage->precision != HDT_JOB_FP32, fp8 = stage->precision == HDT_JOB_FP8;
+    double value = mixed ? 2.0 : 4.0, wide = max2(2.0 * F, q + 2.0 * (double)(m->NKV * m->HS));
+    double weights, work;
 
     /* Weights and moments of a tied pair in one stage are shared, gradients are not. */
-    weights = 4.0 * params + (stage->bf16 ? 14.0 : 12.0) *
+    weights = 4.0 * params + (mixed ? 14.0 : 12.0) *
                                  (params - (embed && head && m->tie_word_embeddings ? table : 0.0));
-    work = value * n * (max2(2.0 * F, q + 2.0 * (double)(m->NKV * m->HS)) + max2(F, q) + C);
-    if (stage->bf16) {
-        work += value * n * (C + (stage->halves ? 0.0 : F));
+    work = value * n * (wide + max2(F, q) + C);
+    if (mixed) {
+        work += value * n * (C + (stage->halves || fp8 ? 0.0 : F));
+    }
+    if (fp8) { /* matrices twice; both operands of a product */
+        weights += 2.0 * n_blocks * (double)(m->L > 0 ? hdt_model_unit_params(m, 1) : 0);
+        work += 2.0 * n * max2(wide, C);
     }
     if (m->tie_word_embeddings && embed != head) {
         work += 4.0 * table;
     }
-    work += head ? head_bytes(m, n, stage->bf16) : 0.0;
+    work += head ? head_bytes(m, n, mixed) : 0.0;
     if (in->job->recompute && n_blocks > 0) { /* the last block's output is the slot's own */
         work += acts - row;
         slot += row;

@@ -35,14 +35,18 @@ enum hdt_status hdt_cost_stage_halves(const struct hdt_cost_inputs *in,
                                       int64_t end, double *input_s, double *weight_s,
                                       struct hdt_error *err);
 
-/* Does the worker compute the job in bf16? It must be asked for and be there. */
-bool hdt_cost_is_bf16(const struct hdt_cost_inputs *in, const struct hdt_cluster_worker *worker);
+/* What the worker computes the job in, enum hdt_job_precision: bf16 must be asked for and be there;
+ * fp8 is what is asked for. check: HDT_ENOTSUP, it is not there. */
+int hdt_cost_precision(const struct hdt_cost_inputs *in, const struct hdt_cluster_worker *worker);
+enum hdt_status hdt_cost_check_precision(const struct hdt_cost_inputs *in,
+                                         const struct hdt_cluster_worker *worker,
+                                         struct hdt_error *err);
 
 /* A stage that takes memory. */
 struct hdt_cost_memory {
     int64_t begin, end; /* units */
     int64_t n_slots;    /* micro-batches in flight */
-    bool bf16;          /* as of hdt_cost_is_bf16 */
+    int precision;      /* as of hdt_cost_precision */
     bool halves;        /* the schedule does backwards in two halves */
 };
 /* Bytes that it takes on its device: weights, gradients, two moments, activations, workspace. The

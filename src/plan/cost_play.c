@@ -40,6 +40,7 @@ static enum hdt_status ranks_check(const struct play *p, struct hdt_error *err)
         if (!w) {
             return hdt_error_set(err, HDT_EINVAL, "worker %s/%s is not there", r->site, r->worker);
         }
+        HDT_TRY(hdt_cost_check_precision(p->in, w, err));
         if (!w->profile.valid) {
             hdt_error_set(err, HDT_EINVAL, "worker %s/%s has no profile for this job", r->site,
                           r->worker);

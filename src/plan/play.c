@@ -94,7 +94,7 @@ static int64_t stage_bytes(const struct play *p, size_t stage, int64_t n_slots)
     const struct hdt_cost_memory memory = {.begin = s->unit_begin,
                                            .end = s->unit_end,
                                            .n_slots = n_slots,
-                                           .bf16 = hdt_cost_is_bf16(p->in, w),
+                                           .precision = hdt_cost_precision(p->in, w),
                                            .halves = hdt_schedule_is_split(p->plan->schedule)};
 
     return (int64_t)hdt_cost_stage_memory(p->in, &memory);

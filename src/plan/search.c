@@ -55,6 +55,7 @@ static enum hdt_status profile_check(const struct hdt_cost_inputs *in,
 {
     const struct hdt_profile *p = &w->profile;
 
+    HDT_TRY(hdt_cost_check_precision(in, w, err));
     if (p->valid && p->micro_batch == in->job->batch.micro_batch &&
         p->seq_len == in->job->batch.seq_len) {
         return HDT_OK;

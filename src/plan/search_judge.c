@@ -33,7 +33,7 @@ uint64_t hdt_search_stage_bytes(const struct search *s, const struct hdt_cluster
     const struct hdt_cost_memory memory = {.begin = begin,
                                            .end = end,
                                            .n_slots = in_flight < n_mb ? in_flight : n_mb,
-                                           .bf16 = hdt_cost_is_bf16(s->in, worker),
+                                           .precision = hdt_cost_precision(s->in, worker),
                                            .halves = hdt_schedule_is_split(s->schedule)};
 
     warmup = warmup < n_mb ? warmup : n_mb;

@@ -2,7 +2,7 @@
 /*
  * Training speed of one process on a device:
  *
- *     bench_device_train BACKEND fp32|bf16 CONFIG.json B T STEPS [shares]
+ *     bench_device_train BACKEND fp32|bf16|fp8 CONFIG.json B T STEPS [shares | losses TEXT]
  *
  * Prints one line of JSON: median tokens per second over STEPS steps after three of warm-up, model
  * FLOPs utilization against 989 TFLOP/s (dense bf16 of an H100 or H200 by its data sheet; null for
@@ -13,6 +13,9 @@
  *
  * shares: after that, one step in which each op is waited for, and a line for each class of ops
  * with its time; waiting adds some microseconds to each.
+ *
+ * losses: instead, STEPS steps on other tokens each time, pairs of neighbouring bytes of a text as
+ * 16 bits modulo the vocabulary, and a line with the mean loss of each twentieth of the steps.
  */
 #include "config.h"
 
@@ -20,6 +23,7 @@
 #include "runtime/stage.h"
 #include "src/base/buf.h"
 #include "src/base/clock.h"
+#include "src/core/job.h"
 #include "src/core/model.h"
 #include "tests/support/args.h"
 
@@ -30,6 +34,9 @@
 
 #define PEAK_FLOPS 989e12
 
+#define TEXT_MAX   ((size_t)1 << 24) /* tokens */
+#define LOSS_PARTS 20
+
 /* What the floors are measured with: two matrices of RATE_DIM as float32 take RATE_BYTES. */
 #define RATE_DIM   8192
 #define RATE_BYTES ((size_t)2 * RATE_DIM * RATE_DIM * sizeof(float))
@@ -37,11 +44,25 @@
 
 /* ---- a backend that times its ops ------------------------------------------------------------ */
 
-enum class { GEMM, ATTENTION, NORM, ROPE, SWIGLU, EMBEDDING, LOSS, ADAMW, SUMSQ, OTHER, N_CLASSES };
+enum class {
+    GEMM,
+    GEMM8,
+    QUANTIZE,
+    ATTENTION,
+    NORM,
+    ROPE,
+    SWIGLU,
+    EMBEDDING,
+    LOSS,
+    ADAMW,
+    SUMSQ,
+    OTHER,
+    N_CLASSES
+};
 
 static const char *const class_names[N_CLASSES] = {
-    "gemm",      "attention",     "norm",  "rope",  "swiglu",
-    "embedding", "cross_entropy", "adamw", "sumsq", "zero, cast, add, copy"};
+    "gemm",   "gemm of FP8", "quantize",      "attention", "norm",  "rope",
+    "swiglu", "embedding",   "cross_entropy", "adamw",     "sumsq", "zero, cast, add, copy"};
 
 static const struct hdt_backend *real;
 static int64_t class_ns[N_CLASSES], class_start_ns;
@@ -172,19 +193,20 @@ TIMED(mixed, attention_bwd, ATTENTION,
       (s, a, dout, dq, dk, dv),
       2.5 * attention_flops(a->n_seqs, a->q_len, a->n_heads, a->head_size), 0)
 TIMED(mixed, swiglu_fwd, SWIGLU,
-      (struct hdt_stream * s, const void *gate_up, int n, int f, void *h), (s, gate_up, n, f, h), 0,
-      6.0 * n * f)
+      (struct hdt_stream * s, const void *gate_up, int n, int f, void *h, float *amax),
+      (s, gate_up, n, f, h, amax), 0, 6.0 * n * f)
 TIMED(mixed, swiglu_bwd, SWIGLU,
-      (struct hdt_stream * s, const void *dh, const void *gate_up, int n, int f, void *d, void *h),
-      (s, dh, gate_up, n, f, d, h), 0, (h ? 12.0 : 10.0) * n * f)
+      (struct hdt_stream * s, const void *dh, const void *gate_up, int n, int f, void *d, void *h,
+       float *amax),
+      (s, dh, gate_up, n, f, d, h, amax), 0, (h ? 12.0 : 10.0) * n * f)
 TIMED(mixed, cross_entropy, LOSS,
       (struct hdt_stream * s, const int32_t *labels, int n, int v, float scale, void *logits,
        double *loss),
       (s, labels, n, v, scale, logits, loss), 0, 4.0 * n * v)
 TIMED(mixed, adamw, ADAMW,
       (struct hdt_stream * s, const struct hdt_adamw *p, const float *g, size_t len, float *w,
-       float *m, float *v, void *w16),
-      (s, p, g, len, w, m, v, w16), 0, 30.0 * (double)len)
+       float *m, float *v, void *w16, float *amax),
+      (s, p, g, len, w, m, v, w16, amax), 0, 30.0 * (double)len)
 
 static void timed_copy(struct hdt_stream *s, void *dst, const void *src, size_t bytes,
                        enum hdt_copy_kind kind)
@@ -215,6 +237,15 @@ static const struct hdt_ops timed_ops = {
     .adamw = ops_adamw,
 };
 
+TIMED(fp8, quantize, QUANTIZE, (struct hdt_stream * s, const struct hdt_quantize *q), (s, q), 0,
+      (double)q->n * q->c * (2 + (q->y != NULL) + (q->yt != NULL)))
+TIMED(fp8, gemm, GEMM8, (struct hdt_stream * s, const struct hdt_fp8_gemm *g), (s, g),
+      2.0 * g->m * g->n * g->k,
+      (double)g->m * g->k + (double)g->k * g->n +
+          (double)hdt_dtype_size(g->d_dtype) * g->m * g->n * (g->beta != 0 ? 2 : 1))
+
+static const struct hdt_fp8_ops timed_fp8 = {.quantize = fp8_quantize, .gemm = fp8_gemm};
+
 static const struct hdt_mixed_ops timed_mixed = {
     .gemm = mixed_gemm,
     .rmsnorm_fwd = mixed_rmsnorm_fwd,
@@ -237,6 +268,48 @@ static void must(enum hdt_status status, const struct hdt_error *err)
         hdt_error_print(err, "bench_device_train");
         exit(status == HDT_ENOENT || status == HDT_ENOTSUP ? 77 : 1);
     }
+}
+
+/* The tokens of a text, if one was given. */
+static int32_t *text_tokens;
+static size_t n_text_tokens;
+
+static void text_read(const char *path, int V)
+{
+    FILE *file = fopen(path, "rb");
+    int low, high;
+
+    if (!file) {
+        fprintf(stderr, "bench_device_train: cannot open '%s'\n", path);
+        exit(2);
+    }
+    text_tokens = hdt_malloc(TEXT_MAX * sizeof(*text_tokens));
+    while (n_text_tokens < TEXT_MAX && (low = fgetc(file)) != EOF && (high = fgetc(file)) != EOF) {
+        text_tokens[n_text_tokens++] = (low | high << 8) % V;
+    }
+    fclose(file);
+}
+
+/* B pieces of the text, at places that follow from the step. */
+static void slot_fill_text(struct hdt_stage *stage, const struct hdt_stage_conf *conf,
+                           unsigned step)
+{
+    const size_t T = (size_t)conf->T, n = (size_t)conf->B * T;
+    int32_t *tokens = hdt_calloc(2 * n, sizeof(*tokens)), *labels = tokens + n;
+    struct hdt_error err = {0};
+    uint64_t random = step * UINT64_C(0x9e3779b97f4a7c15) + 1;
+
+    for (size_t b = 0; b < (size_t)conf->B; b++) {
+        size_t at;
+
+        random = (random ^ random >> 29) * UINT64_C(0xbf58476d1ce4e5b9);
+        at = (size_t)(random >> 20) % (n_text_tokens - T - 1);
+        memcpy(tokens + b * T, text_tokens + at, T * sizeof(*tokens));
+        memcpy(labels + b * T, text_tokens + at + 1, T * sizeof(*tokens));
+    }
+    must(hdt_stage_set_tokens(stage, 0, tokens, &err), &err);
+    must(hdt_stage_set_labels(stage, 0, labels, &err), &err);
+    free(tokens);
 }
 
 static void slot_fill(struct hdt_stage *stage, int n, int V, unsigned seed)
@@ -267,7 +340,11 @@ static double step_run(struct hdt_stage *stage, double *sumsq, int64_t step, dou
     double sum = 0;
 
     hdt_stage_zero_grads(stage);
-    slot_fill(stage, conf->B * conf->T, (int)conf->model.V, 7); /* one batch, as its peers do */
+    if (text_tokens) {
+        slot_fill_text(stage, conf, (unsigned)step);
+    } else {
+        slot_fill(stage, conf->B * conf->T, (int)conf->model.V, 7); /* one batch, as its peers do */
+    }
     hdt_stage_forward(stage, 0, HDT_STAGE_TRAIN);
     hdt_stage_backward(stage, 0);
     must(hdt_stage_loss(stage, 0, loss, &err), &err);
@@ -337,9 +414,46 @@ static void product_run(struct hdt_stage *stage, void *arg)
 }
 
 /* The device's rates in the same run, which the floors are made of. */
-static void rates_measure(struct hdt_stage *stage, struct hdt_device *device, double *flop_per_s,
-                          double *byte_per_s)
+struct rates {
+    double flop_per_s, flop8_per_s, byte_per_s;
+};
+
+static void product8_run(struct hdt_stage *stage, void *arg)
 {
+    real->fp8->gemm(hdt_stage_stream(stage), arg);
+}
+
+/* A square of the matrix of bfloat16 at `mem`, behind which is room. */
+static double product8_time(struct hdt_stage *stage, char *mem)
+{
+    char *y = mem + RATE_BYTES + RATE_BYTES / 2, *scale = y + RATE_BYTES / 4;
+    const struct hdt_quantize q = {.n = RATE_DIM,
+                                   .c = RATE_DIM,
+                                   .x = mem,
+                                   .dtype = HDT_DTYPE_F8E4M3,
+                                   .y = y,
+                                   .scale = (float *)(void *)scale};
+    struct hdt_fp8_gemm g = {.m = RATE_DIM,
+                             .n = RATE_DIM,
+                             .k = RATE_DIM,
+                             .is_fast = true,
+                             .a_dtype = HDT_DTYPE_F8E4M3,
+                             .b_dtype = HDT_DTYPE_F8E4M3,
+                             .a = y,
+                             .a_scale = q.scale,
+                             .b = y,
+                             .b_scale = q.scale,
+                             .d_dtype = HDT_DTYPE_BF16,
+                             .d = mem + RATE_BYTES};
+
+    real->fp8->quantize(hdt_stage_stream(stage), &q);
+    return runs_time(stage, product8_run, &g);
+}
+
+static struct rates rates_measure(struct hdt_stage *stage, struct hdt_device *device)
+{
+    struct rates rates = {0};
+
     struct hdt_mixed_gemm g = {.m = RATE_DIM,
                                .n = RATE_DIM,
                                .k = RATE_DIM,
@@ -372,14 +486,19 @@ static void rates_measure(struct hdt_stage *stage, struct hdt_device *device, do
     }
     real->copy(hdt_stage_stream(stage), (char *)mem + RATE_BYTES / 2, mem, RATE_BYTES / 2,
                HDT_COPY_ON_DEVICE);
-    *flop_per_s = 2.0 * (double)values * RATE_DIM / runs_time(stage, product_run, &g);
-    *byte_per_s = 2.0 * (double)RATE_BYTES / runs_time(stage, copy_run, mem);
+    rates.flop_per_s = 2.0 * (double)values * RATE_DIM / runs_time(stage, product_run, &g);
+    rates.flop8_per_s = rates.flop_per_s;
+    if (hdt_stage_conf(stage)->fp8) {
+        rates.flop8_per_s = 2.0 * (double)values * RATE_DIM / product8_time(stage, mem);
+    }
+    rates.byte_per_s = 2.0 * (double)RATE_BYTES / runs_time(stage, copy_run, mem);
     must(hdt_stage_wait(stage, &err), &err);
     real->free(device, mem);
     free(random);
+    return rates;
 }
 
-static void shares_print(double step_s, double flop_per_s, double byte_per_s)
+static void shares_print(double step_s, const struct rates *rates)
 {
     int64_t all_ns = 0;
     double all_floor = 0;
@@ -387,11 +506,14 @@ static void shares_print(double step_s, double flop_per_s, double byte_per_s)
     for (int i = 0; i < N_CLASSES; i++) {
         all_ns += class_ns[i];
     }
-    printf("this device: products %.0f TFLOP/s, copies %.2f TB/s\n%-22s %5s %10s %7s %10s %9s\n",
-           flop_per_s / 1e12, byte_per_s / 1e12, "class", "ops", "ms", "share", "floor, ms",
-           "ms/floor");
+    printf(
+        "this device: products %.0f TFLOP/s, of FP8 %.0f, copies %.2f TB/s\n%-22s %5s %10s %7s %10s %9s\n",
+        rates->flop_per_s / 1e12, rates->flop8_per_s / 1e12, rates->byte_per_s / 1e12, "class",
+        "ops", "ms", "share", "floor, ms", "ms/floor");
     for (int i = 0; i < N_CLASSES; i++) {
-        const double floor_s = fmax(class_flops[i] / flop_per_s, class_bytes[i] / byte_per_s);
+        const double flop_per_s = i == GEMM8 ? rates->flop8_per_s : rates->flop_per_s;
+        const double floor_s =
+            fmax(class_flops[i] / flop_per_s, class_bytes[i] / rates->byte_per_s);
 
         all_floor += floor_s;
         printf("%-22s %5d %10.3f %5.1f %% %10.3f %9.2f\n", class_names[i], class_n[i],
@@ -425,8 +547,8 @@ static void steps_run(struct hdt_stage *stage, struct hdt_device *device, int n_
          6.0 * (double)(m->L * m->NH * m->HS) * conf->T);
     double *sumsq = hdt_calloc((size_t)hdt_stage_n_tensors(stage), sizeof(*sumsq));
     double *times = hdt_calloc((size_t)n_steps, sizeof(*times)), loss = 0, first = 0;
-    double flop_per_s, byte_per_s;
     struct hdt_device_info info;
+    struct rates rates;
     char mfu[16] = "null"; /* of other devices and precisions the peak is another */
 
     for (int step = 0; step < n_steps + 3; step++) {
@@ -445,17 +567,50 @@ static void steps_run(struct hdt_stage *stage, struct hdt_device *device, int n_
     printf("{\"backend\":\"%s\",\"precision\":\"%s\",\"layers\":%lld,\"mb\":%d,\"seq\":%d,"
            "\"tok_s\":%.0f,\"step_ms\":%.2f,\"mfu\":%s,\"gib\":%.1f,\"first_loss\":%.5f,"
            "\"loss\":%.5f}\n",
-           real->name, conf->mixed ? "bf16" : "fp32", (long long)m->L, conf->B, conf->T,
-           tokens / times[n_steps / 2], 1e3 * times[n_steps / 2], mfu, gib_taken(stage, &info),
-           first / tokens, loss / tokens);
+           real->name,
+           conf->fp8     ? "fp8"
+           : conf->mixed ? "bf16"
+                         : "fp32",
+           (long long)m->L, conf->B, conf->T, tokens / times[n_steps / 2], 1e3 * times[n_steps / 2],
+           mfu, gib_taken(stage, &info), first / tokens, loss / tokens);
     if (shares) {
         is_timing = true;
         step_run(stage, sumsq, n_steps + 4, &loss);
         is_timing = false;
-        rates_measure(stage, device, &flop_per_s, &byte_per_s);
-        shares_print(times[n_steps / 2], flop_per_s, byte_per_s);
+        rates = rates_measure(stage, device);
+        shares_print(times[n_steps / 2], &rates);
     }
     free(times);
+    free(sumsq);
+}
+
+static void losses_run(struct hdt_stage *stage, const char *text, int n_steps)
+{
+    const struct hdt_stage_conf *conf = hdt_stage_conf(stage);
+    double *sumsq = hdt_calloc((size_t)hdt_stage_n_tensors(stage), sizeof(*sumsq)), loss, sum = 0;
+
+    text_read(text, (int)conf->model.V);
+    if (n_text_tokens < (size_t)conf->T + 2) {
+        fprintf(stderr, "bench_device_train: '%s' is too short\n", text);
+        exit(2);
+    }
+    printf("{\"precision\":\"%s\",\"steps\":%d,\"losses\":[",
+           conf->fp8     ? "fp8"
+           : conf->mixed ? "bf16"
+                         : "fp32",
+           n_steps);
+    for (int step = 0; step < n_steps; step++) {
+        const int part = n_steps / LOSS_PARTS;
+
+        step_run(stage, sumsq, step + 1, &loss);
+        sum += loss / conf->B / conf->T;
+        if (step % part == part - 1) {
+            printf("%s%.5f", step < part ? "" : ",", sum / part);
+            sum = 0;
+        }
+    }
+    printf("]}\n");
+    free(text_tokens);
     free(sumsq);
 }
 
@@ -468,13 +623,15 @@ int main(int argc, char **argv)
     struct hdt_stage *stage;
     struct hdt_error err = {0};
     bool shares = argc == 8 && strcmp(argv[7], "shares") == 0;
+    const char *text = argc == 9 && strcmp(argv[7], "losses") == 0 ? argv[8] : NULL;
 
-    if (argc - shares != 7 || (strcmp(argv[2], "fp32") != 0 && strcmp(argv[2], "bf16") != 0)) {
-        fprintf(stderr,
-                "usage: bench_device_train BACKEND fp32|bf16 CONFIG.json B T STEPS [shares]\n");
+    if (argc - shares - (text ? 2 : 0) != 7 || hdt_job_precision_of(argv[2]) < 0) {
+        fprintf(stderr, "usage: bench_device_train BACKEND fp32|bf16|fp8 CONFIG.json B T STEPS "
+                        "[shares | losses TEXT]\n");
         return 2;
     }
-    conf.mixed = strcmp(argv[2], "bf16") == 0;
+    conf.fp8 = hdt_job_precision_of(argv[2]) == HDT_JOB_FP8;
+    conf.mixed = hdt_job_precision_of(argv[2]) != HDT_JOB_FP32;
     conf.B = hdt_args_int(argv[4], 1);
     conf.T = hdt_args_int(argv[5], 1);
     must(hdt_model_load(argv[3], &conf.model, &err), &err);
@@ -483,10 +640,15 @@ int main(int argc, char **argv)
     timed = *real;
     timed.ops = &timed_ops;
     timed.mixed = real->mixed ? &timed_mixed : NULL;
+    timed.fp8 = real->fp8 ? &timed_fp8 : NULL;
     timed.copy = timed_copy;
     must(hdt_stage_new(&timed, device, &conf, &stage, &err), &err);
     hdt_stage_set_loss_scale(stage, 1.0f / (float)(conf.B * conf.T));
-    steps_run(stage, device, hdt_args_int(argv[6], 1), shares);
+    if (text) {
+        losses_run(stage, text, hdt_args_int(argv[6], LOSS_PARTS));
+    } else {
+        steps_run(stage, device, hdt_args_int(argv[6], 1), shares);
+    }
     hdt_stage_free(stage);
     real->device_close(device);
     return 0;

@@ -1,6 +1,6 @@
 # shellcheck shell=bash
 # SPDX-License-Identifier: Apache-2.0
-# training tokens/s of one CUDA device; --peer FILE: beside PyTorch; shares of the ops
+# training tokens/s of one CUDA device; --peer FILE: beside PyTorch; FP8; shares of the ops
 # shellcheck disable=SC2154 # builddir, peer and tmp are scripts/bench's
 
 # The peer is run as `python3 PEER SHAPE B T STEPS LAYERS KIND MODE` with the shapes named below, and
@@ -18,15 +18,16 @@ END
 
 tok_s() { sed -n 's/.*"tok_s": *\([0-9.]*\).*/\1/p'; }
 
-# cuda_train FILE CONFIG B T STEPS [shares]: what it prints to FILE. A failure of ours ends the bench.
+# cuda_train FILE PRECISION CONFIG B T STEPS [...]: what it prints to FILE. A failure of ours ends the
+# bench.
 cuda_train() {
     local out=$1 code=0
     shift
-    "$builddir/tests/bench/bench_device_train" cuda bf16 "$@" >"$out" || code=$?
+    "$builddir/tests/bench/bench_device_train" cuda "$@" >"$out" || code=$?
     case $code in
         0) return ;;
         77) echo "bench: no CUDA device is here" >&2 ;;
-        *) echo "bench: bench_device_train cuda bf16 $* ended with $code" >&2 ;;
+        *) echo "bench: bench_device_train cuda $* ended with $code" >&2 ;;
     esac
     exit "$code"
 }
@@ -38,7 +39,7 @@ cuda_case() {
     : >"$ours"
     : >"$theirs"
     for _ in 1 2; do
-        cuda_train "$tmp/out" "$config" "$8" "$9" 20
+        cuda_train "$tmp/out" bf16 "$config" "$8" "$9" 20
         cat "$tmp/out" >&2
         tok_s <"$tmp/out" >>"$ours"
         [ -z "$peer" ] || "${PYTHON:-python3}" "$peer" "$2" "$8" "$9" 20 "$5" bf16 |
@@ -47,8 +48,43 @@ cuda_case() {
     [ -z "$peer" ] || peer_value=$(median <"$theirs")
     row cuda "$1" tokens_per_s "$(median <"$ours")" tokens/s higher "${peer:+pytorch bf16}" \
         "$peer_value" "${10}"
-    cuda_train "$tmp/out" "$config" "$8" "$9" 5 shares
+    cuda_train "$tmp/out" bf16 "$config" "$8" "$9" 5 shares
     tail -n +2 "$tmp/out"
+}
+
+# The largest distance of the losses of two runs, in percent of the second's; the first twentieth,
+# when both fall steeply, is left out.
+losses_apart() {
+    python3 - "$1" "$2" <<'END'
+import json, sys
+a, b = (json.load(open(name))["losses"] for name in sys.argv[1:])
+print(f"{max(abs(x / y - 1) for x, y in zip(a[1:], b[1:])) * 100:.3f}")
+END
+}
+
+# FP8 beside our own bf16: the same shape in turn, then the losses of both on the tokens of a text, for
+# which the repository's own documents serve.
+cuda_fp8() {
+    local config=$tmp/config.json precision
+    cuda_config "$config" 4096 11008 4 32 32 4096
+    : >"$tmp/bf16"
+    : >"$tmp/fp8"
+    for precision in bf16 fp8 fp8 bf16 bf16 fp8; do
+        cuda_train "$tmp/out" "$precision" "$config" 1 4096 20
+        cat "$tmp/out" >&2
+        tok_s <"$tmp/out" >>"$tmp/$precision"
+    done
+    row cuda "7B, 4 layers 1x4096, fp8" tokens_per_s "$(median <"$tmp/fp8")" tokens/s higher \
+        "our bf16" "$(median <"$tmp/bf16")" 1.25
+    cuda_train "$tmp/out" fp8 "$config" 1 4096 5 shares
+    tail -n +2 "$tmp/out"
+    cat "$srcdir"/doc/*.md "$srcdir"/doc/*.[1-9] "$srcdir"/runtime/*.c "$srcdir"/src/*/*.c >"$tmp/text"
+    for precision in bf16 fp8; do
+        cuda_train "$tmp/losses-$precision" "$precision" "$config" 1 4096 300 losses "$tmp/text"
+        cat "$tmp/losses-$precision" >&2
+    done
+    row cuda "7B, 4 layers, 300 steps, fp8 from bf16" loss_apart \
+        "$(losses_apart "$tmp/losses-fp8" "$tmp/losses-bf16")" % lower null null 1
 }
 
 bench_run() {
@@ -60,4 +96,5 @@ bench_run() {
     cuda_case "1.1B 8x2048" tiny-1.1b 2048 5632 22 32 4 8 2048 1.25
     cuda_case "124M 32x1024" llama-124m 768 2048 12 12 12 32 1024 1.3
     cuda_case "7B, 4 layers 1x4096" llama2-7b 4096 11008 4 32 32 1 4096 1.2
+    cuda_fp8
 }

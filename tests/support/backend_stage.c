@@ -3,12 +3,13 @@
  * Trains a small model on a backend and on the cpu backend, from the same weights on the same
  * tokens, and compares:
  *
- *     backend_stage [--mixed] [NAME]       the module's name; default: --mixed cpu
+ *     backend_stage [--mixed | --fp8] [NAME]       the module's name; default: both, cpu
  *
  * The first step's loss and the gradient of each tensor, then the losses of some steps: for a whole
  * model, with tied matrices, with recompute, and with a backward in two halves. --mixed: products
  * of bf16 on the backend (cpu: by their definition, mixed_ref.h), float32 on the cpu, with wider
- * limits. A second run must give the same bits.
+ * limits; --fp8: and in the blocks products of FP8. A second run must give the same bits, and so
+ * must recompute and a backward in two halves.
  *
  * Exit status: 0 all right, 1 a miss, 2 wrong usage, 77 the backend or its device is not here.
  */
@@ -35,6 +36,8 @@ struct limits {
 static const struct limits limits32 = {1e-6, 1e-4, 1e-4};
 /* bf16 has 8 bits: a rounding is 2e-3, and a gradient goes through some. */
 static const struct limits limits16 = {1e-3, 3e-2, 5e-3};
+/* E4M3 has 4 bits, E5M2 3: roundings of 3 and 6 %, of many terms, whose errors are independent. */
+static const struct limits limits8 = {1e-2, 2e-1, 2e-2};
 
 struct kind {
     const char *name;
@@ -48,6 +51,11 @@ static const struct kind kinds[] = {
     {.name = "two halves", .split = true},
 };
 
+struct side {
+    const struct hdt_backend *backend;
+    struct hdt_device *device;
+};
+
 /* What a run leaves to compare. */
 struct outcome {
     double losses[N_STEPS];
@@ -57,6 +65,7 @@ struct outcome {
 };
 
 static int n_misses;
+static int ffn = 328; /* FP8 takes multiples of 16 */
 
 static void must(enum hdt_status status, const struct hdt_error *err)
 {
@@ -66,11 +75,13 @@ static void must(enum hdt_status status, const struct hdt_error *err)
     }
 }
 
-static struct hdt_stage_conf conf_of(const struct kind *kind, bool mixed)
+enum precision { FLOAT32, PRODUCTS16, PRODUCTS8 };
+
+static struct hdt_stage_conf conf_of(const struct kind *kind, enum precision precision)
 {
     struct hdt_stage_conf conf = {.model = {.V = 256,
                                             .C = 128,
-                                            .F = 328,
+                                            .F = ffn,
                                             .L = 2,
                                             .NH = 4,
                                             .NKV = 2,
@@ -84,7 +95,8 @@ static struct hdt_stage_conf conf_of(const struct kind *kind, bool mixed)
                                   .T = 64,
                                   .n_slots = N_MICRO,
                                   .recompute = kind->recompute,
-                                  .mixed = mixed,
+                                  .mixed = precision != FLOAT32,
+                                  .fp8 = precision == PRODUCTS8,
                                   .halves = kind->split,
                                   .seed = 3};
 
@@ -157,9 +169,9 @@ static double step_run(struct hdt_stage *stage, const struct kind *kind, unsigne
 }
 
 static void steps_run(const struct hdt_backend *backend, struct hdt_device *device,
-                      const struct kind *kind, bool mixed, struct outcome *out)
+                      const struct kind *kind, enum precision precision, struct outcome *out)
 {
-    const struct hdt_stage_conf conf = conf_of(kind, mixed);
+    const struct hdt_stage_conf conf = conf_of(kind, precision);
     struct hdt_adamw adamw = {
         .lr = 3e-3f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .weight_decay = 0.1f};
     struct hdt_error err = {0};
@@ -239,7 +251,8 @@ static void outcomes_compare(const char *kind, const struct outcome *got,
     limit(kind, "the last loss", got->losses[N_STEPS - 1], 0.8 * got->losses[0]);
 }
 
-static void outcomes_equal(const char *kind, const struct outcome *a, const struct outcome *b)
+static void outcomes_equal(const char *kind, const char *what, const struct outcome *a,
+                           const struct outcome *b)
 {
     bool same = memcmp(a->losses, b->losses, sizeof(a->losses)) == 0;
 
@@ -247,61 +260,86 @@ static void outcomes_equal(const char *kind, const struct outcome *a, const stru
         same = same && memcmp(a->grads[i], b->grads[i], a->lens[i] * sizeof(float)) == 0;
     }
     if (!same) {
-        printf("MISS: %s: a second run gave other bits\n", kind);
+        printf("MISS: %s: %s\n", kind, what);
         n_misses++;
     }
 }
 
-static void kinds_run(const char *name, bool mixed)
+/* One kind on both sides. `whole`: what the first kind gave, whose bits all give that are not of
+ * another model; kept when this is the first. */
+static void kind_run(const struct side *got_side, const struct side *want_side,
+                     const struct kind *kind, enum precision precision, struct outcome *whole)
 {
+    static const struct limits *const limits[] = {&limits32, &limits16, &limits8};
+    struct outcome got = {0}, again = {0}, want = {0};
+
+    steps_run(want_side->backend, want_side->device, kind, FLOAT32, &want);
+    steps_run(got_side->backend, got_side->device, kind, precision, &got);
+    steps_run(got_side->backend, got_side->device, kind, precision, &again);
+    outcomes_compare(kind->name, &got, &want, limits[precision]);
+    outcomes_equal(kind->name, "a second run gave other bits", &got, &again);
+    outcome_release(&again);
+    outcome_release(&want);
+    if (!whole->grads) {
+        *whole = got;
+        return;
+    }
+    if (!kind->tied) {
+        outcomes_equal(kind->name, "other bits than whole", &got, whole);
+    }
+    outcome_release(&got);
+}
+
+static void kinds_run(const char *name, enum precision precision)
+{
+    static const char *const names[] = {"float32", "products of bf16", "products of FP8"};
     const struct hdt_device_conf device_conf = {.n_threads = 2};
-    const struct hdt_backend *backend, *cpu;
-    struct hdt_device *device, *cpu_device;
+    struct side side, cpu;
     struct hdt_device_info info;
     struct hdt_error err = {0};
+    struct outcome whole = {0};
 
-    must(hdt_backend_open(name, &device_conf, &backend, &device, &err), &err);
-    must(hdt_backend_open("cpu", &device_conf, &cpu, &cpu_device, &err), &err);
-    backend->device_info(device, &info);
-    if (mixed && backend->caps & HDT_BACKEND_HOST_MEMORY) {
-        backend = hdt_mixed_ref(backend);
+    ffn = precision == PRODUCTS8 ? 336 : 328;
+    must(hdt_backend_open(name, &device_conf, &side.backend, &side.device, &err), &err);
+    must(hdt_backend_open("cpu", &device_conf, &cpu.backend, &cpu.device, &err), &err);
+    side.backend->device_info(side.device, &info);
+    if (precision != FLOAT32 && side.backend->caps & HDT_BACKEND_HOST_MEMORY) {
+        side.backend = hdt_mixed_ref(side.backend);
     }
     printf("backend %s: %s; %s; seed %u\n\n%-12s %10s %10s %10s %10s %10s\n", name, info.name,
-           mixed ? "products of bf16" : "float32", SEED, "kind", "first loss", "last loss", "loss",
-           "gradient", "losses");
+           names[precision], SEED, "kind", "first loss", "last loss", "loss", "gradient", "losses");
     for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++) {
-        struct outcome got = {0}, again = {0}, want = {0};
-
-        steps_run(cpu, cpu_device, &kinds[i], false, &want);
-        steps_run(backend, device, &kinds[i], mixed, &got);
-        steps_run(backend, device, &kinds[i], mixed, &again);
-        outcomes_compare(kinds[i].name, &got, &want, mixed ? &limits16 : &limits32);
-        outcomes_equal(kinds[i].name, &got, &again);
-        outcome_release(&got);
-        outcome_release(&again);
-        outcome_release(&want);
+        kind_run(&side, &cpu, &kinds[i], precision, &whole);
     }
-    backend->device_close(device);
-    cpu->device_close(cpu_device);
+    outcome_release(&whole);
+    side.backend->device_close(side.device);
+    cpu.backend->device_close(cpu.device);
     printf("\n");
 }
 
 int main(int argc, char **argv)
 {
     const char *name = "cpu";
-    bool mixed = false;
+    enum precision precision = FLOAT32;
 
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--mixed") == 0) {
-            mixed = true;
+            precision = PRODUCTS16;
+        } else if (strcmp(argv[i], "--fp8") == 0) {
+            precision = PRODUCTS8;
         } else if (argv[i][0] != '-') {
             name = argv[i];
         } else {
-            fprintf(stderr, "usage: backend_stage [--mixed] [NAME]\n");
+            fprintf(stderr, "usage: backend_stage [--mixed | --fp8] [NAME]\n");
             return 2;
         }
     }
-    kinds_run(name, mixed || argc == 1);
+    if (argc == 1) {
+        kinds_run(name, PRODUCTS16);
+        kinds_run(name, PRODUCTS8);
+    } else {
+        kinds_run(name, precision);
+    }
     printf("%d misses\n", n_misses);
     return n_misses > 0;
 }

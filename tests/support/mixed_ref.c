@@ -4,11 +4,13 @@
 #include "tests/support/mixed_ref.h"
 #include "src/base/buf.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 static const struct hdt_ops *ops;
 static struct hdt_backend mixed_backend;
+static void (*cpu_device_info)(struct hdt_device *device, struct hdt_device_info *info);
 
 /* A float32 copy of bfloat16 values, to be freed; without a source of zeros. */
 static float *wide(struct hdt_stream *s, const void *src, size_t len)
@@ -190,23 +192,37 @@ static void ref_attention_bwd(struct hdt_stream *s, const struct hdt_mixed_atten
 
 /* ---- the rest -------------------------------------------------------------------------------- */
 
-static void ref_swiglu_fwd(struct hdt_stream *s, const void *gate_up, int n, int f, void *h)
+/* Raise *amax, if it is asked for. */
+static void amax_raise(struct hdt_stream *s, const void *stored, size_t len, float *amax)
+{
+    float *x = amax ? wide(s, stored, len) : NULL;
+
+    for (size_t i = 0; i < len && amax; i++) {
+        *amax = isnan(x[i]) || isnan(*amax) ? NAN : fmaxf(*amax, fabsf(x[i]));
+    }
+    free(x);
+}
+
+static void ref_swiglu_fwd(struct hdt_stream *s, const void *gate_up, int n, int f, void *h,
+                           float *amax)
 {
     float *in = wide(s, gate_up, (size_t)n * 2 * f), *out = wide(s, NULL, (size_t)n * f);
 
     ops->swiglu_fwd(s, in, n, f, out);
     narrow(s, out, (size_t)n * f, h);
+    amax_raise(s, h, (size_t)n * f, amax);
     free(in);
 }
 
 static void ref_swiglu_bwd(struct hdt_stream *s, const void *dh, const void *gate_up, int n, int f,
-                           void *dgate_up, void *h)
+                           void *dgate_up, void *h, float *amax)
 {
     float *in = wide(s, gate_up, (size_t)n * 2 * f), *d = wide(s, dh, (size_t)n * f);
     float *out = wide(s, NULL, (size_t)n * 2 * f);
 
     ops->swiglu_bwd(s, d, in, n, f, out);
     narrow(s, out, (size_t)n * 2 * f, dgate_up);
+    amax_raise(s, dgate_up, (size_t)n * 2 * f, amax);
     if (h) {
         ops->swiglu_fwd(s, in, n, f, d);
         ops->cast(s, d, HDT_DTYPE_F32, (size_t)n * f, HDT_DTYPE_BF16, h);
@@ -225,10 +241,11 @@ static void ref_cross_entropy(struct hdt_stream *s, const int32_t *labels, int n
 }
 
 static void ref_adamw(struct hdt_stream *s, const struct hdt_adamw *p, const float *g, size_t len,
-                      float *w, float *m, float *v, void *w16)
+                      float *w, float *m, float *v, void *w16, float *amax)
 {
     ops->adamw(s, p, g, len, w, m, v);
     ops->cast(s, w, HDT_DTYPE_F32, len, HDT_DTYPE_BF16, w16);
+    amax_raise(s, w16, len, amax);
 }
 
 static const struct hdt_mixed_ops mixed_ops = {
@@ -245,11 +262,160 @@ static const struct hdt_mixed_ops mixed_ops = {
     .adamw = ref_adamw,
 };
 
+/* ---- FP8 ------------------------------------------------------------------------------------- */
+
+struct format {
+    int digits;  /* of the mantissa behind the point */
+    int exp_min; /* of the smallest normal number */
+    double max;
+};
+
+static struct format format_of(enum hdt_dtype dtype)
+{
+    return dtype == HDT_DTYPE_F8E4M3 ? (struct format){3, -6, 448} : (struct format){2, -14, 57344};
+}
+
+double hdt_fp8_round(enum hdt_dtype dtype, double x)
+{
+    const struct format f = format_of(dtype);
+    int exp;
+
+    if (isnan(x) || x == 0) {
+        return x;
+    }
+    frexp(x, &exp); /* x is 0.5 .. 1 times 2^exp */
+    exp = exp - 1 < f.exp_min ? f.exp_min : exp - 1;
+    x = ldexp(nearbyint(ldexp(x, f.digits - exp)), exp - f.digits);
+    return fmax(-f.max, fmin(f.max, x));
+}
+
+uint8_t hdt_fp8_code(enum hdt_dtype dtype, double x)
+{
+    const struct format f = format_of(dtype);
+    const int sign = signbit(x) ? 0x80 : 0;
+    int exp;
+
+    if (isnan(x)) {
+        return 0x7f;
+    }
+    x = fabs(hdt_fp8_round(dtype, x));
+    frexp(x, &exp);
+    if (x == 0 || exp - 1 < f.exp_min) {
+        return (uint8_t)(sign | (int)ldexp(x, f.digits - f.exp_min));
+    }
+    return (uint8_t)(sign | ((exp - f.exp_min) << f.digits |
+                             ((int)ldexp(x, f.digits - exp + 1) & ((1 << f.digits) - 1))));
+}
+
+double hdt_fp8_value(enum hdt_dtype dtype, uint8_t code)
+{
+    const struct format f = format_of(dtype);
+    const int exp = (code & 0x7f) >> f.digits, mantissa = code & ((1 << f.digits) - 1);
+    double x = exp == 0 ? ldexp(mantissa, f.exp_min - f.digits)
+                        : ldexp((1 << f.digits) + mantissa, exp - 1 + f.exp_min - f.digits);
+
+    if ((code & 0x7f) == 0x7f) {
+        x = (double)NAN;
+    } else if (x > f.max) { /* E5M2 alone */
+        x = mantissa ? (double)NAN : (double)INFINITY;
+    }
+    return code & 0x80 ? -x : x;
+}
+
+static void ref_quantize(struct hdt_stream *s, const struct hdt_quantize *q)
+{
+    const size_t n = (size_t)q->n, c = (size_t)q->c;
+    float *x = wide(s, q->x, n * c), amax = 0, inv;
+
+    HDT_ASSERT(n % HDT_FP8_DIM == 0 && c % HDT_FP8_DIM == 0);
+    amax_raise(s, q->x, n * c, &amax);
+    HDT_ASSERT(!q->amax || *q->amax == amax || isnan(amax)); /* who made x is right */
+    *q->scale = amax / (float)format_of(q->dtype).max;
+    *q->scale = amax == 0 ? 1 : *q->scale < 0x1p-126f ? 0x1p-126f : *q->scale;
+    inv = 1 / *q->scale;
+    for (size_t i = 0; i < n * c; i++) {
+        const uint8_t code = hdt_fp8_code(q->dtype, (double)(x[i] * inv));
+
+        if (q->y) {
+            ((uint8_t *)q->y)[i] = code;
+        }
+        if (q->yt) {
+            ((uint8_t *)q->yt)[i % c * n + i / c] = code;
+        }
+    }
+    free(x);
+}
+
+static double *fp8_wide(enum hdt_dtype dtype, const void *src, size_t len)
+{
+    double *x = hdt_calloc(len, sizeof(*x));
+
+    for (size_t i = 0; i < len; i++) {
+        x[i] = hdt_fp8_value(dtype, ((const uint8_t *)src)[i]);
+    }
+    return x;
+}
+
+/* The transpose, freed is what it was made of. */
+static double *turned(double *x, size_t rows, size_t cols)
+{
+    double *y = hdt_calloc(rows * cols, sizeof(*y));
+
+    for (size_t i = 0; i < rows * cols; i++) {
+        y[i % cols * rows + i / cols] = x[i];
+    }
+    free(x);
+    return y;
+}
+
+static void ref_fp8_gemm(struct hdt_stream *s, const struct hdt_fp8_gemm *g)
+{
+    const size_t m = (size_t)g->m, n = (size_t)g->n, k = (size_t)g->k;
+    const double factor = (double)*g->a_scale * (double)*g->b_scale;
+    double *a = fp8_wide(g->a_dtype, g->a, m * k), *sums = hdt_calloc(n, sizeof(*sums));
+    double *b = turned(fp8_wide(g->b_dtype, g->b, n * k), n, k);
+    float *d = hdt_calloc(m * n, sizeof(*d));
+
+    HDT_ASSERT(m % HDT_FP8_DIM == 0 && n % HDT_FP8_DIM == 0 && k % HDT_FP8_DIM == 0);
+    HDT_ASSERT((uintptr_t)g->a_scale % 16 == 0 && (uintptr_t)g->b_scale % 16 == 0 &&
+               (uintptr_t)g->a % 16 == 0 && (uintptr_t)g->b % 16 == 0);
+    if (g->beta != 0) {
+        ops->cast(s, g->c, g->d_dtype, m * n, HDT_DTYPE_F32, d);
+    }
+    for (size_t i = 0; i < m; i++) {
+        memset(sums, 0, n * sizeof(*sums));
+        for (size_t j = 0; j < k; j++) {
+            for (size_t l = 0; l < n; l++) {
+                sums[l] += a[i * k + j] * b[j * n + l];
+            }
+        }
+        for (size_t l = 0; l < n; l++) {
+            d[i * n + l] = (float)(factor * sums[l] + (double)g->beta * (double)d[i * n + l]);
+        }
+    }
+    ops->cast(s, d, HDT_DTYPE_F32, m * n, g->d_dtype, g->d);
+    free(sums);
+    free(a);
+    free(b);
+    free(d);
+}
+
+static const struct hdt_fp8_ops fp8_ops = {.quantize = ref_quantize, .gemm = ref_fp8_gemm};
+
+static void info_with_fp8(struct hdt_device *device, struct hdt_device_info *info)
+{
+    cpu_device_info(device, info);
+    info->has_fp8 = true;
+}
+
 const struct hdt_backend *hdt_mixed_ref(const struct hdt_backend *cpu)
 {
     HDT_ASSERT(cpu->caps & HDT_BACKEND_HOST_MEMORY);
     ops = cpu->ops;
     mixed_backend = *cpu;
     mixed_backend.mixed = &mixed_ops;
+    mixed_backend.fp8 = &fp8_ops;
+    cpu_device_info = cpu->device_info;
+    mixed_backend.device_info = info_with_fp8;
     return &mixed_backend;
 }

@@ -61,6 +61,41 @@ Test(backend_find, refuses_a_mixed_table_with_a_hole)
     cr_expect(strstr(err.msg, "lacks mixed swiglu_bwd, mixed adamw"), "%s", err.msg);
 }
 
+static void info_of_new(struct hdt_device *device, struct hdt_device_info *info)
+{
+    (void)device;
+    *info = (struct hdt_device_info){.name = "a device with", .has_fp8 = true};
+}
+
+static void info_of_old(struct hdt_device *device, struct hdt_device_info *info)
+{
+    (void)device;
+    *info = (struct hdt_device_info){.name = "a device without"};
+}
+
+/* By backend and by device; both names are said. */
+Test(backend_find, fp8_is_by_device)
+{
+    static const struct hdt_mixed_ops mixed;
+    static const struct hdt_fp8_ops fp8;
+    struct hdt_backend backend = {
+        .name = "mine", .mixed = &mixed, .fp8 = &fp8, .device_info = info_of_new};
+    struct hdt_error err = {0};
+
+    cr_expect(hdt_backend_has_fp8(&backend, NULL));
+    cr_expect_eq(hdt_backend_require_fp8(&backend, NULL, &err), HDT_OK);
+    backend.device_info = info_of_old;
+    cr_expect_eq(hdt_backend_require_fp8(&backend, NULL, &err), HDT_ENOTSUP);
+    cr_expect(strstr(err.msg, "'mine'") && strstr(err.msg, "'a device without'") &&
+                  strstr(err.hint, "precision: bf16"),
+              "%s", err.msg);
+    backend.device_info = info_of_new;
+    backend.fp8 = NULL;
+    cr_expect_not(hdt_backend_has_fp8(&backend, NULL));
+    cr_expect_str_eq(hdt_backend_fp8_name(0), "quantize");
+    cr_expect_null(hdt_backend_fp8_name(2));
+}
+
 Test(backend_find, opens_the_cpu_backend)
 {
     struct hdt_device_conf conf = {.n_threads = 2};

@@ -15,6 +15,7 @@ static void cluster_fill(struct hdt_cluster *cluster)
                                    .memory_bytes = UINT64_C(1) << 33,
                                    .n_threads = 2,
                                    .bf16 = true,
+                                   .fp8 = true,
                                    .busy = true,
                                    .profile = {.valid = true,
                                                .micro_batch = 8,
@@ -48,6 +49,7 @@ Test(cluster, survives_json)
     cr_expect_str_eq(back.workers[0].device, "CPU, 2 threads");
     cr_expect_eq(back.workers[0].memory_bytes, UINT64_C(1) << 33);
     cr_expect(back.workers[0].bf16);
+    cr_expect(back.workers[0].fp8);
     cr_expect(back.workers[0].busy);
     cr_expect_eq(back.workers[0].profile.block_fwd_s, 0.1234567890123456);
     cr_expect_eq(back.workers[0].profile.block_bwd_input_s, 0.25);

@@ -69,6 +69,43 @@ Test(job, bf16_is_for_models_that_have_products_of_it)
     hdt_conf_release(&hdt_job_schema, &job);
 }
 
+/* And of fp8, which asks for more, of the batch too. */
+Test(job, fp8_is_for_models_and_batches_that_have_products_of_it)
+{
+    static const char text[] = MINIMAL "precision: fp8\n";
+    struct hdt_model_config odd = model;
+    struct hdt_conf_doc *doc = NULL;
+    struct hdt_error err = {0};
+    struct hdt_job job;
+
+    cr_assert_eq(hdt_conf_parse(&hdt_job_schema, text, strlen(text), "job.yaml", &job, &doc, &err),
+                 HDT_OK, "%s", err.msg);
+    cr_expect_eq(job.precision, HDT_JOB_FP8);
+    cr_expect_eq(hdt_job_check(&job, &model, doc, &err), HDT_OK, "%s", err.msg);
+    odd.F += 8;
+    cr_expect_eq(hdt_job_check(&job, &odd, doc, &err), HDT_EINVAL);
+    cr_expect(strstr(err.where, "job.yaml:5") && strstr(err.msg, "intermediate_size") &&
+                  strstr(err.msg, "multiple of 16") && strstr(err.hint, "bf16"),
+              "%s: %s", err.where, err.msg);
+    odd = model;
+    odd.V = 50257;
+    cr_expect_eq(hdt_job_check(&job, &odd, doc, &err), HDT_EINVAL);
+    job.batch.micro_batch = 1;
+    job.batch.seq_len = 24;
+    cr_expect_eq(hdt_job_check(&job, &model, doc, &err), HDT_EINVAL);
+    cr_expect(strstr(err.msg, "micro_batch * seq_len 24"), "%s", err.msg);
+    hdt_conf_doc_free(doc);
+    hdt_conf_release(&hdt_job_schema, &job);
+}
+
+Test(job, names_of_precisions)
+{
+    cr_expect_eq(hdt_job_precision_of("fp8"), HDT_JOB_FP8);
+    cr_expect_eq(hdt_job_precision_of("fp32"), HDT_JOB_FP32);
+    cr_expect_eq(hdt_job_precision_of("fp16"), -1);
+    cr_expect_str_eq(hdt_job_precision_name(HDT_JOB_BF16), "bf16");
+}
+
 Test(job, travels_as_json)
 {
     struct hdt_job job, back;

@@ -71,7 +71,7 @@ static char *profile_write(void)
 static enum hdt_status profile_read(const char *path, int64_t micro_batch, struct hdt_profile *p,
                                     struct hdt_error *err)
 {
-    const struct hdt_profile_file_want want = {&model, micro_batch, 64, 3, false};
+    const struct hdt_profile_file_want want = {&model, micro_batch, 64, 3, HDT_JOB_FP32};
 
     return hdt_profile_file_read(path, &want, p, err);
 }
@@ -143,8 +143,8 @@ Test(profile_file, is_of_one_precision)
                                                .note = "",
                                                .n_threads = 3,
                                                .seq_len = 64,
-                                               .bf16 = true};
-    struct hdt_profile_file_want want = {&model, 1, 64, 3, true};
+                                               .precision = HDT_JOB_BF16};
+    struct hdt_profile_file_want want = {&model, 1, 64, 3, HDT_JOB_BF16};
     struct hdt_layer_profile file;
     struct hdt_error err = {0};
     struct hdt_profile p = {0};
@@ -156,12 +156,15 @@ Test(profile_file, is_of_one_precision)
     cr_assert_eq(hdt_profile_file_write(&file, path, &err), HDT_OK, "%s", err.msg);
     hdt_layer_profile_release(&file);
     cr_expect_eq(hdt_profile_file_read(path, &want, &p, &err), HDT_OK, "%s", err.msg);
-    want.bf16 = false;
+    want.precision = HDT_JOB_FP8;
+    cr_expect_eq(hdt_profile_file_read(path, &want, &p, &err), HDT_EINVAL);
+    cr_expect(strstr(err.hint, "--precision fp8"), "%s", err.hint);
+    want.precision = HDT_JOB_FP32;
     cr_expect_eq(hdt_profile_file_read(path, &want, &p, &err), HDT_EINVAL);
     cr_expect(strstr(err.hint, "--precision fp32"), "%s", err.hint);
     free(path);
     path = profile_write();
-    want.bf16 = true;
+    want.precision = HDT_JOB_BF16;
     cr_expect_eq(hdt_profile_file_read(path, &want, &p, &err), HDT_EINVAL);
     cr_expect(strstr(err.msg, "measured in fp32") && strstr(err.msg, "in bf16"), "%s", err.msg);
     free(path);

@@ -401,6 +401,10 @@ Test(search, what_does_not_fit_is_explained)
     cluster.workers[1].profile.seq_len = 64;
     refused(&in, HDT_EINVAL, "8 x 64");
     cluster.workers[1].profile.seq_len = 128;
+    job.precision = HDT_JOB_FP8;
+    cluster.workers[0].fp8 = true;
+    refused(&in, HDT_ENOTSUP, "b/w0 has no products of fp8");
+    job.precision = HDT_JOB_FP32;
     cluster.links[0].up = false;
     job.plan.min_stages = 2;
     refused(&in, HDT_ENOENT, "it is down");

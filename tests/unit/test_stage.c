@@ -414,6 +414,40 @@ Test(stage, shapes_without_products_of_bf16_are_refused)
     cr_expect(strstr(err.msg, "head_dim 136") && strstr(err.msg, "128"), "%s", err.msg);
 }
 
+/* Products of FP8 take sixteen rows at least; and no stage is made on a device without them. */
+Test(stage, shapes_and_devices_without_products_of_fp8_are_refused)
+{
+    struct hdt_stage_conf good = {
+        .model = {.V = 64, .C = 64, .F = 96, .L = 2, .NH = 2, .NKV = 1, .HS = 32, .T = 40},
+        .n_units = 4,
+        .B = 2,
+        .T = 40,
+        .n_slots = 1,
+        .mixed = true,
+        .fp8 = true};
+    const struct hdt_device_conf device_conf = {.n_threads = 1};
+    struct hdt_stage_conf bad = good;
+    struct hdt_stage_bytes bytes;
+    struct hdt_device *device = NULL;
+    struct hdt_stage *stage = NULL;
+    struct hdt_error err = {0};
+
+    cr_expect_eq(hdt_stage_measure(&good, &bytes, &err), HDT_OK, "%s", err.msg);
+    bad.B = 1;
+    cr_expect_eq(hdt_stage_measure(&bad, &bytes, &err), HDT_ENOTSUP);
+    cr_expect(strstr(err.msg, "micro_batch * seq_len 40") && strstr(err.hint, "bf16"), "%s",
+              err.msg);
+    bad = good;
+    bad.model.F = 104;
+    cr_expect_eq(hdt_stage_measure(&bad, &bytes, &err), HDT_ENOTSUP);
+    cr_expect(strstr(err.msg, "intermediate_size 104"), "%s", err.msg);
+    cr_assert_eq(hdt_backend_cpu.device_open(&device_conf, &device, &err), HDT_OK, "%s", err.msg);
+    cr_expect_eq(hdt_stage_new(&hdt_backend_cpu, device, &good, &stage, &err), HDT_ENOTSUP);
+    cr_expect(strstr(err.msg, "fp8") && strstr(err.msg, "'cpu'") && strstr(err.msg, "device '"),
+              "%s", err.msg);
+    hdt_backend_cpu.device_close(device);
+}
+
 Test(stage, tokens_outside_the_vocabulary_are_refused)
 {
     struct whole w;

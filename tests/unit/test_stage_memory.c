@@ -22,14 +22,18 @@ static const struct hdt_model_config shapes[] = {
 };
 
 struct kind {
-    bool bf16, halves, recompute, tied;
+    enum hdt_job_precision precision;
+    bool halves, recompute, tied;
     int64_t micro_batch;
 };
 
 static struct hdt_cost_memory memory_of(const struct kind *kind, int64_t begin, int64_t end)
 {
-    return (struct hdt_cost_memory){
-        .begin = begin, .end = end, .n_slots = N_SLOTS, .bf16 = kind->bf16, .halves = kind->halves};
+    return (struct hdt_cost_memory){.begin = begin,
+                                    .end = end,
+                                    .n_slots = N_SLOTS,
+                                    .precision = (int)kind->precision,
+                                    .halves = kind->halves};
 }
 
 static double taken(const struct hdt_model_config *model, const struct kind *kind, int64_t begin,
@@ -43,7 +47,8 @@ static double taken(const struct hdt_model_config *model, const struct kind *kin
                                         .n_slots = N_SLOTS,
                                         .recompute = kind->recompute,
                                         .halves = kind->halves,
-                                        .mixed = kind->bf16};
+                                        .mixed = kind->precision != HDT_JOB_FP32,
+                                        .fp8 = kind->precision == HDT_JOB_FP8};
     struct hdt_stage_bytes bytes;
     struct hdt_error err = {0};
 
@@ -61,6 +66,8 @@ static void kind_compare(const struct hdt_model_config *shape, const struct kind
                           .batch = {.micro_batch = kind->micro_batch, .seq_len = SEQ_LEN}};
     const struct hdt_cost_inputs in = {.job = &job, .model = &model};
 
+    static const char *const names[] = {"", ", bf16", ", fp8"};
+
     model.tie_word_embeddings = kind->tied;
     for (size_t i = 0; i < sizeof(cuts) / sizeof(cuts[0]); i++) {
         const struct hdt_cost_memory memory = memory_of(kind, cuts[i][0], cuts[i][1]);
@@ -70,7 +77,7 @@ static void kind_compare(const struct hdt_model_config *shape, const struct kind
         cr_expect(fabs(got / want - 1) <= SLACK,
                   "V %lld, units %lld to %lld, %lld sequences%s%s%s%s: planned %.0f, taken %.0f",
                   (long long)model.V, (long long)memory.begin, (long long)memory.end - 1,
-                  (long long)kind->micro_batch, kind->bf16 ? ", bf16" : "",
+                  (long long)kind->micro_batch, names[kind->precision],
                   kind->halves ? ", halves" : "", kind->recompute ? ", recompute" : "",
                   kind->tied ? ", tied" : "", got, want);
     }
@@ -80,29 +87,40 @@ static void kind_compare(const struct hdt_model_config *shape, const struct kind
 Test(stage_memory, the_planner_counts_as_the_worker_does)
 {
     for (size_t i = 0; i < sizeof(shapes) / sizeof(shapes[0]); i++) {
-        for (unsigned bits = 0; bits < 32; bits++) {
-            const struct kind kind = {.bf16 = bits & 1,
-                                      .halves = bits & 2,
-                                      .recompute = bits & 4,
-                                      .tied = bits & 8,
-                                      .micro_batch = bits & 16 ? 16 * N_SEQS : N_SEQS};
+        for (unsigned bits = 0; bits < 48; bits++) {
+            const struct kind kind = {.precision = bits / 16,
+                                      .halves = bits & 1,
+                                      .recompute = bits & 2,
+                                      .tied = bits & 4,
+                                      .micro_batch = bits & 8 ? 16 * N_SEQS : N_SEQS};
 
             kind_compare(&shapes[i], &kind);
         }
     }
 }
 
-/* Only a job that asks for it, on a worker that has it. */
-Test(stage_memory, bf16_is_by_job_and_worker)
+/* Only a job that asks for it, on a worker that has it; fp8 is not made up for. */
+Test(stage_memory, precision_is_by_job_and_worker)
 {
     struct hdt_job job = {.precision = HDT_JOB_BF16};
     const struct hdt_cost_inputs in = {.job = &job};
-    struct hdt_cluster_worker worker = {.bf16 = true};
+    struct hdt_cluster_worker worker = {
+        .site = "a", .name = "w0", .backend = "mine", .device = "a device", .bf16 = true};
+    struct hdt_error err = {0};
 
-    cr_expect(hdt_cost_is_bf16(&in, &worker));
+    cr_expect_eq(hdt_cost_precision(&in, &worker), HDT_JOB_BF16);
+    cr_expect_eq(hdt_cost_check_precision(&in, &worker, &err), HDT_OK);
     worker.bf16 = false;
-    cr_expect_not(hdt_cost_is_bf16(&in, &worker));
+    cr_expect_eq(hdt_cost_precision(&in, &worker), HDT_JOB_FP32);
+    cr_expect_eq(hdt_cost_check_precision(&in, &worker, &err), HDT_OK);
     worker.bf16 = true;
     job.precision = HDT_JOB_FP32;
-    cr_expect_not(hdt_cost_is_bf16(&in, &worker));
+    cr_expect_eq(hdt_cost_precision(&in, &worker), HDT_JOB_FP32);
+    job.precision = HDT_JOB_FP8;
+    cr_expect_eq(hdt_cost_check_precision(&in, &worker, &err), HDT_ENOTSUP);
+    cr_expect(strstr(err.msg, "a/w0") && strstr(err.msg, "'mine'") && strstr(err.msg, "'a device'"),
+              "%s", err.msg);
+    worker.fp8 = true;
+    cr_expect_eq(hdt_cost_check_precision(&in, &worker, &err), HDT_OK);
+    cr_expect_eq(hdt_cost_precision(&in, &worker), HDT_JOB_FP8);
 }

@@ -169,7 +169,7 @@ static void run_release(void)
 /* The profile that was written for a rank, read as a plan reads it. */
 static struct hdt_profile profile_of(const char *name)
 {
-    const struct hdt_profile_file_want want = {&hdt_test_model, 8, 128, 0, false};
+    const struct hdt_profile_file_want want = {&hdt_test_model, 8, 128, 0, HDT_JOB_FP32};
     struct hdt_profile profile = {0};
     struct hdt_error err = {0};
 
