@@ -348,10 +348,13 @@ static void ref_quantize(struct hdt_stream *s, const struct hdt_quantize *q)
 
 static double *fp8_wide(enum hdt_dtype dtype, const void *src, size_t len)
 {
-    double *x = hdt_calloc(len, sizeof(*x));
+    double *x = hdt_calloc(len, sizeof(*x)), values[256];
 
+    for (int code = 0; code < 256; code++) {
+        values[code] = hdt_fp8_value(dtype, (uint8_t)code);
+    }
     for (size_t i = 0; i < len; i++) {
-        x[i] = hdt_fp8_value(dtype, ((const uint8_t *)src)[i]);
+        x[i] = values[((const uint8_t *)src)[i]];
     }
     return x;
 }
