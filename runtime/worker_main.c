@@ -668,7 +668,8 @@ static int run_selftest(const struct args *args)
         return err.status == HDT_ENOENT || err.status == HDT_ENOTSUP ? HDT_SELFTEST_NOT_HERE : 1;
     }
     backend->device_close(device);
-    return hdt_selftest_run(backend->name, conf.n_threads, args->large);
+    return hdt_selftest_run(backend->name,
+                            &(struct hdt_selftest_conf){.device = conf, .with_large = args->large});
 }
 
 static void print_device(const struct hdt_backend_found *found, void *arg)

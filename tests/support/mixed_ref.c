@@ -9,6 +9,7 @@
 
 static const struct hdt_ops *ops;
 static struct hdt_backend mixed_backend;
+static bool truncates;
 
 /* A float32 copy of bfloat16 values, to be freed; without a source of zeros. */
 static float *wide(struct hdt_stream *s, const void *src, size_t len)
@@ -21,10 +22,23 @@ static float *wide(struct hdt_stream *s, const void *src, size_t len)
     return x;
 }
 
+static void rounded(struct hdt_stream *s, const float *x, size_t len, void *dst)
+{
+    uint16_t *halves = dst;
+
+    if (!truncates) {
+        ops->cast(s, x, HDT_DTYPE_F32, len, HDT_DTYPE_BF16, dst);
+        return;
+    }
+    for (size_t i = 0; i < len; i++) { /* little-endian: the upper half */
+        memcpy(&halves[i], (const char *)&x[i] + sizeof(*halves), sizeof(*halves));
+    }
+}
+
 /* Round into dst, and free. */
 static void narrow(struct hdt_stream *s, float *x, size_t len, void *dst)
 {
-    ops->cast(s, x, HDT_DTYPE_F32, len, HDT_DTYPE_BF16, dst);
+    rounded(s, x, len, dst);
     free(x);
 }
 
@@ -53,7 +67,11 @@ static void ref_gemm(struct hdt_stream *s, const struct hdt_mixed_gemm *g)
         ops->cast(s, g->c, g->d_dtype, d_len, HDT_DTYPE_F32, d);
     }
     ops->gemm(s, &plain);
-    ops->cast(s, d, HDT_DTYPE_F32, d_len, g->d_dtype, g->d);
+    if (g->d_dtype == HDT_DTYPE_BF16) {
+        rounded(s, d, d_len, g->d);
+    } else {
+        memcpy(g->d, d, d_len * sizeof(*d));
+    }
     free(a);
     free(b);
     free(d);
@@ -74,7 +92,7 @@ static void ref_rmsnorm_bwd(struct hdt_stream *s, const void *dy, const float *x
     float *in = wide(s, dy, (size_t)n * c);
 
     ops->rmsnorm_bwd(s, in, x, w, rstd, n, c, dx, dw);
-    ops->cast(s, dx, HDT_DTYPE_F32, (size_t)n * c, HDT_DTYPE_BF16, dx16);
+    rounded(s, dx, (size_t)n * c, dx16);
     free(in);
 }
 
@@ -209,7 +227,7 @@ static void ref_swiglu_bwd(struct hdt_stream *s, const void *dh, const void *gat
     narrow(s, out, (size_t)n * 2 * f, dgate_up);
     if (h) {
         ops->swiglu_fwd(s, in, n, f, d);
-        ops->cast(s, d, HDT_DTYPE_F32, (size_t)n * f, HDT_DTYPE_BF16, h);
+        rounded(s, d, (size_t)n * f, h);
     }
     free(in);
     free(d);
@@ -228,7 +246,7 @@ static void ref_adamw(struct hdt_stream *s, const struct hdt_adamw *p, const flo
                       float *w, float *m, float *v, void *w16)
 {
     ops->adamw(s, p, g, len, w, m, v);
-    ops->cast(s, w, HDT_DTYPE_F32, len, HDT_DTYPE_BF16, w16);
+    rounded(s, w, len, w16);
 }
 
 static const struct hdt_mixed_ops mixed_ops = {
@@ -251,5 +269,13 @@ const struct hdt_backend *hdt_mixed_ref(const struct hdt_backend *cpu)
     ops = cpu->ops;
     mixed_backend = *cpu;
     mixed_backend.mixed = &mixed_ops;
+    truncates = false;
+    return &mixed_backend;
+}
+
+const struct hdt_backend *hdt_mixed_ref_truncating(const struct hdt_backend *cpu)
+{
+    hdt_mixed_ref(cpu);
+    truncates = true;
     return &mixed_backend;
 }

@@ -17,6 +17,9 @@ extern "C" {
  */
 const struct hdt_backend *hdt_mixed_ref(const struct hdt_backend *cpu);
 
+/* The same, but wrong: it cuts bits off instead of rounding. */
+const struct hdt_backend *hdt_mixed_ref_truncating(const struct hdt_backend *cpu);
+
 #ifdef __cplusplus
 }
 #endif
