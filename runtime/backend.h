@@ -41,7 +41,7 @@ extern "C" {
 #endif
 
 /* Raised whenever a table below changes; a module of another number is refused. */
-#define HDT_BACKEND_ABI 4
+#define HDT_BACKEND_ABI 5
 
 /* Name of the one symbol that a module exports: `const struct hdt_backend *const`. */
 #define HDT_BACKEND_SYMBOL "hdt_backend_module"
@@ -62,6 +62,9 @@ enum hdt_copy_kind {
 struct hdt_device_conf {
     int device_idx; /* 0 .. device_count() - 1 */
     int n_threads;  /* CPU threads that compute, the caller's included; 0: all of the machine */
+    int sm_limit;   /* multiprocessors that ops run on, or the next number that the device can be
+                       parted by; 0: all. HDT_EINVAL: it has fewer; HDT_ENOTSUP: it has none, or
+                       cannot be parted */
 };
 
 /* What was opened, for plans and messages. */
@@ -72,6 +75,7 @@ struct hdt_device_info {
     uint64_t stream_bytes; /* that a stream takes for its ops beside what is asked for, about */
     int n_threads;         /* CPU threads that compute; 0 when it is not a CPU */
     bool has_fp8;          /* runs the backend's products of FP8; false where it has none */
+    int n_sms;             /* multiprocessors that ops run on; 0 when it has none */
 };
 
 struct hdt_device; /* one opened device; the backend's own */

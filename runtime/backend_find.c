@@ -275,14 +275,15 @@ static int module_compare(const void *a, const void *b)
 }
 
 /* One device of a backend that is loaded. */
-static void device_tell(struct hdt_backend_found *found, int idx, hdt_backend_found_fn *fn,
-                        void *arg)
+static void device_tell(struct hdt_backend_found *found, int idx, const struct hdt_device_conf *as,
+                        hdt_backend_found_fn *fn, void *arg)
 {
-    struct hdt_device_conf conf = {.device_idx = idx};
+    struct hdt_device_conf conf = *as;
     struct hdt_device_info info = {0};
     struct hdt_error err = {0};
     struct hdt_device *device;
 
+    conf.device_idx = idx;
     found->device_idx = idx;
     found->error = &err;
     found->info = NULL;
@@ -294,7 +295,8 @@ static void device_tell(struct hdt_backend_found *found, int idx, hdt_backend_fo
     fn(found, arg);
 }
 
-static void module_tell(const struct module *module, hdt_backend_found_fn *fn, void *arg)
+static void module_tell(const struct module *module, const struct hdt_device_conf *conf,
+                        hdt_backend_found_fn *fn, void *arg)
 {
     struct hdt_error err = {0};
     struct hdt_buf missing = {0};
@@ -313,12 +315,12 @@ static void module_tell(const struct module *module, hdt_backend_found_fn *fn, v
         fn(&found, arg);
     }
     for (int i = 0; i < n_devices; i++) {
-        device_tell(&found, i, fn, arg);
+        device_tell(&found, i, conf, fn, arg);
     }
     hdt_buf_release(&missing);
 }
 
-void hdt_backend_list(hdt_backend_found_fn *fn, void *arg)
+void hdt_backend_list(const struct hdt_device_conf *conf, hdt_backend_found_fn *fn, void *arg)
 {
     struct module modules[N_MODULES_MAX];
     struct hdt_buf dirs = {0};
@@ -330,7 +332,7 @@ void hdt_backend_list(hdt_backend_found_fn *fn, void *arg)
     }
     qsort(modules, n, sizeof(modules[0]), module_compare);
     for (size_t i = 0; i < n; i++) {
-        module_tell(&modules[i], fn, arg);
+        module_tell(&modules[i], conf, fn, arg);
         free(modules[i].path);
     }
     hdt_buf_release(&dirs);

@@ -62,8 +62,9 @@ struct hdt_backend_found {
 typedef void hdt_backend_found_fn(const struct hdt_backend_found *found, void *arg);
 
 /* Call fn for each device of each module that hdt_backend_load would find, modules by name. Devices
- * are opened and closed for it. Loads every module: for a command that lists, not for a run. */
-void hdt_backend_list(hdt_backend_found_fn *fn, void *arg);
+ * are opened as `conf` says (but for its device_idx) and closed for it. Loads every module: for a
+ * command that lists, not for a run. */
+void hdt_backend_list(const struct hdt_device_conf *conf, hdt_backend_found_fn *fn, void *arg);
 
 #ifdef __cplusplus
 }

@@ -16,7 +16,9 @@
 #include "runtime/profile.h"
 
 #include "compress/codec.h"
+#include "compress/codec_ctx.h"
 #include "compress/rate.h"
+#include "runtime/coder.h"
 #include "runtime/stage.h"
 #include "src/base/buf.h"
 #include "src/base/clock.h"
@@ -30,9 +32,11 @@
 #define SLOTS_MAX      4
 #define OUTLIER        2.0 /* times the median */
 #define CAST_BUDGET_MS 40
-#define BUDGET_NS      2000000000ll /* a kind of unit, once two rounds are done */
-#define PATIENCE       4            /* budgets, where rounds take longer than the fastest did */
-#define WORKING_SET    (128u << 20) /* no cache holds so much */
+#define FRAMES         8
+#define FRAME_MORE     ((size_t)4096) /* a frame is longer than its tensor by less */
+#define BUDGET_NS      2000000000ll   /* a kind of unit, once two rounds are done */
+#define PATIENCE       4              /* budgets, where rounds take longer than the fastest did */
+#define WORKING_SET    (128u << 20)   /* no cache holds so much */
 
 static int time_compare(const void *a, const void *b)
 {
@@ -302,13 +306,111 @@ static enum hdt_status probe_overhead(struct probe *p, double *seconds, struct h
     return status;
 }
 
+/* ---- frames ---- */
+
+/* A tensor of the shape's edges that goes out of a device's memory into a frame and comes back. */
+struct frame_probe {
+    struct hdt_coder *coder;
+    struct hdt_codec_ctx *ctx;
+    void *tensor; /* device */
+    void *frame;  /* pinned */
+    size_t bytes;
+};
+
+static enum hdt_status frame_probe_open(const struct probe *p, struct frame_probe *f,
+                                        struct hdt_error *err)
+{
+    struct hdt_stream *stream;
+    enum hdt_status status;
+
+    HDT_TRY(hdt_coder_new(p->backend, p->device, f->bytes, &f->coder, err));
+    HDT_TRY(hdt_codec_ctx_new(0, &f->ctx, err));
+    HDT_TRY(p->backend->alloc(p->device, f->bytes, &f->tensor, err));
+    HDT_TRY(p->backend->host_alloc(p->device, f->bytes + FRAME_MORE, &f->frame, err));
+    HDT_TRY(p->backend->stream_new(p->device, &stream, err));
+    p->backend->ops->zero(stream, f->tensor, f->bytes);
+    status = p->backend->stream_wait(stream, err);
+    p->backend->stream_free(stream);
+    return status;
+}
+
+static void frame_probe_close(const struct probe *p, struct frame_probe *f)
+{
+    p->backend->host_free(p->device, f->frame);
+    p->backend->free(p->device, f->tensor);
+    hdt_codec_ctx_free(f->ctx);
+    hdt_coder_free(f->coder);
+}
+
+/* Bytes of the tensor a second: the mean of out and in. */
+static enum hdt_status frame_rate(const struct frame_probe *f, const char *codec, double *rate,
+                                  struct hdt_error *err)
+{
+    struct hdt_codec_spec spec;
+    struct hdt_codec_guard guard;
+    double times[FRAMES];
+    size_t len;
+
+    HDT_TRY(hdt_codec_spec_parse(codec, &spec, err));
+    for (int i = -1; i < FRAMES; i++) { /* the first is not counted */
+        struct hdt_codec_io out = {.spec = &spec,
+                                   .src = f->tensor,
+                                   .src_len = f->bytes,
+                                   .dst = f->frame,
+                                   .dst_len = f->bytes + FRAME_MORE,
+                                   .dtype = HDT_DTYPE_F32,
+                                   .guard = &guard};
+        struct hdt_codec_io in = {.spec = &spec,
+                                  .src = f->frame,
+                                  .dst = f->tensor,
+                                  .dst_len = f->bytes,
+                                  .dtype = HDT_DTYPE_F32};
+        const int64_t begin_ns = hdt_clock_now_ns();
+
+        memset(&guard, 0, sizeof(guard));
+        HDT_TRY(hdt_coder_encode(f->coder, f->ctx, &out, &len, err));
+        in.src_len = len;
+        HDT_TRY(hdt_coder_decode(f->coder, f->ctx, &in, err));
+        times[i < 0 ? 0 : i] = (double)(hdt_clock_now_ns() - begin_ns) / 1e9;
+    }
+    *rate = 2.0 * (double)f->bytes / typical(times, FRAMES);
+    return HDT_OK;
+}
+
+/* What a send or receive takes of its rank: where tensors are in the memory of a device, as a run
+ * does it, by the coder; else what the codecs take. */
+static enum hdt_status probe_frames(const struct probe *p, struct hdt_profile *out,
+                                    struct hdt_error *err)
+{
+    struct frame_probe f = {.bytes = sizeof(float) * (size_t)p->shape->micro_batch *
+                                     (size_t)p->shape->seq_len * (size_t)p->shape->model.C};
+    struct hdt_codec_rate rate;
+    enum hdt_status status;
+
+    if (p->backend->caps & HDT_BACKEND_HOST_MEMORY) {
+        HDT_TRY(hdt_codec_rate_measure(&hdt_codec_bf16, HDT_DTYPE_F32, CAST_BUDGET_MS, &rate, err));
+        out->cast_bytes_per_s = rate.encode_bytes_per_s;
+        HDT_TRY(hdt_codec_rate_measure(&hdt_codec_none, HDT_DTYPE_F32, CAST_BUDGET_MS, &rate, err));
+        out->copy_bytes_per_s = rate.encode_bytes_per_s;
+        return HDT_OK;
+    }
+    status = frame_probe_open(p, &f, err);
+    if (status == HDT_OK) {
+        status = frame_rate(&f, "bf16", &out->cast_bytes_per_s, err);
+    }
+    if (status == HDT_OK) {
+        status = frame_rate(&f, "none", &out->copy_bytes_per_s, err);
+    }
+    frame_probe_close(p, &f);
+    return status;
+}
+
 enum hdt_status hdt_profile_measure(const struct hdt_backend *backend, struct hdt_device *device,
                                     const struct hdt_profile_shape *shape,
                                     struct hdt_profile *profile, struct hdt_error *err)
 {
     struct probe p = {.backend = backend, .device = device, .shape = shape};
     struct hdt_profile out = {.micro_batch = shape->micro_batch, .seq_len = shape->seq_len};
-    struct hdt_codec_rate rate;
 
     HDT_TRY(probe_units(&p, 0, 1, 1, err));
     out.embed_fwd_s = p.fwd_s;
@@ -322,10 +424,7 @@ enum hdt_status hdt_profile_measure(const struct hdt_backend *backend, struct hd
     HDT_TRY(probe_units(&p, shape->model.L + 1, 1, 1, err));
     out.head_fwd_s = p.fwd_s;
     out.head_bwd_s = p.bwd_s;
-    HDT_TRY(hdt_codec_rate_measure(&hdt_codec_bf16, HDT_DTYPE_F32, CAST_BUDGET_MS, &rate, err));
-    out.cast_bytes_per_s = rate.encode_bytes_per_s;
-    HDT_TRY(hdt_codec_rate_measure(&hdt_codec_none, HDT_DTYPE_F32, CAST_BUDGET_MS, &rate, err));
-    out.copy_bytes_per_s = rate.encode_bytes_per_s;
+    HDT_TRY(probe_frames(&p, &out, err));
     HDT_TRY(probe_overhead(&p, &out.op_overhead_s, err));
     hdt_host_id(out.host);
     hdt_host_cpus(out.cpus);

@@ -68,6 +68,7 @@ enum option_key {
     OPT_SEQ_LEN,
     OPT_BACKEND,
     OPT_THREADS,
+    OPT_SM_LIMIT,
     OPT_JSON,
     OPT_PROFILE,
     OPT_MODEL,
@@ -91,6 +92,8 @@ static const struct argp_option options[] = {
      "unix:PATH or tls:HOST:PORT, in place of the settings' one", 1},
     {"backend", OPT_BACKEND, "NAME", 0, "Device module (cpu, cuda, auto)", 1},
     {"threads", OPT_THREADS, "N", 0, "CPU threads that compute; 0: all that are allowed", 1},
+    {"sm-limit", OPT_SM_LIMIT, "N", 0,
+     "Multiprocessors of the GPU that compute, rounded up to what it can part; 0: all", 1},
     {"task", OPT_TASK, "generate|eval", 0, "Use a trained model and exit", 2},
     {"checkpoint", OPT_CHECKPOINT, "DIR", 0,
      "Folder with config.json and model.safetensors, or a folder of checkpoints", 2},
@@ -117,7 +120,7 @@ static const struct argp_option options[] = {
 struct args {
     const char *config, *name, *gateway, *backend, *task;
     bool check, list_devices, selftest, large;
-    int threads; /* -1: not given */
+    int threads, sm_limit; /* -1: not given */
     struct hdt_task_conf use;
     struct hdt_profile_task profile;
     bool has_precision;
@@ -288,6 +291,9 @@ static error_t parse_option(int key, char *arg, struct argp_state *state)
     case OPT_THREADS:
         args->threads = (int)number(state, "threads", arg, 0, 1024);
         break;
+    case OPT_SM_LIMIT:
+        args->sm_limit = (int)number(state, "sm-limit", arg, 0, 1024);
+        break;
     case OPT_TASK:
         args->task = arg;
         break;
@@ -309,6 +315,14 @@ static int cores_allowed(void)
 
     hdt_cgroup_read("", &cgroup);
     return hdt_cgroup_cores(&cgroup);
+}
+
+/* Of a program without settings. */
+static struct hdt_device_conf device_conf(const struct args *args)
+{
+    return (struct hdt_device_conf){.n_threads =
+                                        args->threads > 0 ? args->threads : cores_allowed(),
+                                    .sm_limit = args->sm_limit > 0 ? args->sm_limit : 0};
 }
 
 /* Four fifths of what is free on the device; in a container, of what that still may have. */
@@ -457,7 +471,8 @@ static enum hdt_status daemon_serve(struct hdt_agent_conf *conf, struct hdt_erro
 static enum hdt_status daemon_run(const struct hdt_worker_conf *conf, struct hdt_error *err)
 {
     struct hdt_device_conf device = {.n_threads =
-                                         conf->threads > 0 ? (int)conf->threads : cores_allowed()};
+                                         conf->threads > 0 ? (int)conf->threads : cores_allowed(),
+                                     .sm_limit = (int)conf->sm_limit};
     struct hdt_agent_conf agent = {.worker = conf, .version = PACKAGE_VERSION};
     struct hdt_device_info info;
     struct hdt_tls_ctx *tls;
@@ -486,6 +501,12 @@ static enum hdt_status daemon_run(const struct hdt_worker_conf *conf, struct hdt
         agent.tls = tls;
         hdt_log_info("device %s, backend %s, %llu MiB for jobs", info.name, agent.backend->name,
                      (unsigned long long)(agent.memory_bytes >> 20));
+        if (device.sm_limit > 0 && info.n_sms != device.sm_limit) {
+            hdt_log_info(
+                "limited to %d multiprocessors: %d were asked for, which the driver rounds "
+                "up to a part that it can make",
+                info.n_sms, device.sm_limit);
+        }
         status = daemon_serve(&agent, err);
         agent.backend->device_close(agent.device);
     }
@@ -516,6 +537,7 @@ static enum hdt_status conf_read(const struct args *args, struct hdt_worker_conf
     replace(&conf->gateway, args->gateway);
     replace(&conf->backend, args->backend);
     conf->threads = args->threads >= 0 ? args->threads : conf->threads;
+    conf->sm_limit = args->sm_limit >= 0 ? args->sm_limit : conf->sm_limit;
     if (!hdt_name_is_valid(conf->name)) {
         status =
             hdt_conf_error(doc, "name", err, HDT_EINVAL,
@@ -576,8 +598,7 @@ static enum hdt_status task_check(const struct args *args, struct hdt_error *err
 static enum hdt_status run_task(struct args *args, struct hdt_error *err)
 {
     struct hdt_task_conf *use = &args->use;
-    struct hdt_device_conf device = {.n_threads =
-                                         args->threads > 0 ? args->threads : cores_allowed()};
+    struct hdt_device_conf device = device_conf(args);
     bool generate = strcmp(args->task, "generate") == 0;
     enum hdt_status status;
 
@@ -614,8 +635,7 @@ static enum hdt_status run_profile(struct args *args, struct hdt_error *err)
 {
     static const int64_t usual[] = {1, 2, 4};
     struct hdt_profile_task *profile = &args->profile;
-    struct hdt_device_conf conf = {.n_threads =
-                                       args->threads > 0 ? args->threads : cores_allowed()};
+    struct hdt_device_conf conf = device_conf(args);
     const struct hdt_backend *backend;
     struct hdt_device *device;
     enum hdt_status status;
@@ -637,8 +657,7 @@ static enum hdt_status run_profile(struct args *args, struct hdt_error *err)
 /* The exit status. "auto" is tried on the backend that it would take. */
 static int run_selftest(const struct args *args)
 {
-    struct hdt_device_conf conf = {.n_threads =
-                                       args->threads > 0 ? args->threads : cores_allowed()};
+    struct hdt_device_conf conf = device_conf(args);
     const struct hdt_backend *backend;
     struct hdt_device *device;
     struct hdt_error err = {0};
@@ -650,7 +669,8 @@ static int run_selftest(const struct args *args)
         return err.status == HDT_ENOENT || err.status == HDT_ENOTSUP ? HDT_SELFTEST_NOT_HERE : 1;
     }
     backend->device_close(device);
-    return hdt_selftest_run(backend->name, conf.n_threads, args->large);
+    return hdt_selftest_run(backend->name,
+                            &(struct hdt_selftest_conf){.device = conf, .with_large = args->large});
 }
 
 static void print_device(const struct hdt_backend_found *found, void *arg)
@@ -675,6 +695,7 @@ int main(int argc, char **argv)
     static const struct argp argp = {options, parse_option, NULL, help_text, NULL, NULL, NULL};
     struct args args = {.config = HDT_SYSCONFDIR "/worker.yaml",
                         .threads = -1,
+                        .sm_limit = -1,
                         .use = {.n_tokens = 200, .temperature = 0.8, .seed = 1}};
     struct hdt_error err = {0};
     enum hdt_status status;
@@ -696,7 +717,9 @@ int main(int argc, char **argv)
         return run_selftest(&args);
     }
     if (args.list_devices) {
-        hdt_backend_list(print_device, NULL);
+        const struct hdt_device_conf conf = device_conf(&args);
+
+        hdt_backend_list(&conf, print_device, NULL);
         return 0;
     }
     status = args.task           ? run_task(&args, &err)

@@ -55,6 +55,14 @@ static enum hdt_status cpu_device_open(const struct hdt_device_conf *conf,
         return hdt_error_set(err, HDT_EINVAL, "cannot open cpu device %d: there is only device 0",
                              conf->device_idx);
     }
+    if (conf->sm_limit != 0) {
+        hdt_error_set(err, HDT_ENOTSUP,
+                      "cannot limit the cpu device to %d multiprocessors: it has none, but %d "
+                      "threads",
+                      conf->sm_limit, n_threads);
+        hdt_error_hint(err, "limit its threads, or choose backend cuda");
+        return HDT_ENOTSUP;
+    }
     if (n_threads > N_THREADS_MAX) {
         return hdt_error_set(err, HDT_EINVAL, "cannot open cpu device: %d threads, at most %d",
                              n_threads, N_THREADS_MAX);

@@ -320,25 +320,6 @@ static double sumsq(const float *x, size_t len)
            ((lane[1] + lane[5]) + (lane[3] + lane[7]));
 }
 
-static void adamw(const struct hdt_adamw *p, const float *g, size_t len, float *restrict w,
-                  float *restrict m, float *restrict v)
-{
-    float beta1 = p->beta1, beta2 = p->beta2, eps = p->eps, grad_scale = p->grad_scale;
-    float keep = 1.0f - p->lr * p->weight_decay;
-    float m_rate = (float)((double)p->lr / (1.0 - pow((double)beta1, (double)p->step)));
-    float v_unbias = (float)(1.0 / sqrt(1.0 - pow((double)beta2, (double)p->step)));
-
-    for (size_t i = 0; i < len; i++) {
-        float gi = g[i] * grad_scale;
-        float mi = beta1 * m[i] + (1.0f - beta1) * gi;
-        float vi = beta2 * v[i] + (1.0f - beta2) * gi * gi;
-
-        m[i] = mi;
-        v[i] = vi;
-        w[i] = w[i] * keep - m_rate * mi / (sqrtf(vi) * v_unbias + eps);
-    }
-}
-
 static float bf16_to_f32(uint16_t x)
 {
     uint32_t bits = (uint32_t)x << 16;
@@ -469,6 +450,5 @@ const struct hdt_cpu_kernels PASTE(hdt_cpu_kernels_, HDT_CPU_ISA) = {
     .add = add,
     .scale = scale_by,
     .sumsq = sumsq,
-    .adamw = adamw,
     .cast = cast,
 };

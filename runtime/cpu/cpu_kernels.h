@@ -63,14 +63,16 @@ struct hdt_cpu_kernels {
     void (*add)(const float *x, size_t len, float *y);
     void (*scale)(float factor, size_t len, float *x);
     double (*sumsq)(const float *x, size_t len);
-    void (*adamw)(const struct hdt_adamw *p, const float *g, size_t len, float *w, float *m,
-                  float *v);
     void (*cast)(const void *src, enum hdt_dtype src_dtype, size_t len, enum hdt_dtype dst_dtype,
                  void *dst);
 };
 
 extern const struct hdt_cpu_kernels hdt_cpu_kernels_base;
 extern const struct hdt_cpu_kernels hdt_cpu_kernels_v3; /* x86-64-v3: AVX2 and FMA */
+
+/* The same with every instruction set: see adamw.h. w, m and v do not overlap. (len) */
+void hdt_cpu_adamw(const struct hdt_adamw *p, const float *g, size_t len, float *w, float *m,
+                   float *v);
 
 #ifdef __cplusplus
 }

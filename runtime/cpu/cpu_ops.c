@@ -534,7 +534,7 @@ static void adamw_tile(void *arg, int tile, int thread)
     size_t at = (size_t)tile * ELEMENT_TILE;
 
     (void)thread;
-    t->k->adamw(t->adamw, t->x + at, tile_flat_len(t, tile), t->y + at, t->m + at, t->v + at);
+    hdt_cpu_adamw(t->adamw, t->x + at, tile_flat_len(t, tile), t->y + at, t->m + at, t->v + at);
 }
 
 static void cpu_adamw(struct hdt_stream *s, const struct hdt_adamw *p, const float *g, size_t len,

@@ -15,6 +15,7 @@
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wshadow"
 #include "compress/device.h"
+#include "runtime/cuda/cuda_kernels.h"
 #pragma GCC diagnostic pop
 
 #include <cuda_runtime.h>
@@ -340,17 +341,12 @@ static inline cudaError_t grid_size(size_t n_items, size_t per_block, int blocks
                                     unsigned *n_blocks)
 {
     const size_t all = (n_items + per_block - 1) / per_block;
-    int device = 0, n_sm = 0;
-    cudaError_t code = cudaGetDevice(&device);
-
-    if (code == cudaSuccess) {
-        code = cudaDeviceGetAttribute(&n_sm, cudaDevAttrMultiProcessorCount, device);
-    }
-    size_t most = static_cast<size_t>(n_sm) * static_cast<size_t>(blocks_per_sm);
+    const int n_sms = hdt_cuda_current_sms();
+    size_t most = static_cast<size_t>(n_sms) * static_cast<size_t>(blocks_per_sm);
 
     most = most < PARTIALS ? most : PARTIALS;
     *n_blocks = static_cast<unsigned>(all < 1 ? 1 : all < most ? all : most);
-    return code;
+    return n_sms > 0 ? cudaSuccess : cudaErrorInvalidDevice;
 }
 
 static inline size_t n_pieces(size_t n)

@@ -82,8 +82,10 @@ enum hdt_status hdt_cuda_device_count(int *n_devices, struct hdt_error *err)
     return HDT_OK;
 }
 
-/* "NVIDIA H100 80GB HBM3 (compute 9.0, 132 multiprocessors, driver 13.0, runtime 13.0)" */
-static enum hdt_status info_read(int idx, struct hdt_device_info *info, struct hdt_error *err)
+/* "NVIDIA H100 80GB HBM3 (compute 9.0, 132 multiprocessors, driver 13.0, runtime 13.0)"; of a part
+ * "16 of 132 multiprocessors". */
+static enum hdt_status info_read(int idx, const struct hdt_cuda_limit *limit,
+                                 struct hdt_device_info *info, struct hdt_error *err)
 {
     struct cudaDeviceProp prop;
     struct hdt_buf name = {0};
@@ -95,12 +97,17 @@ static enum hdt_status info_read(int idx, struct hdt_device_info *info, struct h
     }
     cudaDriverGetVersion(&driver);
     cudaRuntimeGetVersion(&runtime);
-    hdt_buf_appendf(&name, "%.40s (compute %d.%d, %d multiprocessors, driver %d.%d, runtime %d.%d)",
-                    prop.name, prop.major, prop.minor, prop.multiProcessorCount,
-                    version_major(driver), version_minor(driver), version_major(runtime),
-                    version_minor(runtime));
+    hdt_buf_appendf(&name, "%.31s (compute %d.%d, ", prop.name, prop.major, prop.minor);
+    if (limit) {
+        hdt_buf_appendf(&name, "%d of ", hdt_cuda_limit_sms(limit));
+    }
+    hdt_buf_appendf(&name, "%d multiprocessors, driver %d.%d, runtime %d.%d)",
+                    prop.multiProcessorCount, version_major(driver), version_minor(driver),
+                    version_major(runtime), version_minor(runtime));
     *info = (struct hdt_device_info){.memory_bytes = prop.totalGlobalMem,
                                      .stream_bytes = HDT_CUDA_WORKSPACE + SCRATCH_BYTES,
+                                     .n_sms = limit ? hdt_cuda_limit_sms(limit)
+                                                    : prop.multiProcessorCount,
                                      .has_fp8 = 10 * prop.major + prop.minor >= 89};
     snprintf(info->name, sizeof(info->name), "%s", hdt_buf_str(&name));
     hdt_buf_release(&name);
@@ -134,6 +141,18 @@ static enum hdt_status device_start(struct hdt_device *device, struct hdt_error 
     return status;
 }
 
+/* Start a device, or the part of it that is asked for. */
+static enum hdt_status device_init(struct hdt_device *device, int sm_limit, struct hdt_error *err)
+{
+    HDT_TRY(info_read(device->idx, NULL, &device->info, err));
+    HDT_TRY(device_start(device, err));
+    if (sm_limit > 0 && sm_limit != device->info.n_sms) {
+        HDT_TRY(hdt_cuda_limit_new(device->idx, sm_limit, device->info.n_sms, &device->limit, err));
+        HDT_TRY(info_read(device->idx, device->limit, &device->info, err));
+    }
+    return hdt_cuda_gemms_new(device->limit ? device->info.n_sms : 0, &device->gemms, err);
+}
+
 enum hdt_status hdt_cuda_device_open(const struct hdt_device_conf *conf,
                                      struct hdt_device **device_out, struct hdt_error *err)
 {
@@ -148,14 +167,9 @@ enum hdt_status hdt_cuda_device_open(const struct hdt_device_conf *conf,
     }
     device = hdt_calloc(1, sizeof(*device));
     device->idx = conf->device_idx;
-    status = info_read(device->idx, &device->info, err);
-    if (status == HDT_OK) {
-        status = device_start(device, err);
-    }
-    if (status == HDT_OK) {
-        status = hdt_cuda_gemms_new(&device->gemms, err);
-    }
+    status = device_init(device, conf->sm_limit, err);
     if (status != HDT_OK) {
+        hdt_cuda_limit_free(device->limit);
         free(device);
         return status;
     }
@@ -170,6 +184,7 @@ void hdt_cuda_device_close(struct hdt_device *device)
         hdt_cuda_enter(device, NULL);
         hdt_cuda_gemms_free(device->gemms);
         hdt_cuda_pool_release(&device->pool);
+        hdt_cuda_limit_free(device->limit);
         free(device);
     }
 }

@@ -11,6 +11,7 @@
  * its device current first.
  */
 #include "runtime/backend.h"
+#include "runtime/cuda/cuda_limit.h"
 #include "runtime/cuda/cuda_pool.h"
 
 #include <cuda_runtime_api.h>
@@ -20,6 +21,7 @@ struct hdt_cuda_gemms;
 struct hdt_device {
     int idx;
     struct hdt_device_info info;
+    struct hdt_cuda_limit *limit; /* where streams are made; NULL: on all of the device */
     struct hdt_cuda_gemms *gemms;
     struct hdt_cuda_pool pool;
 };

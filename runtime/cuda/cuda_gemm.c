@@ -38,6 +38,7 @@ struct plan {
 
 struct hdt_cuda_gemms {
     cublasLtHandle_t handle;
+    int32_t sm_target;    /* multiprocessors to choose kernels for; 0: the device's */
     pthread_mutex_t lock; /* guards the rest; plans, once made, stay as they are, but
                              for the scales of a product */
     struct plan *plans[PLANS_MAX];
@@ -50,7 +51,8 @@ static enum hdt_status gemm_error(cublasStatus_t code, const char *what, struct 
                          "cannot %s: %s", what, cublasLtGetStatusString(code));
 }
 
-enum hdt_status hdt_cuda_gemms_new(struct hdt_cuda_gemms **gemms_out, struct hdt_error *err)
+enum hdt_status hdt_cuda_gemms_new(int sm_target, struct hdt_cuda_gemms **gemms_out,
+                                   struct hdt_error *err)
 {
     struct hdt_cuda_gemms *gemms = hdt_calloc(1, sizeof(*gemms));
     cublasStatus_t code = cublasLtCreate(&gemms->handle);
@@ -59,6 +61,7 @@ enum hdt_status hdt_cuda_gemms_new(struct hdt_cuda_gemms **gemms_out, struct hdt
         free(gemms);
         return gemm_error(code, "start cuBLASLt", err);
     }
+    gemms->sm_target = sm_target;
     pthread_mutex_init(&gemms->lock, NULL);
     *gemms_out = gemms;
     return HDT_OK;
@@ -150,7 +153,7 @@ static cublasStatus_t layout_new(cublasLtMatrixLayout_t *layout, int32_t dtype, 
     return cublasLtMatrixLayoutCreate(layout, type_of(dtype), (uint64_t)cols, (uint64_t)rows, ld);
 }
 
-static cublasStatus_t plan_describe(struct plan *plan)
+static cublasStatus_t plan_describe(struct plan *plan, int32_t sm_target)
 {
     const struct key *k = &plan->key;
     const cublasOperation_t first = k->trans_b ? CUBLAS_OP_T : CUBLAS_OP_N;
@@ -165,6 +168,10 @@ static cublasStatus_t plan_describe(struct plan *plan)
     if (code == CUBLAS_STATUS_SUCCESS) {
         code = cublasLtMatmulDescSetAttribute(plan->op, CUBLASLT_MATMUL_DESC_TRANSB, &second,
                                               sizeof(second));
+    }
+    if (code == CUBLAS_STATUS_SUCCESS) {
+        code = cublasLtMatmulDescSetAttribute(plan->op, CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET,
+                                              &sm_target, sizeof(sm_target));
     }
     if (code == CUBLAS_STATUS_SUCCESS) {
         code = cublasLtMatmulDescSetAttribute(plan->op, CUBLASLT_MATMUL_DESC_FAST_ACCUM, &is_fast,
@@ -402,7 +409,7 @@ static struct plan *plan_make(struct hdt_cuda_gemms *gemms, struct hdt_stream *s
     struct plan *plan = hdt_calloc(1, sizeof(*plan));
 
     plan->key = *key;
-    *code = plan_describe(plan);
+    *code = plan_describe(plan, gemms->sm_target);
     if (*code == CUBLAS_STATUS_SUCCESS) {
         *code = plan_choose(gemms, s, g, plan);
     }

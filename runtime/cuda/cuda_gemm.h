@@ -45,7 +45,8 @@ struct hdt_cuda_gemm {
 };
 
 /* HDT_EIO: the library does not start. The device is current. */
-enum hdt_status hdt_cuda_gemms_new(struct hdt_cuda_gemms **gemms, struct hdt_error *err);
+enum hdt_status hdt_cuda_gemms_new(int sm_target, struct hdt_cuda_gemms **gemms,
+                                   struct hdt_error *err);
 void hdt_cuda_gemms_free(struct hdt_cuda_gemms *gemms);
 
 /* Queue a product; a failure sticks to the stream. Any thread, one a stream. */

@@ -114,7 +114,7 @@ struct scale_op {
 };
 
 struct adamw_op {
-    hdt_cuda_adamw_args p;
+    hdt_adamw_numbers p;
     const float *g;
     float *w, *m, *v;
 
@@ -127,16 +127,18 @@ struct adamw_op {
         return {g[i], w[i], m[i], v[i]};
     }
 
-    /* Gives the new weight. */
+    /* Gives the new weight. In the order of adamw.h, by functions that nvcc does not contract. */
     __device__ float store(size_t i, item it) const
     {
-        const float gi = it.g * p.grad_scale;
-        const float mi = p.beta1 * it.m + p.m_new * gi;
-        const float vi = p.beta2 * it.v + p.v_new * gi * gi;
+        const float gi = __fmul_rn(it.g, p.grad_scale);
+        const float mi = __fadd_rn(__fmul_rn(p.beta1, it.m), __fmul_rn(p.m_new, gi));
+        const float vi = __fadd_rn(__fmul_rn(p.beta2, it.v), __fmul_rn(__fmul_rn(p.v_new, gi), gi));
+        const float size = __fadd_rn(__fmul_rn(__fsqrt_rn(vi), p.v_unbias), p.eps);
+        const float move = __fdiv_rn(__fmul_rn(p.m_rate, mi), size);
 
         m[i] = mi;
         v[i] = vi;
-        return w[i] = it.w * p.keep - p.m_rate * mi / (sqrtf(vi) * p.v_unbias + p.eps);
+        return w[i] = __fsub_rn(__fmul_rn(it.w, p.keep), move);
     }
 };
 
@@ -450,15 +452,14 @@ cudaError_t hdt_cuda_cast(cudaStream_t stream, const void *src, enum hdt_dtype s
     }
 }
 
-cudaError_t hdt_cuda_adamw(cudaStream_t stream, const struct hdt_cuda_adamw_args *p, const float *g,
+cudaError_t hdt_cuda_adamw(cudaStream_t stream, const struct hdt_adamw_numbers *p, const float *g,
                            size_t len, float *w, float *m, float *v)
 {
     return flat_launch(stream, len, adamw_op{*p, g, w, m, v});
 }
 
-cudaError_t hdt_cuda_adamw16(cudaStream_t stream, const struct hdt_cuda_adamw_args *p,
-                             const float *g, size_t len, float *w, float *m, float *v, void *w16,
-                             float *amax)
+cudaError_t hdt_cuda_adamw16(cudaStream_t stream, const struct hdt_adamw_numbers *p, const float *g,
+                             size_t len, float *w, float *m, float *v, void *w16, float *amax)
 {
     const adamw16_op op = {{*p, g, w, m, v}, static_cast<__nv_bfloat16 *>(w16)};
     const size_t n_blocks = (len + TILE - 1) / TILE;

@@ -6,6 +6,7 @@
  * Launchers of the kernels: each queues one op of backend.h on a stream of the current device and
  * returns what the launch returned. Shapes and meaning as there; lengths of 0 queue nothing.
  */
+#include "runtime/adamw.h"
 #include "src/base/tensor.h"
 
 #include <cuda_runtime_api.h>
@@ -20,19 +21,9 @@ extern "C" {
  * largest devices, and a constant, so that the order of a sum depends on its length alone. */
 #define HDT_CUDA_PARTIALS 1024
 
-/* Numbers of an AdamW update as a kernel takes them: all that does not depend on the element was
- * computed once, in float64 where the cpu backend does. */
-struct hdt_cuda_adamw_args {
-    float beta1;
-    float beta2;
-    float m_new; /* 1 - beta1 */
-    float v_new; /* 1 - beta2 */
-    float eps;
-    float grad_scale;
-    float keep;     /* 1 - lr * weight_decay */
-    float m_rate;   /* lr / (1 - beta1^step) */
-    float v_unbias; /* 1 / sqrt(1 - beta2^step) */
-};
+/* Multiprocessors that the stream which this thread entered last runs on: for grids that fill them.
+ */
+int hdt_cuda_current_sms(void);
 
 /* Whether the current device can run the kernels of this build; cudaErrorNoKernelImageForDevice
  * when it was compiled for others. */
@@ -42,13 +33,12 @@ cudaError_t hdt_cuda_add(cudaStream_t stream, const float *x, size_t len, float 
 cudaError_t hdt_cuda_scale(cudaStream_t stream, float factor, size_t len, float *x);
 cudaError_t hdt_cuda_cast(cudaStream_t stream, const void *src, enum hdt_dtype src_dtype,
                           size_t len, enum hdt_dtype dst_dtype, void *dst);
-cudaError_t hdt_cuda_adamw(cudaStream_t stream, const struct hdt_cuda_adamw_args *p, const float *g,
+cudaError_t hdt_cuda_adamw(cudaStream_t stream, const struct hdt_adamw_numbers *p, const float *g,
                            size_t len, float *w, float *m, float *v);
 
 /* And w in bfloat16 to w16. amax: see struct hdt_mixed_ops; may be NULL. */
-cudaError_t hdt_cuda_adamw16(cudaStream_t stream, const struct hdt_cuda_adamw_args *p,
-                             const float *g, size_t len, float *w, float *m, float *v, void *w16,
-                             float *amax);
+cudaError_t hdt_cuda_adamw16(cudaStream_t stream, const struct hdt_adamw_numbers *p, const float *g,
+                             size_t len, float *w, float *m, float *v, void *w16, float *amax);
 
 /* Sets *differs (device memory) when two arrays of words do; else leaves it. */
 cudaError_t hdt_cuda_compare(cudaStream_t stream, const uint16_t *a, const uint16_t *b, size_t len,

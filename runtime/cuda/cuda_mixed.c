@@ -2,6 +2,7 @@
 /* The ops in mixed precision of the cuda backend. */
 #include "config.h"
 
+#include "runtime/adamw.h"
 #include "runtime/cuda/cuda_attention.h"
 #include "runtime/cuda/cuda_gemm.h"
 #include "runtime/cuda/cuda_ops.h"
@@ -149,7 +150,7 @@ static void mixed_cross_entropy(struct hdt_stream *s, const int32_t *labels, int
 static void mixed_adamw(struct hdt_stream *s, const struct hdt_adamw *p, const float *g, size_t len,
                         float *w, float *m, float *v, void *w16, float *amax)
 {
-    const struct hdt_cuda_adamw_args numbers = hdt_cuda_adamw_numbers(p);
+    const struct hdt_adamw_numbers numbers = hdt_adamw_prepare(p);
 
     if (hdt_cuda_stream_enter(s)) {
         hdt_cuda_stream_result(s, hdt_cuda_adamw16(s->handle, &numbers, g, len, w, m, v, w16, amax),

@@ -2,14 +2,13 @@
 /* The ops of the cuda backend: arguments checked and prepared, then queued. */
 #include "config.h"
 
+#include "runtime/adamw.h"
 #include "runtime/cuda/cuda_device.h"
 #include "runtime/cuda/cuda_attention.h"
 #include "runtime/cuda/cuda_gemm.h"
 #include "runtime/cuda/cuda_kernels.h"
 #include "runtime/cuda/cuda_ops.h"
 #include "runtime/cuda/cuda_rows.h"
-
-#include <math.h>
 
 static void cuda_add(struct hdt_stream *s, const float *x, size_t len, float *y)
 {
@@ -55,25 +54,10 @@ static void cuda_sumsq(struct hdt_stream *s, const float *x, size_t len, double 
     }
 }
 
-struct hdt_cuda_adamw_args hdt_cuda_adamw_numbers(const struct hdt_adamw *p)
-{
-    return (struct hdt_cuda_adamw_args){
-        .beta1 = p->beta1,
-        .beta2 = p->beta2,
-        .m_new = 1.0f - p->beta1,
-        .v_new = 1.0f - p->beta2,
-        .eps = p->eps,
-        .grad_scale = p->grad_scale,
-        .keep = 1.0f - p->lr * p->weight_decay,
-        .m_rate = (float)((double)p->lr / (1.0 - pow((double)p->beta1, (double)p->step))),
-        .v_unbias = (float)(1.0 / sqrt(1.0 - pow((double)p->beta2, (double)p->step))),
-    };
-}
-
 static void cuda_adamw(struct hdt_stream *s, const struct hdt_adamw *p, const float *g, size_t len,
                        float *w, float *m, float *v)
 {
-    const struct hdt_cuda_adamw_args numbers = hdt_cuda_adamw_numbers(p);
+    const struct hdt_adamw_numbers numbers = hdt_adamw_prepare(p);
 
     if (hdt_cuda_stream_enter(s)) {
         hdt_cuda_stream_result(s, hdt_cuda_adamw(s->handle, &numbers, g, len, w, m, v),

@@ -8,7 +8,6 @@
 #include "runtime/cuda/cuda_kernels.h"
 #include "runtime/cuda/cuda_rows.h"
 
-struct hdt_cuda_adamw_args hdt_cuda_adamw_numbers(const struct hdt_adamw *p);
 void hdt_cuda_norm_bwd(struct hdt_stream *s, const struct hdt_cuda_norm_bwd *p);
 void hdt_cuda_rotate(struct hdt_stream *s, const struct hdt_cuda_rope_args *p, enum hdt_dtype dtype,
                      void *x);

@@ -13,10 +13,19 @@ struct hdt_event {
     cudaEvent_t handle;
 };
 
+/* The runtime tells the device's number, whatever the stream is limited to. */
+static _Thread_local int current_sms;
+
+int hdt_cuda_current_sms(void)
+{
+    return current_sms;
+}
+
 bool hdt_cuda_stream_enter(struct hdt_stream *s)
 {
     if (s->error.status == HDT_OK) {
         hdt_cuda_stream_result(s, cudaSetDevice(s->device->idx), "use the cuda device");
+        current_sms = s->device->info.n_sms;
     }
     return s->error.status == HDT_OK;
 }
@@ -58,12 +67,24 @@ void *hdt_cuda_scratch(struct hdt_stream *s, size_t bytes)
     return memory_grow(s, bytes, &s->scratch, &s->scratch_bytes) ? s->scratch : NULL;
 }
 
+static enum hdt_status handle_new(const struct hdt_device *device, cudaStream_t *handle,
+                                  struct hdt_error *err)
+{
+    cudaError_t code;
+
+    if (device->limit) {
+        return hdt_cuda_limit_stream(device->limit, handle, err);
+    }
+    /* Not ordered with the default stream, which libraries use behind our back. */
+    code = cudaStreamCreateWithFlags(handle, cudaStreamNonBlocking);
+    return code == cudaSuccess ? HDT_OK : hdt_cuda_error(code, "make a cuda stream", err);
+}
+
 enum hdt_status hdt_cuda_stream_new(struct hdt_device *device, struct hdt_stream **stream,
                                     struct hdt_error *err)
 {
     struct hdt_stream *s = hdt_calloc(1, sizeof(*s));
     enum hdt_status status;
-    cudaError_t code;
 
     s->device = device;
     status = hdt_cuda_alloc(device, (HDT_CUDA_PARTIALS + 1) * sizeof(double), (void **)&s->partials,
@@ -71,10 +92,8 @@ enum hdt_status hdt_cuda_stream_new(struct hdt_device *device, struct hdt_stream
     if (status != HDT_OK) {
         goto err_free;
     }
-    /* Not ordered with the default stream, which libraries use behind our back. */
-    code = cudaStreamCreateWithFlags(&s->handle, cudaStreamNonBlocking);
-    if (code != cudaSuccess) {
-        status = hdt_cuda_error(code, "make a cuda stream", err);
+    status = handle_new(device, &s->handle, err);
+    if (status != HDT_OK) {
         goto err_partials;
     }
     hdt_cuda_stream_result(

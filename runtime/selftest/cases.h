@@ -31,6 +31,8 @@ struct backend_array {
     enum backend_fill fill;
     size_t len;
     double tolerance; /* of outputs: largest error by error_of in selftest.c, against float64 */
+    int rounds; /* 1 + index of the float32 output that this bfloat16 one must be, as it came out,
+                   rounded to nearest even; 0: of none */
 };
 
 /* Shape of a case; each op reads its own. */
@@ -43,6 +45,21 @@ struct backend_shape {
     enum hdt_dtype src, dst;
 };
 
+/* Attention with the head sizes of most models over tiles that are not full; and its last queries
+ * alone, as when a text is continued. */
+#define BACKEND_HEADS                                                                              \
+ {.n = 1, .t = 130, .n_heads = 4, .n_kv_heads = 2, .head_size = 64},                               \
+     {.n = 1, .t = 200, .n_heads = 2, .n_kv_heads = 1, .head_size = 64},                           \
+     {.n = 1, .t = 130, .n_heads = 2, .n_kv_heads = 1, .head_size = 128},                          \
+ {                                                                                                 \
+  .n = 1, .t = 200, .n_heads = 2, .n_kv_heads = 2, .head_size = 128                                \
+ }
+#define BACKEND_LATE_HEADS                                                                         \
+ {.n = 1, .t = 201, .k = 196, .n_heads = 4, .n_kv_heads = 2, .head_size = 64},                     \
+ {                                                                                                 \
+  .n = 1, .t = 201, .k = 196, .n_heads = 2, .n_kv_heads = 1, .head_size = 128                      \
+ }
+
 struct backend_case {
     const char *op; /* a member of struct hdt_ops, hdt_mixed_ops or hdt_fp8_ops */
     /* Set the arrays from the shape. */
@@ -53,12 +70,12 @@ struct backend_case {
                    const struct backend_shape *shape, void *const *mem);
     /* In float64, on arrays that hold the inputs as the op gets them. */
     void (*reference)(const struct backend_shape *shape, double *const *x);
-    bool is_exact; /* the cpu backend's bits are the only right ones */
-    bool is_mixed; /* of struct hdt_mixed_ops or hdt_fp8_ops: arrays are aligned to 16 bytes, and
-                      the cpu backend has nothing to compare with */
-    bool is_wide;  /* errors are relative to each value, not to the array */
-    struct backend_shape shapes[4]; /* small and odd; all zeros: no more */
-    struct backend_shape large;     /* big enough to fill a device; for rates */
+    bool is_exact;                   /* the cpu backend's bits are the only right ones */
+    bool is_mixed;                   /* of struct hdt_mixed_ops: arrays are aligned to 16 bytes, and
+                                        the cpu backend has nothing to compare with */
+    bool is_wide;                    /* errors are relative to each value, not to the array */
+    struct backend_shape shapes[10]; /* small and odd; all zeros: no more */
+    struct backend_shape large;      /* big enough to fill a device; for rates */
 };
 
 extern const struct backend_case hdt_backend_cases[];

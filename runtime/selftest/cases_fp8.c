@@ -35,17 +35,24 @@ static double format_max(const struct backend_shape *s)
     return (double)(s->flags & FIRST_E5M2 ? HDT_FP8_E5M2_MAX : HDT_FP8_E4M3_MAX);
 }
 
+static struct backend_array array_of(const char *name, enum backend_role role, enum hdt_dtype dtype,
+                                     enum backend_fill fill, size_t len)
+{
+    return (struct backend_array){
+        .name = name, .role = role, .dtype = dtype, .fill = fill, .len = len};
+}
+
 /* ---- quantize -------------------------------------------------------------------------------- */
 
 static void quantize_describe(const struct backend_shape *s, struct backend_array *a)
 {
     const size_t len = (size_t)s->n * (size_t)s->c;
 
-    a[0] = (struct backend_array){"x", BACKEND_IN, HDT_DTYPE_BF16, BACKEND_FILL_WIDE, len, 0};
-    a[1] = (struct backend_array){"y", BACKEND_OUT, first_dtype(s), BACKEND_FILL_NORMAL, len, 0};
-    a[2] = (struct backend_array){"yt", BACKEND_OUT, first_dtype(s), BACKEND_FILL_NORMAL, len, 0};
-    a[3] = (struct backend_array){"scale", BACKEND_OUT, HDT_DTYPE_F32, BACKEND_FILL_NORMAL, 1, 0};
-    a[4] = (struct backend_array){"amax", BACKEND_IN, HDT_DTYPE_F32, BACKEND_FILL_NORMAL, 1, 0};
+    a[0] = array_of("x", BACKEND_IN, HDT_DTYPE_BF16, BACKEND_FILL_WIDE, len);
+    a[1] = array_of("y", BACKEND_OUT, first_dtype(s), BACKEND_FILL_NORMAL, len);
+    a[2] = array_of("yt", BACKEND_OUT, first_dtype(s), BACKEND_FILL_NORMAL, len);
+    a[3] = array_of("scale", BACKEND_OUT, HDT_DTYPE_F32, BACKEND_FILL_NORMAL, 1);
+    a[4] = array_of("amax", BACKEND_IN, HDT_DTYPE_F32, BACKEND_FILL_NORMAL, 1);
     if (s->n * s->c >= 65536) { /* a wide fill would put NaN there, and all would be that */
         a[0].fill = BACKEND_FILL_NORMAL;
     }
@@ -130,14 +137,13 @@ static void gemm_describe(const struct backend_shape *s, struct backend_array *a
     const enum hdt_dtype d_dtype = s->flags & FLOAT32 ? HDT_DTYPE_F32 : HDT_DTYPE_BF16;
     const double sums = s->flags & FAST ? SUMS_FAST : SUMS;
 
-    a[0] = (struct backend_array){"a", BACKEND_IN, first_dtype(s), BACKEND_FILL_NORMAL, m * k, 0};
-    a[1] = (struct backend_array){"b", BACKEND_IN, HDT_DTYPE_F8E4M3, BACKEND_FILL_NORMAL, n * k, 0};
-    a[2] = (struct backend_array){"a_scale", BACKEND_IN, HDT_DTYPE_F32, BACKEND_FILL_SQUARE, 1, 0};
-    a[3] = (struct backend_array){"b_scale", BACKEND_IN, HDT_DTYPE_F32, BACKEND_FILL_SQUARE, 1, 0};
-    a[4] = (struct backend_array){"c", BACKEND_IN, d_dtype, BACKEND_FILL_NORMAL, m * n, 0};
-    a[5] = (struct backend_array){"d",     BACKEND_OUT,
-                                  d_dtype, BACKEND_FILL_NORMAL,
-                                  m * n,   s->flags & FLOAT32 ? sums : sums + ROUNDING16};
+    a[0] = array_of("a", BACKEND_IN, first_dtype(s), BACKEND_FILL_NORMAL, m * k);
+    a[1] = array_of("b", BACKEND_IN, HDT_DTYPE_F8E4M3, BACKEND_FILL_NORMAL, n * k);
+    a[2] = array_of("a_scale", BACKEND_IN, HDT_DTYPE_F32, BACKEND_FILL_SQUARE, 1);
+    a[3] = array_of("b_scale", BACKEND_IN, HDT_DTYPE_F32, BACKEND_FILL_SQUARE, 1);
+    a[4] = array_of("c", BACKEND_IN, d_dtype, BACKEND_FILL_NORMAL, m * n);
+    a[5] = array_of("d", BACKEND_OUT, d_dtype, BACKEND_FILL_NORMAL, m * n);
+    a[5].tolerance = s->flags & FLOAT32 ? sums : sums + ROUNDING16;
 }
 
 static void gemm_launch(const struct hdt_backend *b, struct hdt_stream *st,

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Arrays stand at odd places between guard bytes, outputs start as NaN, and each op runs twice:
+ * Arrays stand between guard bytes, outputs start as NaN, and each op runs twice:
  * what is written beside an array, read before it was set, or comes out differently the second time
  * is a miss.
  */
@@ -8,6 +8,8 @@
 
 #include "runtime/selftest/selftest.h"
 #include "runtime/selftest/cases.h"
+#include "runtime/selftest/codecs.h"
+#include "runtime/selftest/trial_values.h"
 
 #include "runtime/backend_find.h"
 #include "runtime/backend_load.h"
@@ -19,7 +21,6 @@
 #include <string.h>
 #include <time.h>
 
-#define SEED        20240601u
 #define GUARD_BYTES 512
 #define GUARD       0xa5
 #define UNSET       0xff    /* as bytes of a float: NaN */
@@ -38,17 +39,17 @@ struct side {
 struct trial {
     const struct backend_case *c;
     struct backend_shape shape;
-    bool is_large;
     struct backend_array arrays[BACKEND_ARRAYS_MAX];
     int n_arrays;
+    int n_off; /* elements that the arrays stand off what an allocation gives */
     double *want[BACKEND_ARRAYS_MAX]; /* inputs, then the reference's results */
+    char *bytes[BACKEND_ARRAYS_MAX];  /* the inputs as the op gets them */
     char *input[BACKEND_ARRAYS_MAX];  /* as bytes, between guards */
     char *got[BACKEND_ARRAYS_MAX];
     char *cpu[BACKEND_ARRAYS_MAX];
     double seconds;
 };
 
-static uint64_t random_state = SEED;
 static int n_misses;
 
 static void miss(const char *what, const char *why)
@@ -83,169 +84,6 @@ static double seconds_now(void)
     return (double)ts.tv_sec + (double)ts.tv_nsec * 1e-9;
 }
 
-/* ---- Values ---------------------------------------------------------------------------------- */
-
-static double random_uniform(void)
-{
-    random_state = random_state * 6364136223846793005u + 1442695040888963407u;
-    return (double)(random_state >> 40) / 0x1p24;
-}
-
-static double random_normal(void)
-{
-    double sum = -2;
-
-    for (int i = 0; i < 4; i++) {
-        sum += random_uniform();
-    }
-    return sum * 1.7;
-}
-
-static double value_random(const struct backend_array *a, const struct backend_shape *s, size_t i)
-{
-    switch (a->fill) {
-    case BACKEND_FILL_SQUARE:
-        return 0.01 + random_uniform();
-    case BACKEND_FILL_INDEX:
-        return floor(random_uniform() * s->n_index);
-    case BACKEND_FILL_LABEL:
-        return i % 5 == 3 ? -100 : floor(random_uniform() * s->n_index);
-    case BACKEND_FILL_WIDE:
-        return random_normal() * exp2(floor(random_uniform() * 24) - 12);
-    default:
-        return random_normal();
-    }
-}
-
-/* IEEE 754 binary16 of a float, bits dropped; beyond its range infinity. */
-static uint16_t half_of(float f)
-{
-    uint32_t bits, mant, sign;
-    int exp;
-
-    memcpy(&bits, &f, sizeof(bits));
-    sign = bits >> 16 & 0x8000;
-    exp = (int)(bits >> 23 & 0xff) - 127 + 15;
-    mant = bits & 0x7fffff;
-    if (exp >= 31) {
-        return (uint16_t)(sign | 0x7c00 | (isnan(f) ? 0x200 : 0));
-    }
-    if (exp > 0) {
-        return (uint16_t)(sign | (uint32_t)exp << 10 | mant >> 13);
-    }
-    return (uint16_t)(sign | (exp < -10 ? 0 : (mant | 0x800000) >> (14 - exp)));
-}
-
-static double half_value(uint16_t half)
-{
-    const int exp = half >> 10 & 0x1f, mant = half & 0x3ff;
-    double value = exp == 0 ? ldexp(mant, -24) : ldexp(1024 + mant, exp - 25);
-
-    if (exp == 31) {
-        value = mant ? (double)NAN : (double)INFINITY;
-    }
-    return half & 0x8000 ? -value : value;
-}
-
-/* E5M2 is the upper byte of a half; E4M3 a half of a 256th with other bits dropped, but for NaN. */
-static uint8_t fp8_of(enum hdt_dtype dtype, float f)
-{
-    const uint16_t half = half_of(dtype == HDT_DTYPE_F8E5M2 ? f : f / 256);
-
-    return (uint8_t)(dtype == HDT_DTYPE_F8E5M2 ? half >> 8
-                                               : (half >> 8 & 0x80) | (half >> 7 & 0x7f));
-}
-
-static double fp8_value(enum hdt_dtype dtype, uint8_t code)
-{
-    if (dtype == HDT_DTYPE_F8E5M2) {
-        return half_value((uint16_t)(code << 8));
-    }
-    return (code & 0x7f) == 0x7f
-               ? (double)NAN
-               : 256 * half_value((uint16_t)((code & 0x80) << 8 | (code & 0x7f) << 7));
-}
-
-/* Bytes of a value of the array's type; to 8 and 16-bit types by dropping bits, which is good
- * enough to make inputs. */
-static void value_store(enum hdt_dtype dtype, double value, char *at)
-{
-    float f = (float)value;
-    int32_t n = dtype == HDT_DTYPE_I32 ? (int32_t)value : 0;
-    uint32_t bits;
-    uint16_t half;
-
-    switch (dtype) {
-    case HDT_DTYPE_F64:
-        memcpy(at, &value, sizeof(value));
-        break;
-    case HDT_DTYPE_I32:
-        memcpy(at, &n, sizeof(n));
-        break;
-    case HDT_DTYPE_BF16:
-        memcpy(&bits, &f, sizeof(bits));
-        half = (uint16_t)(bits >> 16);
-        memcpy(at, &half, sizeof(half));
-        break;
-    case HDT_DTYPE_F16:
-        half = half_of(f);
-        memcpy(at, &half, sizeof(half));
-        break;
-    case HDT_DTYPE_F8E4M3:
-    case HDT_DTYPE_F8E5M2:
-        *(uint8_t *)at = fp8_of(dtype, f);
-        break;
-    default:
-        memcpy(at, &f, sizeof(f));
-    }
-}
-
-static double value_load(enum hdt_dtype dtype, const char *at)
-{
-    double value = 0;
-    float f;
-    int32_t n;
-    uint32_t bits = 0;
-    uint16_t half;
-
-    switch (dtype) {
-    case HDT_DTYPE_F64:
-        memcpy(&value, at, sizeof(value));
-        return value;
-    case HDT_DTYPE_I32:
-        memcpy(&n, at, sizeof(n));
-        return n;
-    case HDT_DTYPE_BF16:
-        memcpy((char *)&bits + 2, at, 2); /* little-endian */
-        memcpy(&f, &bits, sizeof(f));
-        return (double)f;
-    case HDT_DTYPE_F16:
-        memcpy(&half, at, sizeof(half));
-        return half_value(half);
-    case HDT_DTYPE_F8E4M3:
-    case HDT_DTYPE_F8E5M2:
-        return fp8_value(dtype, *(const uint8_t *)at);
-    default:
-        memcpy(&f, at, sizeof(f));
-        return (double)f;
-    }
-}
-
-/* Instead of random values: every pattern of a 16-bit type, or every upper half of a 32-bit one. */
-static void patterns_store(const struct backend_array *a, char *at)
-{
-    for (uint32_t i = 0; i < 65536 && a->len >= 65536; i++) {
-        uint32_t word = i << 16 | (i * 40503u & 0xffff);
-        uint16_t half = (uint16_t)i;
-
-        if (hdt_dtype_size(a->dtype) == 2) {
-            memcpy(at + i * 2, &half, sizeof(half));
-        } else {
-            memcpy(at + i * 4, &word, sizeof(word));
-        }
-    }
-}
-
 /* ---- Trials ---------------------------------------------------------------------------------- */
 
 static size_t array_bytes(const struct backend_array *a)
@@ -253,10 +91,9 @@ static size_t array_bytes(const struct backend_array *a)
     return a->len * hdt_dtype_size(a->dtype);
 }
 
-/* Small trials stand one element off what an allocation gives: ops may ask for no more. */
 static size_t array_offset(const struct trial *t, int i)
 {
-    return GUARD_BYTES + (t->is_large || t->c->is_mixed ? 0 : hdt_dtype_size(t->arrays[i].dtype));
+    return GUARD_BYTES + (size_t)t->n_off * hdt_dtype_size(t->arrays[i].dtype);
 }
 
 static size_t array_room(const struct trial *t, int i)
@@ -272,12 +109,12 @@ static void trial_fill(struct trial *t)
 
         t->want[i] = hdt_calloc(a->len, sizeof(double));
         for (size_t j = 0; j < a->len; j++) {
-            t->want[i][j] = value_random(a, &t->shape, j);
+            t->want[i][j] = hdt_trial_value(a, &t->shape, j);
             if (t->c->is_mixed) { /* what prepare makes of it is of the value that the op gets */
                 char bytes[8];
 
-                value_store(a->dtype, t->want[i][j], bytes);
-                t->want[i][j] = value_load(a->dtype, bytes);
+                hdt_trial_store(a->dtype, t->want[i][j], bytes);
+                t->want[i][j] = hdt_trial_load(a->dtype, bytes);
             }
         }
     }
@@ -286,34 +123,54 @@ static void trial_fill(struct trial *t)
     }
     for (int i = 0; i < t->n_arrays; i++) {
         const struct backend_array *a = &t->arrays[i];
-        size_t size = hdt_dtype_size(a->dtype), room = array_room(t, i);
-        char *at;
+        size_t size = hdt_dtype_size(a->dtype);
+        char *at = hdt_malloc(array_bytes(a));
 
-        t->input[i] = hdt_malloc(room);
-        t->got[i] = hdt_malloc(room);
-        t->cpu[i] = hdt_malloc(room);
-        memset(t->input[i], GUARD, room);
-        at = t->input[i] + array_offset(t, i);
+        t->bytes[i] = at;
         if (a->role == BACKEND_OUT) {
             memset(at, UNSET, array_bytes(a));
             continue;
         }
         for (size_t j = 0; j < a->len; j++) {
-            value_store(a->dtype, t->want[i][j], at + j * size);
+            hdt_trial_store(a->dtype, t->want[i][j], at + j * size);
         }
         if (a->fill == BACKEND_FILL_WIDE) {
-            patterns_store(a, at);
+            hdt_trial_patterns(a, at);
         }
         for (size_t j = 0; j < a->len; j++) {
-            t->want[i][j] = value_load(a->dtype, at + j * size);
+            t->want[i][j] = hdt_trial_load(a->dtype, at + j * size);
         }
     }
 }
 
-static void trial_init(struct trial *t, const struct backend_case *c,
-                       const struct backend_shape *shape, bool is_large)
+/* The arrays between guards, so many elements off what an allocation gives. */
+static void trial_place(struct trial *t, int n_off)
 {
-    *t = (struct trial){.c = c, .shape = *shape, .is_large = is_large};
+    t->n_off = n_off;
+    for (int i = 0; i < t->n_arrays; i++) {
+        const size_t room = array_room(t, i);
+
+        t->input[i] = hdt_malloc(room);
+        t->got[i] = hdt_malloc(room);
+        t->cpu[i] = hdt_malloc(room);
+        memset(t->input[i], GUARD, room);
+        memcpy(t->input[i] + array_offset(t, i), t->bytes[i], array_bytes(&t->arrays[i]));
+    }
+}
+
+static void trial_clear(struct trial *t)
+{
+    for (int i = 0; i < t->n_arrays; i++) {
+        free(t->input[i]);
+        free(t->got[i]);
+        free(t->cpu[i]);
+    }
+}
+
+static void trial_init(struct trial *t, const struct backend_case *c,
+                       const struct backend_shape *shape)
+{
+    *t = (struct trial){.c = c, .shape = *shape};
     c->describe(shape, t->arrays);
     while (t->n_arrays < BACKEND_ARRAYS_MAX && t->arrays[t->n_arrays].name) {
         t->n_arrays++;
@@ -326,9 +183,7 @@ static void trial_release(struct trial *t)
 {
     for (int i = 0; i < t->n_arrays; i++) {
         free(t->want[i]);
-        free(t->input[i]);
-        free(t->got[i]);
-        free(t->cpu[i]);
+        free(t->bytes[i]);
     }
 }
 
@@ -407,9 +262,9 @@ static double largest_error(const struct trial *t, int i, const char *against)
 
     for (size_t j = 0; j < a->len; j++) {
         size_t at = array_offset(t, i) + j * size;
-        double want = against ? value_load(a->dtype, against + at) : t->want[i][j];
+        double want = against ? hdt_trial_load(a->dtype, against + at) : t->want[i][j];
 
-        worst = fmax(worst, error_of(value_load(a->dtype, t->got[i] + at), want, floor_value));
+        worst = fmax(worst, error_of(hdt_trial_load(a->dtype, t->got[i] + at), want, floor_value));
     }
     return worst;
 }
@@ -420,6 +275,26 @@ static bool guards_hold(const struct trial *t, int i)
 
     return memcmp(t->got[i], t->input[i], first) == 0 &&
            memcmp(t->got[i] + last, t->input[i] + last, GUARD_BYTES) == 0;
+}
+
+/* Whether array i is, bit for bit, the rounding to nearest even of another as it came out. */
+static bool rounding_holds(const struct trial *t, int i)
+{
+    const int from = t->arrays[i].rounds - 1;
+    const char *wide = t->got[from] + array_offset(t, from),
+               *narrow = t->got[i] + array_offset(t, i);
+
+    for (size_t j = 0; j < t->arrays[i].len; j++) {
+        uint32_t bits;
+        uint16_t half;
+
+        memcpy(&bits, wide + j * sizeof(bits), sizeof(bits));
+        memcpy(&half, narrow + j * sizeof(half), sizeof(half));
+        if (half != (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16)) {
+            return false;
+        }
+    }
+    return true;
 }
 
 /* What is wrong with array i, or NULL. */
@@ -441,6 +316,9 @@ static const char *array_verdict(const struct trial *t, int i, double *error64, 
     }
     if (t->c->is_exact && memcmp(t->got[i] + at, t->cpu[i] + at, bytes) != 0) {
         return "other bits than the cpu backend's";
+    }
+    if (a->rounds > 0 && !rounding_holds(t, i)) {
+        return "not the float32 result rounded to nearest even";
     }
     return *error_cpu <= 2 * a->tolerance ? NULL : "too far from the cpu backend";
 }
@@ -482,6 +360,9 @@ static void trial_judge(const struct trial *t)
     char shape[64];
 
     shape_text(&t->shape, shape, sizeof(shape));
+    if (t->n_off > 0) {
+        snprintf(shape + strlen(shape), sizeof(shape) - strlen(shape), " +%d", t->n_off);
+    }
     for (int i = 0; i < t->n_arrays; i++) {
         double error64 = 0, error_cpu = 0;
         const char *wrong = array_verdict(t, i, &error64, &error_cpu);
@@ -514,20 +395,32 @@ static void trial_repeat(struct trial *t, const struct side *side)
     }
 }
 
+static void trial_do(struct trial *t, int n_off, const struct side *sides)
+{
+    trial_place(t, n_off);
+    trial_run(t, &sides[0], t->got, &t->seconds);
+    if (sides[0].backend->caps & HDT_BACKEND_DETERMINISTIC) {
+        trial_repeat(t, &sides[0]);
+    }
+    if (!t->c->is_mixed) {
+        trial_run(t, &sides[1], t->cpu, NULL);
+    }
+    trial_judge(t);
+    trial_clear(t);
+}
+
+/* Small shapes of float32 one element off what an allocation gives, since ops may ask for no more,
+ * and like all others aligned, which may be other kernels. */
 static void case_run(const struct backend_case *c, const struct backend_shape *shape, bool is_large,
                      const struct side *sides)
 {
     struct trial t;
 
-    trial_init(&t, c, shape, is_large);
-    trial_run(&t, &sides[0], t.got, &t.seconds);
-    if (sides[0].backend->caps & HDT_BACKEND_DETERMINISTIC) {
-        trial_repeat(&t, &sides[0]);
+    trial_init(&t, c, shape);
+    if (!is_large && !c->is_mixed) {
+        trial_do(&t, 1, sides);
     }
-    if (!c->is_mixed) {
-        trial_run(&t, &sides[1], t.cpu, NULL);
-    }
-    trial_judge(&t);
+    trial_do(&t, 0, sides);
     trial_release(&t);
 }
 
@@ -676,20 +569,21 @@ static void device_check(const struct side *side)
 
 typedef void must_fn(enum hdt_status status, const struct hdt_error *err);
 
-/* `here`: what a backend that is not here comes to. */
-static void side_open(struct side *side, const char *name, int n_threads, must_fn *here)
+/* `here`: what a device that is not here comes to. */
+static void side_open(struct side *side, const struct hdt_backend *backend,
+                      const struct hdt_device_conf *conf, must_fn *here)
 {
-    struct hdt_device_conf conf = {.n_threads = n_threads};
     struct hdt_error err = {0};
     int n_devices = 0;
 
-    here(hdt_backend_load(name, &side->backend, &err), &err);
-    here(side->backend->device_count(&n_devices, &err), &err);
+    side->backend = backend;
+    here(backend->device_count(&n_devices, &err), &err);
     if (n_devices == 0) {
-        here(hdt_error_set(&err, HDT_ENOENT, "no device of backend '%s' is here", name), &err);
+        here(hdt_error_set(&err, HDT_ENOENT, "no device of backend '%s' is here", backend->name),
+             &err);
     }
-    here(side->backend->device_open(&conf, &side->device, &err), &err);
-    must(side->backend->stream_new(side->device, &side->stream, &err), &err);
+    here(backend->device_open(conf, &side->device, &err), &err);
+    must(backend->stream_new(side->device, &side->stream, &err), &err);
 }
 
 static void side_close(struct side *side)
@@ -751,32 +645,68 @@ static void mixed_check(const struct side *sides, bool with_large)
     }
 }
 
-int hdt_selftest_run(const char *name, int n_threads, bool with_large)
+/* The first row of the table. */
+static void head_print(const struct side *side)
 {
-    struct side sides[2];
     struct hdt_device_info info;
+
+    side->backend->device_info(side->device, &info);
+    printf("backend %s: %s, %.1f GiB; seed %u\n\n%-14s %-32s %10s %10s %11s %9s\n",
+           side->backend->name, info.name, (double)info.memory_bytes / 0x1p30, HDT_TRIAL_SEED, "op",
+           "size", "vs float64", "vs cpu", "us", "GB/s");
+}
+
+static void all_run(const struct side *sides, bool with_large)
+{
+    const struct hdt_backend *b = sides[0].backend;
     struct hdt_buf missing = {0};
 
-    side_open(&sides[0], name, n_threads, must_be_here);
-    side_open(&sides[1], "cpu", n_threads, must);
-    sides[0].backend->device_info(sides[0].device, &info);
-    printf("backend %s: %s, %.1f GiB; seed %u\n\n%-14s %-32s %10s %10s %11s %9s\n", name, info.name,
-           (double)info.memory_bytes / 0x1p30, SEED, "op", "size", "vs float64", "vs cpu", "us",
-           "GB/s");
+    head_print(&sides[0]);
     device_check(&sides[0]);
     for (size_t i = 0; hdt_backend_op_name(i); i++) {
-        if (hdt_backend_has_op(sides[0].backend, i)) {
+        if (hdt_backend_has_op(b, i)) {
             op_run(hdt_backend_op_name(i), hdt_backend_cases, hdt_n_backend_cases, sides,
                    with_large);
         }
     }
     mixed_check(sides, with_large);
-    if (hdt_backend_missing(sides[0].backend, &missing) > 0) {
+    if (b->codecs) {
+        printf("\n");
+        n_misses += hdt_selftest_codecs(b, sides[0].device, sides[0].stream);
+    }
+    if (hdt_backend_missing(b, &missing) > 0) {
         printf("\nnot in this module: %s\n", hdt_buf_str(&missing));
     }
     hdt_buf_release(&missing);
+}
+
+int hdt_selftest_backend(const struct hdt_backend *backend, const struct hdt_selftest_conf *conf)
+{
+    const struct hdt_device_conf cpu = {.n_threads = conf->device.n_threads};
+    const struct hdt_backend *cpu_backend;
+    struct hdt_error err = {0};
+    struct side sides[2];
+
+    n_misses = 0;
+    must(hdt_backend_load("cpu", &cpu_backend, &err), &err);
+    side_open(&sides[0], backend, &conf->device, must_be_here);
+    side_open(&sides[1], cpu_backend, &cpu, must);
+    if (conf->mixed_op) {
+        op_run(conf->mixed_op, hdt_mixed_cases, hdt_n_mixed_cases, sides, conf->with_large);
+    } else {
+        all_run(sides, conf->with_large);
+    }
     side_close(&sides[1]);
     side_close(&sides[0]);
     printf("\n%d misses\n", n_misses);
-    return n_misses > 0;
+    return n_misses;
+}
+
+int hdt_selftest_run(const char *name, const struct hdt_selftest_conf *conf)
+{
+    const struct hdt_backend *backend;
+    struct hdt_error err = {0};
+
+    must_be_here(hdt_backend_load(name, &backend, &err), &err);
+    return hdt_selftest_backend(backend, conf) > 0;
 }

@@ -22,6 +22,10 @@ static const struct hdt_conf_row worker_rows[] = {
                     "Compute module, as cpu; auto takes the fastest one that runs here."),
     HDT_CONF_INT(struct hdt_worker_conf, threads, "0", 0, 1024,
                  "Threads of the CPU backend. 0: one for each core that this process may use."),
+    HDT_CONF_INT(struct hdt_worker_conf, sm_limit, "0", 0, 1024,
+                 "Multiprocessors of the GPU that the worker computes on, so that a fast device is "
+                 "a slower one; rounded up to what the driver can part (Hopper: multiples of 8). "
+                 "0: all."),
     HDT_CONF_BYTES(struct hdt_worker_conf, memory, "0", 0, 0,
                    "Memory for models, which the planner keeps to. 0: 80 % of what is free at "
                    "start."),

@@ -16,11 +16,12 @@ struct hdt_worker_tls_conf { /* only for a gateway on another host */
 };
 
 struct hdt_worker_conf {
-    char *name;      /* STRING ["w0"]: unique within its site */
-    char *gateway;   /* STRING ["unix:/run/hdt/gateway.sock"]: "unix:PATH" or "tls:host:port" */
-    char *backend;   /* STRING ["auto"]: module name; auto = fastest present */
-    int64_t threads; /* INT [0] 0..1024: CPU backend threads; 0 = as many as cores allowed */
-    uint64_t memory; /* BYTES ["0"]: memory for models; 0 = 80 % of what is free at start */
+    char *name;       /* STRING ["w0"]: unique within its site */
+    char *gateway;    /* STRING ["unix:/run/hdt/gateway.sock"]: "unix:PATH" or "tls:host:port" */
+    char *backend;    /* STRING ["auto"]: module name; auto = fastest present */
+    int64_t threads;  /* INT [0] 0..1024: CPU backend threads; 0 = as many as cores allowed */
+    int64_t sm_limit; /* INT [0] 0..1024: multiprocessors of a GPU to use; 0 = all */
+    uint64_t memory;  /* BYTES ["0"]: memory for models; 0 = 80 % of what is free at start */
     char *
         data_dir; /* PATH ["/var/lib/hdt"]: relative data and checkpoint paths of jobs start here */
     char *state_dir; /* PATH ["/var/lib/hdt"]: profiles and traces */

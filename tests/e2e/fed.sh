@@ -162,6 +162,11 @@ expect_federation() { # SITE N-SITES N-WORKERS
 
 # Text, a small model and a job that trains it: $work/{train,valid}.bin, model.json, job.yaml.
 fed_data() {
+    fed_text
+    fed_model "$work/model.json"
+}
+
+fed_text() {
     python3 - "$work" <<'PY'
 import random, sys
 random.seed(7)
@@ -172,7 +177,6 @@ for name, n in ("train", 12000), ("valid", 2500):
 PY
     hdt tokenize -o "$work/train.bin" "$work/train.txt" >/dev/null
     hdt tokenize -o "$work/valid.bin" "$work/valid.txt" >/dev/null
-    fed_model "$work/model.json"
 }
 
 fed_model() { # FILE [SED]

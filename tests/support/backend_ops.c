@@ -44,5 +44,6 @@ int main(int argc, char **argv)
         fprintf(stderr, "usage: backend_ops [--large] [--threads 1..1024] [NAME]\n");
         return 2;
     }
-    return hdt_selftest_run(name, n_threads, with_large);
+    return hdt_selftest_run(name, &(struct hdt_selftest_conf){.device = {.n_threads = n_threads},
+                                                              .with_large = with_large});
 }

@@ -11,6 +11,7 @@
 static const struct hdt_ops *ops;
 static struct hdt_backend mixed_backend;
 static void (*cpu_device_info)(struct hdt_device *device, struct hdt_device_info *info);
+static bool truncates;
 
 /* A float32 copy of bfloat16 values, to be freed; without a source of zeros. */
 static float *wide(struct hdt_stream *s, const void *src, size_t len)
@@ -23,10 +24,23 @@ static float *wide(struct hdt_stream *s, const void *src, size_t len)
     return x;
 }
 
+static void rounded(struct hdt_stream *s, const float *x, size_t len, void *dst)
+{
+    uint16_t *halves = dst;
+
+    if (!truncates) {
+        ops->cast(s, x, HDT_DTYPE_F32, len, HDT_DTYPE_BF16, dst);
+        return;
+    }
+    for (size_t i = 0; i < len; i++) { /* little-endian: the upper half */
+        memcpy(&halves[i], (const char *)&x[i] + sizeof(*halves), sizeof(*halves));
+    }
+}
+
 /* Round into dst, and free. */
 static void narrow(struct hdt_stream *s, float *x, size_t len, void *dst)
 {
-    ops->cast(s, x, HDT_DTYPE_F32, len, HDT_DTYPE_BF16, dst);
+    rounded(s, x, len, dst);
     free(x);
 }
 
@@ -55,7 +69,11 @@ static void ref_gemm(struct hdt_stream *s, const struct hdt_mixed_gemm *g)
         ops->cast(s, g->c, g->d_dtype, d_len, HDT_DTYPE_F32, d);
     }
     ops->gemm(s, &plain);
-    ops->cast(s, d, HDT_DTYPE_F32, d_len, g->d_dtype, g->d);
+    if (g->d_dtype == HDT_DTYPE_BF16) {
+        rounded(s, d, d_len, g->d);
+    } else {
+        memcpy(g->d, d, d_len * sizeof(*d));
+    }
     free(a);
     free(b);
     free(d);
@@ -76,7 +94,7 @@ static void ref_rmsnorm_bwd(struct hdt_stream *s, const void *dy, const float *x
     float *in = wide(s, dy, (size_t)n * c);
 
     ops->rmsnorm_bwd(s, in, x, w, rstd, n, c, dx, dw);
-    ops->cast(s, dx, HDT_DTYPE_F32, (size_t)n * c, HDT_DTYPE_BF16, dx16);
+    rounded(s, dx, (size_t)n * c, dx16);
     free(in);
 }
 
@@ -225,7 +243,7 @@ static void ref_swiglu_bwd(struct hdt_stream *s, const void *dh, const void *gat
     amax_raise(s, dgate_up, (size_t)n * 2 * f, amax);
     if (h) {
         ops->swiglu_fwd(s, in, n, f, d);
-        ops->cast(s, d, HDT_DTYPE_F32, (size_t)n * f, HDT_DTYPE_BF16, h);
+        rounded(s, d, (size_t)n * f, h);
     }
     free(in);
     free(d);
@@ -244,7 +262,7 @@ static void ref_adamw(struct hdt_stream *s, const struct hdt_adamw *p, const flo
                       float *w, float *m, float *v, void *w16, float *amax)
 {
     ops->adamw(s, p, g, len, w, m, v);
-    ops->cast(s, w, HDT_DTYPE_F32, len, HDT_DTYPE_BF16, w16);
+    rounded(s, w, len, w16);
     amax_raise(s, w16, len, amax);
 }
 
@@ -420,5 +438,13 @@ const struct hdt_backend *hdt_mixed_ref(const struct hdt_backend *cpu)
     mixed_backend.fp8 = &fp8_ops;
     cpu_device_info = cpu->device_info;
     mixed_backend.device_info = info_with_fp8;
+    truncates = false;
+    return &mixed_backend;
+}
+
+const struct hdt_backend *hdt_mixed_ref_truncating(const struct hdt_backend *cpu)
+{
+    hdt_mixed_ref(cpu);
+    truncates = true;
     return &mixed_backend;
 }

@@ -23,6 +23,8 @@ const struct hdt_backend *hdt_mixed_ref(const struct hdt_backend *cpu);
 double hdt_fp8_round(enum hdt_dtype dtype, double x);
 uint8_t hdt_fp8_code(enum hdt_dtype dtype, double x);
 double hdt_fp8_value(enum hdt_dtype dtype, uint8_t code);
+/* The same, but wrong: it cuts bits off instead of rounding. */
+const struct hdt_backend *hdt_mixed_ref_truncating(const struct hdt_backend *cpu);
 
 #ifdef __cplusplus
 }

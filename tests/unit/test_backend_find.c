@@ -198,8 +198,21 @@ Test(backend_find, lists_modules_with_devices_and_errors)
     struct seen seen = {0};
 
     modules_use(PARTIAL ":tests/support/needy/.libs");
-    hdt_backend_list(found_count, &seen);
+    hdt_backend_list(&(struct hdt_device_conf){0}, found_count, &seen);
     cr_expect_eq(seen.n_cpu, 1);
     cr_expect_eq(seen.n_partial, 1);
     cr_expect_eq(seen.n_needy, 1);
+}
+
+/* Only some devices have parts that can be left out. */
+Test(backend_find, a_cpu_cannot_be_limited_to_multiprocessors)
+{
+    const struct hdt_device_conf conf = {.n_threads = 2, .sm_limit = 16};
+    const struct hdt_backend *backend;
+    struct hdt_device *device;
+    struct hdt_error err = {0};
+
+    cr_assert_eq(hdt_backend_open("cpu", &conf, &backend, &device, &err), HDT_ENOTSUP);
+    cr_expect(strstr(err.msg, "to 16 multiprocessors") && strstr(err.msg, "2 threads"), "%s",
+              err.msg);
 }

@@ -247,6 +247,64 @@ Test(ops, adamw)
     hdt_op_array_free(&a.v);
 }
 
+/* Every operation of adamw.h rounded to float32 by itself: in float64, where a product or a sum of
+ * two floats, a quotient and a root, rounded once more, are what float32 gives (Figueroa, "When is
+ * double rounding innocuous?"). Any instruction set, any length. */
+static void adamw_rounded(const struct hdt_adamw *p, const float *g, size_t len, float *w, float *m,
+                          float *v)
+{
+    const double m_new = (double)(1.0f - p->beta1), v_new = (double)(1.0f - p->beta2);
+    const float keep = (float)(1.0 - (double)p->lr * (double)p->weight_decay);
+    const float m_rate = (float)((double)p->lr / (1.0 - pow((double)p->beta1, (double)p->step)));
+    const float v_unbias = (float)(1.0 / sqrt(1.0 - pow((double)p->beta2, (double)p->step)));
+
+    for (size_t i = 0; i < len; i++) {
+        const float gi = (float)((double)g[i] * (double)p->grad_scale);
+        const float m_old = (float)((double)p->beta1 * (double)m[i]);
+        const float v_old = (float)((double)p->beta2 * (double)v[i]);
+        const float v_half = (float)(v_new * (double)gi);
+        const float m_part = (float)(m_new * (double)gi),
+                    v_part = (float)((double)v_half * (double)gi);
+        float size, move, kept;
+
+        m[i] = (float)((double)m_old + (double)m_part);
+        v[i] = (float)((double)v_old + (double)v_part);
+        size = (float)((double)(float)sqrt((double)v[i]) * (double)v_unbias);
+        size = (float)((double)size + (double)p->eps);
+        move = (float)((double)(float)((double)m_rate * (double)m[i]) / (double)size);
+        kept = (float)((double)w[i] * (double)keep);
+        w[i] = (float)((double)kept - (double)move);
+    }
+}
+
+Test(ops, adamw_is_the_same_everywhere_to_the_last_bit)
+{
+    const size_t len = 20011;
+    struct hdt_adamw p = {.lr = 3e-4f,
+                          .beta1 = 0.9f,
+                          .beta2 = 0.95f,
+                          .eps = 1e-8f,
+                          .weight_decay = 0.1f,
+                          .grad_scale = 0.7f};
+    struct op_array g = hdt_op_array_new(len), w = hdt_op_array_new(len), m = hdt_op_array_new(len);
+    float *v = hdt_calloc(len, sizeof(*v)), *want = hdt_calloc(3 * len, sizeof(*want));
+
+    memcpy(want, w.f, len * sizeof(*want));
+    memcpy(want + len, m.f, len * sizeof(*want));
+    for (p.step = 1; p.step < 40; p.step += 13) {
+        hdt_cpu_adamw(&p, g.f, len, w.f, m.f, v);
+        adamw_rounded(&p, g.f, len, want, want + len, want + 2 * len);
+        cr_expect_eq(memcmp(w.f, want, len * sizeof(*want)), 0, "w");
+        cr_expect_eq(memcmp(m.f, want + len, len * sizeof(*want)), 0, "m");
+        cr_expect_eq(memcmp(v, want + 2 * len, len * sizeof(*want)), 0, "v");
+    }
+    free(v);
+    free(want);
+    hdt_op_array_free(&g);
+    hdt_op_array_free(&w);
+    hdt_op_array_free(&m);
+}
+
 /* ---- cast ------------------------------------------------------------------------------------ */
 
 static float f32_of_bits(uint32_t bits)

@@ -78,3 +78,37 @@ Test(profile, halves_of_a_backward_are_measured_apart)
     cr_expect_gt(p.block_bwd_input_s + p.block_bwd_weight_s, 0.5 * p.block_bwd_s);
     cr_expect_lt(p.block_bwd_input_s + p.block_bwd_weight_s, 3 * p.block_bwd_s);
 }
+
+/* A device whose memory is not the host's, and whose copies take a while. */
+#define COPY_S 0.002
+
+static struct hdt_backend far_away;
+
+static void slow_copy(struct hdt_stream *stream, void *dst, const void *src, size_t bytes,
+                      enum hdt_copy_kind kind)
+{
+    const struct timespec pause = {.tv_nsec = (long)(COPY_S * 1e9)};
+
+    nanosleep(&pause, NULL);
+    hdt_backend_cpu.copy(stream, dst, src, bytes, kind);
+}
+
+/* The host's codecs alone would be a thousand times as fast: a frame out and in is two copies. */
+Test(profile, frames_of_a_device_are_measured_as_a_run_moves_them)
+{
+    const struct hdt_device_conf conf = {.n_threads = 1};
+    const double bytes = 4.0 * 16 * 32;
+    struct hdt_device *device;
+    struct hdt_profile p;
+
+    far_away = hdt_backend_cpu;
+    far_away.caps &= ~(uint32_t)HDT_BACKEND_HOST_MEMORY;
+    far_away.copy = slow_copy;
+    cr_assert_eq(hdt_backend_cpu.device_open(&conf, &device, NULL), HDT_OK);
+    cr_assert_eq(hdt_profile_measure(&far_away, device, &shape, &p, NULL), HDT_OK);
+    hdt_backend_cpu.device_close(device);
+    cr_expect_lt(p.copy_bytes_per_s, bytes / COPY_S);
+    cr_expect_lt(p.cast_bytes_per_s, bytes / COPY_S);
+    cr_expect_gt(p.copy_bytes_per_s, 0);
+    cr_expect_gt(p.cast_bytes_per_s, 0);
+}
