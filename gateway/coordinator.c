@@ -162,7 +162,10 @@ json_t *hdt_gwjob_done_body(struct hdt_gateway *gw, const struct hdt_gwjob *job)
                   (json_int_t)job->step, "wan_bytes_raw", (json_int_t)raw, "wan_bytes_sent",
                   (json_int_t)sent, "run_dir", job->run_dir, "tls", tls, "traces", job->traces);
     json_object_set(body, "traces_from", job->traces_from);
-    json_object_set(body, "ranks", job->rank_ends);
+    if (json_array_size(job->rank_ends) ==
+        job->plan.n_ranks) { /* else what they add up to is wrong */
+        json_object_set(body, "ranks", job->rank_ends);
+    }
     if (job->has_val_loss) {
         json_object_set_new(body, "val_loss", json_real(job->val_loss));
     }

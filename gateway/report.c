@@ -333,7 +333,9 @@ static json_t *rank_end_json(const struct hdt_gwjob *job, size_t rank, const jso
     json_object_set_new(end, "rank", json_integer((json_int_t)rank));
     json_object_set_new(end, "worker", json_string(from));
     for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++) {
-        json_object_set_new(end, numbers[i], real_or_null(body_real(body, numbers[i])));
+        value = json_object_get(body, numbers[i]);
+        json_object_set_new(end, numbers[i],
+                            json_is_number(value) ? json_incref(value) : json_null());
     }
     for (int kind = 0; kind < HDT_OP_KIND_COUNT; kind++) {
         name = hdt_op_name(kind);

@@ -178,7 +178,7 @@ static enum hdt_status auto_open(const struct hdt_device_conf *conf,
                                  struct hdt_error *err)
 {
     struct hdt_buf passed_over = {0};
-    struct hdt_error cause = {0};
+    struct hdt_error cause = {0}, first = {0}; /* first: of one that is here */
     enum hdt_status status = HDT_ENOENT;
 
     for (size_t i = 0; i < sizeof(auto_order) / sizeof(auto_order[0]); i++) {
@@ -195,13 +195,18 @@ static enum hdt_status auto_open(const struct hdt_device_conf *conf,
             break;
         }
         if (is_here) {
+            first = first.status == HDT_OK ? cause : first;
             hdt_buf_appendf(&passed_over, "%s%s", passed_over.len ? "; " : "", cause.msg);
         }
     }
     if (status == HDT_OK && passed_over.len > 0) {
         hdt_log_info("backend %s chosen: %s", (*backend)->name, hdt_buf_str(&passed_over));
-    } else if (status != HDT_OK && err) {
-        *err = cause;
+    } else if (status != HDT_OK) {
+        cause = first.status != HDT_OK ? first : cause;
+        status = cause.status;
+        if (err) {
+            *err = cause;
+        }
     }
     hdt_buf_release(&passed_over);
     return status;

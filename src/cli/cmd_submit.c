@@ -422,10 +422,16 @@ static enum hdt_status catalogue_load(struct submit_args *args, struct hdt_error
     if (args->catalogue) {
         return hdt_devices_load(args->catalogue, &args->devices, err);
     }
-    if (hdt_devices_load(NULL, &args->devices, &none) != HDT_OK) {
+    switch (hdt_devices_load(NULL, &args->devices, &none)) {
+    case HDT_OK:
+        return HDT_OK;
+    case HDT_ENOENT: /* not installed here */
         args->devices = (struct hdt_devices){0};
+        return HDT_OK;
+    default:
+        *err = none;
+        return none.status;
     }
-    return HDT_OK;
 }
 
 static int submit_run(int argc, char **argv)

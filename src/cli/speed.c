@@ -76,7 +76,7 @@ static void peak_add(const struct hdt_planned *p, const struct hdt_devices *devi
     const double peak = device_peak(devices, device, precision);
 
     if (isnan(peak) && !speed->unknown[0]) {
-        hdt_human_device(device, sizeof(speed->unknown) - 1, speed->unknown,
+        hdt_human_device(device[0] ? device : address, sizeof(speed->unknown) - 1, speed->unknown,
                          sizeof(speed->unknown));
     }
     speed->peak_flops_per_s += peak;
@@ -118,15 +118,23 @@ json_t *hdt_speed_to_json(const struct hdt_speed *speed)
                      real_or_null(speed->utilization));
 }
 
+/* Three digits, or all before the point. */
+static const char *tera_text(double flops, char out[HDT_HUMAN_CAP])
+{
+    snprintf(out, HDT_HUMAN_CAP, flops < 999.5e12 ? "%.3g" : "%.0f", 1e-12 * flops);
+    return out;
+}
+
 void hdt_speed_print(const struct hdt_speed *speed)
 {
-    char tokens[HDT_HUMAN_CAP];
+    const double percent = 100 * speed->utilization;
+    char tokens[HDT_HUMAN_CAP], flops[HDT_HUMAN_CAP], peak[HDT_HUMAN_CAP];
 
-    printf("speed       %s tokens/s, %.3g TFLOP/s of the model",
-           hdt_human_count(speed->tokens_per_s, tokens), 1e-12 * speed->flops_per_s);
+    printf("speed       %s tokens/s, %s TFLOP/s of the model",
+           hdt_human_count(speed->tokens_per_s, tokens), tera_text(speed->flops_per_s, flops));
     if (isfinite(speed->utilization)) {
-        printf(", %.2g %% of the devices' %.4g TFLOP/s", 100 * speed->utilization,
-               1e-12 * speed->peak_flops_per_s);
+        printf(percent < 10 ? ", %.2g %%" : ", %.0f %%", percent);
+        printf(" of the devices' %s TFLOP/s", tera_text(speed->peak_flops_per_s, peak));
     } else if (speed->unknown[0]) {
         printf(" (no peak is known of '%s')", speed->unknown);
     }
@@ -218,7 +226,9 @@ static void rank_print(const json_t *rank)
 
     printf("%-4lld %-16s %10s", (long long)json_integer_value(json_object_get(rank, "rank")),
            hdt_human_cut(worker ? worker : "?", 16, name, sizeof(name)),
-           hdt_human_memory(number_of(rank, "memory_bytes"), memory));
+           json_is_number(json_object_get(rank, "memory_bytes"))
+               ? hdt_human_memory(number_of(rank, "memory_bytes"), memory)
+               : "-");
     rank_seconds(rank, seconds);
     for (int i = 0; i < N_COLUMNS; i++) {
         printf(" %*.0f%%", (int)strlen(column_names[i]),

@@ -33,8 +33,10 @@ struct hdt_profile {
     double head_fwd_s, head_bwd_s;                /* norm + head + loss */
     double step_s_per_param;                      /* norm, clip and AdamW */
     double op_overhead_s;                         /* fixed cost of one op of the list */
-    double cast_bytes_per_s; /* worker codecs bf16/int8: bytes of fp32 in a second, one core */
-    double copy_bytes_per_s; /* codec none: into and out of a slot */
+    /* Bytes of fp32 in a second, by codec bf16 and by none, into and out of a slot: of one core, or
+     * of a device that codes by itself, which codecs with state (topk, delta) do not. */
+    double cast_bytes_per_s;
+    double copy_bytes_per_s;
     double run_factor; /* all of these are scaled by it: what they take in a job beside what was
                           measured alone; 0: they are as measured */
     char host[HDT_HOST_CAP]; /* the machine and the processors that it was measured on */

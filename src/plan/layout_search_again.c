@@ -626,7 +626,8 @@ static void first_part(struct search *s, double steps)
     repair_judge(s, e);
     free(e);
     if (s->n_pool > 0) {
-        s->best_estimate_s = s->best_score;
+        s->best_estimate_s =
+            s->options->objective == HDT_LAYOUT_THROUGHPUT ? s->best_score : INFINITY;
         hdt_seek_improve(s);
     }
     part_end(s);
