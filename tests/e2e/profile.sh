@@ -94,9 +94,9 @@ refused 3 "hdt: broken.json: workers[0]: cannot read the profile" hdt simulate -
 refused 2 "--profile needs --model" hdt-worker --profile x.json
 refused 2 "belong to --profile" hdt-worker --micro-batch 2 -c /dev/null
 refused 2 "belong to --profile" hdt-worker --precision bf16 -c /dev/null
-hdt-worker --profile x.json --precision fp8 >out 2>err
+hdt-worker --profile x.json --precision int4 >out 2>err
 same "a precision that is none ends it" 2 $?
-check "and is named" says "precision takes fp32 or bf16, not 'fp8'" err
+check "and is named" says "precision takes fp32, bf16 or fp8, not 'int4'" err
 refused 1 "cannot measure in bf16: backend 'cpu' computes in fp32" hdt-worker --profile x.json --precision bf16 \
     --model small/config.json --backend cpu
 refused 3 "nowhere.json" hdt-worker --profile x.json --model nowhere.json
