@@ -193,6 +193,7 @@ HDT_TEST_FAST=$work/job.yaml HDT_TEST_STUCK=$work/stuck slow_worker b w0
 wait_until 30 both_free || fail "workers are not free: $(hdt status --gateway "$(gateway_of a)")"
 submitted stuck-again
 touch stuck
+wait_until 30 test -s stuck || fail "no product came to hang"
 kill -TERM "${worker_pid[b/w0]}"
 left_in "a worker whose device hangs, SIGTERM" 15 "${worker_pid[b/w0]}"
 check "and says so" grep -q "still waiting for an op of its device, or a disk" b-w0/worker.log

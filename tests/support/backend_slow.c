@@ -4,12 +4,14 @@
  * large op then keeps its core as long as a machine would that is SLOW_TIMES slower. It counts
  * processor time, so that how much slower it is depends on no neighbour. While the file named in
  * HDT_TEST_FAST is there it is as fast as the cpu backend. While the one named in HDT_TEST_STUCK is
- * there no product ends: a device that does not answer.
+ * there no product ends: a device that does not answer. A product that has come to hang so writes a
+ * byte to it.
  */
 #include "config.h"
 
 #include "runtime/cpu/cpu_device.h"
 
+#include <fcntl.h>
 #include <stdlib.h>
 #include <time.h>
 #include <unistd.h>
@@ -41,7 +43,14 @@ static void slow_gemm(struct hdt_stream *s, const struct hdt_gemm *g)
     const struct timespec pause = {.tv_nsec = 10000000};
     const int64_t begin_ns = thread_cpu_ns();
     const char *stuck = getenv("HDT_TEST_STUCK");
+    int fd = stuck ? open(stuck, O_WRONLY | O_APPEND | O_CLOEXEC) : -1;
 
+    if (fd >= 0) {
+        if (write(fd, ".", 1) != 1) {
+            abort();
+        }
+        close(fd);
+    }
     while (stuck && access(stuck, F_OK) == 0) {
         nanosleep(&pause, NULL);
     }
