@@ -3,6 +3,7 @@
 
 #include "src/cli/speed.h"
 #include "src/cli/human.h"
+#include "src/cli/validated.h"
 #include "src/core/schedule.h"
 
 #include <math.h>
@@ -152,28 +153,17 @@ static const char *const column_names[N_COLUMNS] = {"forward", "backward", "fram
 
 static enum column column_of(enum hdt_op_kind kind)
 {
-    switch (kind) {
-    case HDT_OP_FORWARD:
+    switch (hdt_validated_class_of(kind)) {
+    case HDT_VALIDATED_FORWARD:
         return FORWARD;
-    case HDT_OP_BACKWARD:
-    case HDT_OP_BACKWARD_INPUT:
-    case HDT_OP_BACKWARD_WEIGHT:
+    case HDT_VALIDATED_BACKWARD:
         return BACKWARD;
-    case HDT_OP_SEND_TOKENS:
-    case HDT_OP_RECV_TOKENS:
-    case HDT_OP_SEND_LABELS:
-    case HDT_OP_RECV_LABELS:
-    case HDT_OP_RECV_FORWARD:
-    case HDT_OP_SEND_FORWARD:
-    case HDT_OP_RECV_BACKWARD:
-    case HDT_OP_SEND_BACKWARD:
+    case HDT_VALIDATED_SEND:
+    case HDT_VALIDATED_RECV:
         return FRAMES;
-    case HDT_OP_TIED_SYNC:
-    case HDT_OP_GRAD_SYNC:
-    case HDT_OP_OUTER_SYNC:
-    case HDT_OP_NORM_SYNC:
+    case HDT_VALIDATED_SYNC:
         return SYNC;
-    case HDT_OP_STEP:
+    case HDT_VALIDATED_STEP:
         return STEP;
     default:
         return OTHER;

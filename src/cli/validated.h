@@ -30,6 +30,9 @@ enum hdt_validated_class {
     HDT_VALIDATED_CLASS_COUNT
 };
 
+/* The class of an op without its wait. */
+enum hdt_validated_class hdt_validated_class_of(enum hdt_op_kind kind);
+
 struct hdt_validated_row {
     double predicted_s, measured_s; /* of a step; measured: the mean of the middle half of its steps
                                        by length, so that classes add up to a step */

@@ -29,38 +29,10 @@ const char *hdt_validated_class_name(enum hdt_validated_class c)
     return names[c];
 }
 
-static enum hdt_validated_class op_class(enum hdt_op_kind kind)
-{
-    switch (kind) {
-    case HDT_OP_FORWARD:
-        return HDT_VALIDATED_FORWARD;
-    case HDT_OP_BACKWARD:
-    case HDT_OP_BACKWARD_INPUT:
-    case HDT_OP_BACKWARD_WEIGHT:
-        return HDT_VALIDATED_BACKWARD;
-    case HDT_OP_SEND_TOKENS:
-    case HDT_OP_SEND_LABELS:
-    case HDT_OP_SEND_FORWARD:
-    case HDT_OP_SEND_BACKWARD:
-        return HDT_VALIDATED_SEND;
-    case HDT_OP_RECV_TOKENS:
-    case HDT_OP_RECV_LABELS:
-    case HDT_OP_RECV_FORWARD:
-    case HDT_OP_RECV_BACKWARD:
-        return HDT_VALIDATED_RECV;
-    case HDT_OP_LOAD:
-        return HDT_VALIDATED_LOAD;
-    case HDT_OP_STEP:
-        return HDT_VALIDATED_STEP;
-    default:
-        return HDT_VALIDATED_SYNC;
-    }
-}
-
 /* The gap in front of an op. */
 static enum hdt_validated_class gap_class(enum hdt_op_kind kind)
 {
-    switch (op_class(kind)) {
+    switch (hdt_validated_class_of(kind)) {
     case HDT_VALIDATED_SEND:
         return HDT_VALIDATED_WAIT_CREDIT;
     case HDT_VALIDATED_RECV:
@@ -95,7 +67,7 @@ static void predicted_fill(struct hdt_validated *v, int rank)
         } else {
             out->rows[gap_class(op->op.kind)].predicted_s += op->start_s - end_s;
         }
-        out->rows[op_class(op->op.kind)].predicted_s += busy_s;
+        out->rows[hdt_validated_class_of(op->op.kind)].predicted_s += busy_s;
         out->predicted_op_s[op->op.kind] =
             (count[op->op.kind]++ ? out->predicted_op_s[op->op.kind] : 0) + busy_s;
         out->predicted_busy_s += busy_s;
@@ -185,10 +157,10 @@ static void measured_fill(const struct hdt_validated *v, struct hdt_validated_ra
         if (!op->eval && op->step >= first && op->step <= last) {
             double *step = &sums[(size_t)(op->step - first) * n_classes];
 
-            step[op_class(op->kind)] += op->dur_us / 1e6;
+            step[hdt_validated_class_of(op->kind)] += op->dur_us / 1e6;
             step[gap_class(op->kind)] += isnan(end_us) ? 0 : fmax(0, op->start_us - end_us) / 1e6;
-            cpu_us[op_class(op->kind)] += op->cpu_us;
-            dur_us[op_class(op->kind)] += op->dur_us;
+            cpu_us[hdt_validated_class_of(op->kind)] += op->cpu_us;
+            dur_us[hdt_validated_class_of(op->kind)] += op->dur_us;
         }
         end_us = op->start_us + op->dur_us;
     }
@@ -367,7 +339,7 @@ static void given_rank(const struct hdt_validated *v, struct given *g, size_t ra
         double op_s = v->ranks[rank].op_s[kind];
 
         if (op_s >= 0 && (class == HDT_VALIDATED_CLASS_COUNT ||
-                          class == (int)op_class((enum hdt_op_kind)kind))) {
+                          class == (int)hdt_validated_class_of((enum hdt_op_kind)kind))) {
             g->op_s[rank * HDT_OP_KIND_COUNT + (size_t)kind] = op_s;
         }
     }

@@ -47,18 +47,26 @@ Test(job, a_short_file_takes_the_defaults)
     hdt_conf_release(&hdt_job_schema, &job);
 }
 
+/* A job whose document is kept, so that it can be checked against other models. */
+static struct hdt_conf_doc *job_parse(const char *text, struct hdt_job *job)
+{
+    struct hdt_conf_doc *doc = NULL;
+    struct hdt_error err = {0};
+
+    cr_assert_eq(hdt_conf_parse(&hdt_job_schema, text, strlen(text), "job.yaml", job, &doc, &err),
+                 HDT_OK, "%s", err.msg);
+    cr_expect_eq(hdt_job_check(job, &model, doc, &err), HDT_OK, "%s", err.msg);
+    return doc;
+}
+
 /* A model that bf16 is not for is refused with the line that asks for it, not by a worker later. */
 Test(job, bf16_is_for_models_that_have_products_of_it)
 {
-    static const char text[] = MINIMAL "precision: bf16\n";
     struct hdt_model_config odd = model;
-    struct hdt_conf_doc *doc = NULL;
     struct hdt_error err = {0};
     struct hdt_job job;
+    struct hdt_conf_doc *doc = job_parse(MINIMAL "precision: bf16\n", &job);
 
-    cr_assert_eq(hdt_conf_parse(&hdt_job_schema, text, strlen(text), "job.yaml", &job, &doc, &err),
-                 HDT_OK, "%s", err.msg);
-    cr_expect_eq(hdt_job_check(&job, &model, doc, &err), HDT_OK, "%s", err.msg);
     odd.V = 50257;
     cr_expect_eq(hdt_job_check(&job, &odd, doc, &err), HDT_EINVAL);
     cr_expect(strstr(err.where, "job.yaml:5") && strstr(err.msg, "vocab_size 50257"), "%s: %s",
@@ -72,16 +80,12 @@ Test(job, bf16_is_for_models_that_have_products_of_it)
 /* And of fp8, which asks for more, of the batch too. */
 Test(job, fp8_is_for_models_and_batches_that_have_products_of_it)
 {
-    static const char text[] = MINIMAL "precision: fp8\n";
     struct hdt_model_config odd = model;
-    struct hdt_conf_doc *doc = NULL;
     struct hdt_error err = {0};
     struct hdt_job job;
+    struct hdt_conf_doc *doc = job_parse(MINIMAL "precision: fp8\n", &job);
 
-    cr_assert_eq(hdt_conf_parse(&hdt_job_schema, text, strlen(text), "job.yaml", &job, &doc, &err),
-                 HDT_OK, "%s", err.msg);
     cr_expect_eq(job.precision, HDT_JOB_FP8);
-    cr_expect_eq(hdt_job_check(&job, &model, doc, &err), HDT_OK, "%s", err.msg);
     odd.F += 8;
     cr_expect_eq(hdt_job_check(&job, &odd, doc, &err), HDT_EINVAL);
     cr_expect(strstr(err.where, "job.yaml:5") && strstr(err.msg, "intermediate_size") &&
