@@ -407,10 +407,14 @@ static void profiles_learn(struct hdt_gateway *gw, struct hdt_gwjob *job)
         const struct hdt_plan_rank *r = &job->plan.ranks[i];
         const struct hdt_cluster_worker *w = cluster_worker(&cluster, r->site, r->worker);
         struct hdt_gwworker *worker = hdt_federation_worker(gw, r->site, r->worker);
-        const double factor =
-            hdt_drift_factor(job->replan.rank_busy_s[i], r->busy_s, r->held_s, job->plan.step_s);
+        double factor;
 
-        if (w && worker && factor > 0) {
+        if (!w || !worker) {
+            continue;
+        }
+        factor = hdt_drift_factor(&w->profile, job->replan.rank_busy_s[i], r->busy_s, r->held_s,
+                                  job->plan.step_s);
+        if (factor > 0) {
             hdt_run_factor_saw(&worker->run_factor, &w->profile, factor);
         }
     }

@@ -21,6 +21,7 @@
 #include "runtime/coder.h"
 #include "runtime/stage.h"
 #include "src/base/buf.h"
+#include "src/base/cgroup.h"
 #include "src/base/clock.h"
 
 #include <math.h>
@@ -405,6 +406,17 @@ static enum hdt_status probe_frames(const struct probe *p, struct hdt_profile *o
     return status;
 }
 
+/* As in struct hdt_profile. */
+static double quota_cpus(const struct probe *p)
+{
+    struct hdt_device_info info;
+    struct hdt_cgroup cgroup;
+
+    p->backend->device_info(p->device, &info);
+    hdt_cgroup_read("", &cgroup);
+    return cgroup.cpus > 0 && cgroup.cpus < info.n_threads ? cgroup.cpus : 0;
+}
+
 enum hdt_status hdt_profile_measure(const struct hdt_backend *backend, struct hdt_device *device,
                                     const struct hdt_profile_shape *shape,
                                     struct hdt_profile *profile, struct hdt_error *err)
@@ -426,6 +438,7 @@ enum hdt_status hdt_profile_measure(const struct hdt_backend *backend, struct hd
     out.head_bwd_s = p.bwd_s;
     HDT_TRY(probe_frames(&p, &out, err));
     HDT_TRY(probe_overhead(&p, &out.op_overhead_s, err));
+    out.quota_cpus = quota_cpus(&p);
     hdt_host_id(out.host);
     hdt_host_cpus(out.cpus);
     out.valid = true;

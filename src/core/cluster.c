@@ -116,14 +116,21 @@ struct number_field {
   .name = #f, .offset = offsetof(struct hdt_cluster_link, f)                                       \
  }
 
-static const struct number_field profile_numbers[] = {
-    PROFILE_NUMBER(embed_fwd_s),       PROFILE_NUMBER(embed_bwd_s),
-    PROFILE_NUMBER(block_fwd_s),       PROFILE_NUMBER(block_bwd_s),
-    PROFILE_NUMBER(block_bwd_input_s), PROFILE_NUMBER(block_bwd_weight_s),
-    PROFILE_NUMBER(head_fwd_s),        PROFILE_NUMBER(head_bwd_s),
-    PROFILE_NUMBER(step_s_per_param),  PROFILE_NUMBER(op_overhead_s),
-    PROFILE_NUMBER(cast_bytes_per_s),  PROFILE_NUMBER(copy_bytes_per_s),
-    PROFILE_NUMBER(run_factor),        {NULL, 0}};
+static const struct number_field profile_numbers[] = {PROFILE_NUMBER(embed_fwd_s),
+                                                      PROFILE_NUMBER(embed_bwd_s),
+                                                      PROFILE_NUMBER(block_fwd_s),
+                                                      PROFILE_NUMBER(block_bwd_s),
+                                                      PROFILE_NUMBER(block_bwd_input_s),
+                                                      PROFILE_NUMBER(block_bwd_weight_s),
+                                                      PROFILE_NUMBER(head_fwd_s),
+                                                      PROFILE_NUMBER(head_bwd_s),
+                                                      PROFILE_NUMBER(step_s_per_param),
+                                                      PROFILE_NUMBER(op_overhead_s),
+                                                      PROFILE_NUMBER(cast_bytes_per_s),
+                                                      PROFILE_NUMBER(copy_bytes_per_s),
+                                                      PROFILE_NUMBER(run_factor),
+                                                      PROFILE_NUMBER(quota_cpus),
+                                                      {NULL, 0}};
 
 static const struct number_field gateway_numbers[] = {
     GATEWAY_NUMBER(send_s_per_byte),    GATEWAY_NUMBER(recv_s_per_byte),    GATEWAY_NUMBER(frame_s),

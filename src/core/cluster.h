@@ -39,6 +39,8 @@ struct hdt_profile {
     double copy_bytes_per_s;
     double run_factor; /* all of these are scaled by it: what they take in a job beside what was
                           measured alone; 0: they are as measured */
+    double
+        quota_cpus; /* processors that a quota left its threads, where these are more; 0: enough */
     char host[HDT_HOST_CAP]; /* the machine and the processors that it was measured on */
     char cpus[HDT_CPUS_CAP];
 };

@@ -100,13 +100,17 @@ static double factor_common(const double *factors, size_t n)
     return least > 1 ? least : most < 1 ? most : 1;
 }
 
-double hdt_drift_factor(double measured_busy_s, double busy_s, double held_s, double step_s)
+double hdt_drift_factor(const struct hdt_profile *profile, double measured_busy_s, double busy_s,
+                        double held_s, double step_s)
 {
     const double own_s = busy_s - held_s;
+    double factor;
 
-    return measured_busy_s > held_s && own_s > 0 && own_s >= LEAST_SHARE * step_s
-               ? (measured_busy_s - held_s) / own_s
-               : 0;
+    if (!(measured_busy_s > held_s && own_s > 0 && own_s >= LEAST_SHARE * step_s)) {
+        return 0;
+    }
+    factor = (measured_busy_s - held_s) / own_s;
+    return profile->quota_cpus > 0 ? fmax(factor, 1) : factor;
 }
 
 /* What all measured ones share is an error of profiles, which runs took out of theirs. It is no
@@ -127,8 +131,11 @@ static void workers_correct(const struct hdt_plan *plan, const struct hdt_cost *
 
     for (size_t i = 0; i < plan->n_ranks; i++) {
         if (m->ranks[i].n_steps > 0) {
-            factors[i] = hdt_drift_factor(m->ranks[i].busy_s, cost->rank_busy_s[i],
-                                          cost->rank_held_s[i], cost->step_s);
+            const struct hdt_plan_rank *r = &plan->ranks[i];
+
+            factors[i] =
+                hdt_drift_factor(&worker_of(out, r->site, r->worker)->profile, m->ranks[i].busy_s,
+                                 cost->rank_busy_s[i], cost->rank_held_s[i], cost->step_s);
         }
     }
     common = factor_common(factors, plan->n_ranks);

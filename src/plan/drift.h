@@ -44,10 +44,13 @@ struct hdt_drift_measured {
 /*
  * How many times as long as predicted a rank computed in a step of predicted `step_s`, from the
  * seconds for which it was busy, measured and predicted, and those of both for which gateways held
- * it up: these are theirs, however fast the worker is. 0: it does so little that its fixed costs
- * were measured, or the figures make no sense.
+ * it up: these are theirs, however fast the worker is. At least 1 for one that a quota of
+ * processors slows: the quota fills while it waits, so that its ops take less time in a run with
+ * waits than in the profile, which has none, and than in the next run. 0: it does so little that
+ * its fixed costs were measured, or the figures make no sense.
  */
-double hdt_drift_factor(double measured_busy_s, double busy_s, double held_s, double step_s);
+double hdt_drift_factor(const struct hdt_profile *profile, double measured_busy_s, double busy_s,
+                        double held_s, double step_s);
 
 /*
  * Make the cluster under which `plan` is predicted to run as it was measured. Of `in`, the cluster

@@ -165,6 +165,27 @@ Test(drift, what_gateways_take_is_no_slowness_of_workers)
     rig_release(&rig);
 }
 
+/* Quotas fill while workers wait, so that ops take a fifth less than without waits: it is no speed
+ * that a plan could count on. What takes longer does so for other reasons. */
+Test(drift, a_quota_that_filled_makes_no_faster_device)
+{
+    static const double speeds[] = {1, 1};
+    struct rig rig;
+
+    rig_init(&rig);
+    rig_plan(&rig, 2, speeds, 1e9, 0.001);
+    rig.planned.workers[0].profile.quota_cpus = 0.4;
+    rig.planned.workers[1].profile.quota_cpus = 0.4;
+    speed_set(&rig.truth, 0, 1 / 0.8);
+    speed_set(&rig.truth, 1, 1 / 1.5);
+    rig.limits.drift = -1;
+    rig_judge(&rig);
+    cr_assert(rig.v.drifted);
+    cr_expect_float_eq(rig.v.cluster.workers[0].profile.block_fwd_s, 0.010, 1e-9);
+    cr_expect_float_eq(rig.v.cluster.workers[1].profile.block_fwd_s, 0.015, 1e-6);
+    rig_release(&rig);
+}
+
 /* Both workers of the plan take a tenth longer: so do profiles of others, but for one that its own
  * runs have corrected. */
 Test(drift, a_profile_that_runs_corrected_is_not_corrected_again)
