@@ -1,9 +1,9 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""Loss, all gradients and a few AdamW steps of whole models against PyTorch.
+"""Loss, logits, all gradients and a few AdamW steps of whole models against PyTorch.
 
 The reference runs in float64 from HDT's own first weights, so that what is compared is HDT's float32
-rounding: each gradient within 1e-4 of the reference in the norm of the tensor, losses within 1e-5.
+rounding: each gradient and the logits within 1e-4 of the reference in their norm, losses within 1e-5.
 
     model_vs_torch.py [MODEL_DUMP]      the program; tests/support/model_dump of the build folder
 """
@@ -50,20 +50,6 @@ CASES = [
 ]
 
 
-def dump_read(path):
-    """name -> (first weights, gradient, last weights)"""
-    tensors = {}
-    with open(path, "rb") as file:
-        while True:
-            line = file.readline()
-            if not line:
-                return tensors
-            name, rows, cols = line.decode().split()
-            shape = (3, int(rows), int(cols))
-            data = np.frombuffer(file.read(4 * shape[0] * shape[1] * shape[2]), dtype=np.float32)
-            tensors[name] = torch.from_numpy(data.reshape(shape).astype(np.float64))
-
-
 def relative(got, want):
     return float((got - want).norm() / (want.norm() + 1e-30))
 
@@ -76,11 +62,13 @@ def ours_run(program, folder, config, rows, B, T):
     rows.astype(np.int32).tofile(rows_path)
     text = subprocess.run([program, config_path, rows_path, str(B), str(T), str(STEPS), out_path],
                           check=True, stdout=subprocess.PIPE).stdout
-    return [float(x) for x in text.split()], dump_read(out_path)
+    tensors = {name: t.double() for name, t in torch_llama.dump_read(out_path).items()}
+    return [float(x) for x in text.split()], tensors
 
 
 def reference_run(config, ours, rows):
-    """Losses of all steps, gradients of the first, model after the last; in float64."""
+    """Losses of all steps; gradients of the first, and logits before it; model after the last. In
+    float64."""
     model = torch_llama.Llama(config).double()
     with torch.no_grad():
         for name, p in model.named_parameters():
@@ -89,6 +77,8 @@ def reference_run(config, ours, rows):
     labels = torch.from_numpy(rows[:, 1:].copy())
     optimizer = torch_llama.optimizer_of(model)
     losses, grads = [], {}
+    with torch.no_grad():
+        logits = model.logits(tokens[:1])[0, -1]
     for step in range(STEPS):
         optimizer.zero_grad()
         loss = model(tokens, labels)
@@ -98,21 +88,23 @@ def reference_run(config, ours, rows):
             grads = {name: p.grad.clone() for name, p in model.named_parameters()}
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
-    return losses, grads, model
+    return losses, grads, logits, model
 
 
 def case_check(program, folder, config, B, T):
     rows = np.random.RandomState(B * 1000 + T).randint(0, config["vocab_size"], (B, T + 1))
     our_losses, ours = ours_run(program, folder, config, rows, B, T)
-    losses, grads, model = reference_run(config, ours, rows)
+    our_logits = ours.pop("logits")
+    losses, grads, logits, model = reference_run(config, ours, rows)
     names = {name for name, _ in model.named_parameters()}
     if names != set(ours):
         raise SystemExit("tensors differ: %s" % sorted(names ^ set(ours)))
     worst_loss = max(abs(a - b) / b for a, b in zip(our_losses, losses))
+    worst_logits = relative(our_logits, logits)
     worst_grad = max((relative(ours[n][1].reshape(g.shape), g), n) for n, g in grads.items())
     worst_weight = max((relative(ours[n][2].reshape(p.shape), p.detach()), n)
                        for n, p in model.named_parameters())
-    return worst_loss, worst_grad, worst_weight
+    return worst_loss, worst_logits, worst_grad, worst_weight
 
 
 def main():
@@ -121,11 +113,12 @@ def main():
     torch.set_num_threads(2)
     for title, change, B, T in CASES:
         with tempfile.TemporaryDirectory() as folder:
-            loss, grad, weight = case_check(program, folder, {**BASE, **change}, B, T)
-        good = loss < LOSS_TOLERANCE and grad[0] < GRAD_TOLERANCE and weight[0] < WEIGHT_TOLERANCE
+            loss, logits, grad, weight = case_check(program, folder, {**BASE, **change}, B, T)
+        good = (loss < LOSS_TOLERANCE and logits < GRAD_TOLERANCE and grad[0] < GRAD_TOLERANCE and
+                weight[0] < WEIGHT_TOLERANCE)
         failed += not good
-        print("%-4s %-26s loss %.1e  gradient %.1e (%s)  weights after %d steps %.1e" % (
-            "ok" if good else "FAIL", title, loss, grad[0], grad[1], STEPS, weight[0]))
+        print("%-4s %-26s loss %.1e  logits %.1e  gradient %.1e (%s)  weights after %d steps %.1e" % (
+            "ok" if good else "FAIL", title, loss, logits, grad[0], grad[1], STEPS, weight[0]))
     return 1 if failed else 0
 
 

@@ -4,6 +4,7 @@ peer of its speed. Written to be read beside a config.json, with the operations 
 1.13 would choose."""
 import math
 
+import numpy as np
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
@@ -93,7 +94,7 @@ class Block(nn.Module):
 
 
 class Llama(nn.Module):
-    """Loss of tokens (B, T) against labels (B, T)."""
+    """Mean loss of tokens (B, T) against labels (B, T)."""
 
     def __init__(self, config):
         super().__init__()
@@ -107,7 +108,8 @@ class Llama(nn.Module):
             self.lm_head.weight = self.model.embed_tokens.weight
         self.freqs = rope_frequencies(c)
 
-    def forward(self, tokens, labels):
+    def logits(self, tokens):
+        """(B, T, V)"""
         T = tokens.shape[1]
         angles = torch.outer(torch.arange(T, dtype=torch.float64), self.freqs)
         x = self.model.embed_tokens(tokens)
@@ -115,8 +117,23 @@ class Llama(nn.Module):
         mask = torch.full((T, T), float("-inf"), dtype=x.dtype).triu(1)
         for block in self.model.layers:
             x = block(x, cos, sin, mask)
-        logits = self.lm_head(self.model.norm(x))
-        return F.cross_entropy(logits.flatten(0, 1), labels.flatten())
+        return self.lm_head(self.model.norm(x))
+
+    def forward(self, tokens, labels):
+        return F.cross_entropy(self.logits(tokens).flatten(0, 1), labels.flatten())
+
+
+def dump_read(path):
+    """What tests/support/model_dump wrote: name -> (3, rows, cols) of first weights, gradients and last
+    weights; "logits" -> (V)."""
+    tensors = {}
+    with open(path, "rb") as file:
+        for line in iter(file.readline, b""):
+            name, rows, cols = line.decode().split()
+            shape = (int(cols),) if name == "logits" else (3, int(rows), int(cols))
+            data = np.frombuffer(file.read(4 * math.prod(shape)), dtype=np.float32)
+            tensors[name] = torch.from_numpy(data.reshape(shape).copy())
+    return tensors
 
 
 def optimizer_of(model, lr=1e-3, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1):
