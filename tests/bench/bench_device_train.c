@@ -36,6 +36,7 @@
 
 #define TEXT_MAX   ((size_t)1 << 24) /* tokens */
 #define LOSS_PARTS 20
+#define WARMUP     20 /* steps, of the learning rate */
 
 /* What the floors are measured with: two matrices of RATE_DIM as float32 take RATE_BYTES. */
 #define RATE_DIM   8192
@@ -329,7 +330,7 @@ static void slot_fill(struct hdt_stage *stage, int n, int V, unsigned seed)
 static double step_run(struct hdt_stage *stage, double *sumsq, int64_t step, double *loss)
 {
     const struct hdt_stage_conf *conf = hdt_stage_conf(stage);
-    struct hdt_adamw adamw = {.lr = 1e-4f,
+    struct hdt_adamw adamw = {.lr = 1e-4f * fminf(1, (float)step / WARMUP),
                               .beta1 = 0.9f,
                               .beta2 = 0.95f,
                               .eps = 1e-8f,
