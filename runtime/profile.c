@@ -37,7 +37,10 @@
 #define FRAME_MORE     ((size_t)4096) /* a frame is longer than its tensor by less */
 #define BUDGET_NS      2000000000ll   /* a kind of unit, once two rounds are done */
 #define PATIENCE       4              /* budgets, where rounds take longer than the fastest did */
-#define WORKING_SET    (128u << 20)   /* no cache holds so much */
+#define WORKING_SET    (128u << 20)   /* no cache of a processor holds so much */
+#define DEVICE_SET                                                                                 \
+ (4ull << 30) /* of other devices: blocks so large make ops that are long enough */
+#define DEVICE_WARM_NS 300000000ll /* until their clocks are what they are under load */
 
 static int time_compare(const void *a, const void *b)
 {
@@ -65,6 +68,8 @@ struct probe {
     struct hdt_device *device;
     const struct hdt_profile_shape *shape;
     struct hdt_stage *stage;
+    int n_threads;      /* of a CPU; 0: another device */
+    size_t working_set; /* bytes that a stage of several blocks may have */
     bool recompute;
     int n_units, n_slots;
     int n_parts;                 /* of a round: only blocks have a backward in two halves */
@@ -196,7 +201,10 @@ static enum hdt_status probe_time(struct probe *p, struct hdt_error *err)
     int64_t begin_ns, round_ns, fastest_ns = INT64_MAX;
     int n = 0;
 
-    HDT_TRY(probe_round(p, times, err));
+    begin_ns = hdt_clock_now_ns();
+    do {
+        HDT_TRY(probe_round(p, times, err));
+    } while (p->n_threads == 0 && hdt_clock_now_ns() - begin_ns < DEVICE_WARM_NS);
     begin_ns = hdt_clock_now_ns();
     while (!rounds_are_enough(n, fastest_ns, begin_ns)) {
         round_ns = hdt_clock_now_ns();
@@ -254,7 +262,8 @@ static enum hdt_status probe_units(struct probe *p, int64_t unit, int n_units, i
     return status;
 }
 
-/* Blocks and slots that fill the caches, of those that a round of 200 ms can take. */
+/* Blocks and slots that fill the caches, and of which a device gets as much to do at once as a
+ * stage gives it, of those that a round of 200 ms can take. */
 static enum hdt_status blocks_choose(struct probe *p, int *n_blocks, int *n_slots,
                                      struct hdt_error *err)
 {
@@ -268,7 +277,7 @@ static enum hdt_status blocks_choose(struct probe *p, int *n_blocks, int *n_slot
         conf.n_units = *n_blocks;
         conf.n_slots = *n_slots;
         HDT_TRY(hdt_stage_measure(&conf, &bytes, err));
-        if (bytes.total <= WORKING_SET &&
+        if (bytes.total <= p->working_set &&
             (p->fwd_s + p->bwd_s) * *n_blocks * *n_slots * 1e9 <= (double)BUDGET_NS / 10) {
             break;
         }
@@ -406,22 +415,35 @@ static enum hdt_status probe_frames(const struct probe *p, struct hdt_profile *o
     return status;
 }
 
+static struct probe probe_of(const struct hdt_backend *backend, struct hdt_device *device,
+                             const struct hdt_profile_shape *shape)
+{
+    struct probe p = {.backend = backend, .device = device, .shape = shape};
+    struct hdt_device_info info;
+
+    backend->device_info(device, &info);
+    p.n_threads = info.n_threads;
+    p.working_set = info.n_threads > 0 ? WORKING_SET : DEVICE_SET;
+    if (info.n_threads == 0 && info.memory_free / 4 < DEVICE_SET) {
+        p.working_set = info.memory_free / 4;
+    }
+    return p;
+}
+
 /* As in struct hdt_profile. */
 static double quota_cpus(const struct probe *p)
 {
-    struct hdt_device_info info;
     struct hdt_cgroup cgroup;
 
-    p->backend->device_info(p->device, &info);
     hdt_cgroup_read("", &cgroup);
-    return cgroup.cpus > 0 && cgroup.cpus < info.n_threads ? cgroup.cpus : 0;
+    return cgroup.cpus > 0 && cgroup.cpus < p->n_threads ? cgroup.cpus : 0;
 }
 
 enum hdt_status hdt_profile_measure(const struct hdt_backend *backend, struct hdt_device *device,
                                     const struct hdt_profile_shape *shape,
                                     struct hdt_profile *profile, struct hdt_error *err)
 {
-    struct probe p = {.backend = backend, .device = device, .shape = shape};
+    struct probe p = probe_of(backend, device, shape);
     struct hdt_profile out = {.micro_batch = shape->micro_batch, .seq_len = shape->seq_len};
 
     HDT_TRY(probe_units(&p, 0, 1, 1, err));
@@ -452,9 +474,10 @@ enum hdt_status hdt_profile_measure_recompute(const struct hdt_backend *backend,
                                               const struct hdt_profile *profile,
                                               double *recompute_s, struct hdt_error *err)
 {
-    struct probe p = {.backend = backend, .device = device, .shape = shape, .recompute = true};
+    struct probe p = probe_of(backend, device, shape);
     double bwd_s;
 
+    p.recompute = true;
     HDT_TRY(probe_blocks(&p, err));
     /* The machine may have become faster or slower since: forwards say by how much. */
     bwd_s = p.bwd_s * profile->block_fwd_s / p.fwd_s;

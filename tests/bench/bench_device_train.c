@@ -2,7 +2,7 @@
 /*
  * Training speed of one process on a device:
  *
- *     bench_device_train BACKEND fp32|bf16|fp8 CONFIG.json B T STEPS [shares | losses TEXT]
+ *     bench_device_train BACKEND fp32|bf16|fp8 CONFIG.json B T STEPS [shares | losses TEXT [SEED]]
  *
  * Prints one line of JSON: median tokens per second over STEPS steps after three of warm-up, model
  * FLOPs utilization against 989 TFLOP/s (dense bf16 of an H100 or H200 by its data sheet; null for
@@ -624,15 +624,17 @@ int main(int argc, char **argv)
     struct hdt_stage *stage;
     struct hdt_error err = {0};
     bool shares = argc == 8 && strcmp(argv[7], "shares") == 0;
-    const char *text = argc == 9 && strcmp(argv[7], "losses") == 0 ? argv[8] : NULL;
+    const char *text = argc >= 9 && strcmp(argv[7], "losses") == 0 ? argv[8] : NULL;
+    const char *seed = text && argc == 10 ? argv[9] : NULL;
 
-    if (argc - shares - (text ? 2 : 0) != 7 || hdt_job_precision_of(argv[2]) < 0) {
+    if (argc - shares - (text ? 2 : 0) - (seed ? 1 : 0) != 7 || hdt_job_precision_of(argv[2]) < 0) {
         fprintf(stderr, "usage: bench_device_train BACKEND fp32|bf16|fp8 CONFIG.json B T STEPS "
-                        "[shares | losses TEXT]\n");
+                        "[shares | losses TEXT [SEED]]\n");
         return 2;
     }
     conf.fp8 = hdt_job_precision_of(argv[2]) == HDT_JOB_FP8;
     conf.mixed = hdt_job_precision_of(argv[2]) != HDT_JOB_FP32;
+    conf.seed = seed ? (uint64_t)hdt_args_int(seed, 1) : conf.seed;
     conf.B = hdt_args_int(argv[4], 1);
     conf.T = hdt_args_int(argv[5], 1);
     must(hdt_model_load(argv[3], &conf.model, &err), &err);

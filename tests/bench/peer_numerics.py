@@ -26,7 +26,7 @@ except ImportError:
     transformers = None
 
 B, T, V = 4, 512, 8192
-WARMUP = 40
+LR, WARMUP = 3e-4, 40
 CONFIG = {
     "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_act": "silu",
     "vocab_size": V, "hidden_size": 768, "intermediate_size": 2048, "num_attention_heads": 12,
@@ -47,7 +47,7 @@ def ours_run(program, folder, backend, precision, steps):
     """Losses, and what torch_llama.dump_read says."""
     out = os.path.join(folder, "out-" + precision)
     text = subprocess.run([program, os.path.join(folder, "config.json"), os.path.join(folder, "tokens"),
-                           str(B), str(T), str(steps), out, backend, precision, str(WARMUP)],
+                           str(B), str(T), str(steps), out, backend, precision, str(LR), str(WARMUP)],
                           check=True, stdout=subprocess.PIPE).stdout
     tensors = torch_llama.dump_read(out)
     os.unlink(out)
@@ -91,7 +91,7 @@ class Peer:
         optimizer, losses = torch_llama.optimizer_of(self.model), []
         for step, rows in enumerate(batches, 1):
             for group in optimizer.param_groups:
-                group["lr"] = 1e-3 * min(1, step / WARMUP)
+                group["lr"] = LR * min(1, step / WARMUP)
             optimizer.zero_grad()
             with torch.autocast(self.device, torch.bfloat16, enabled=autocast):
                 loss = self.logits_loss(rows)[1]

@@ -2,10 +2,10 @@
 /*
  * Trains a model for a few steps of one micro-batch, for comparison with another implementation:
  *
- *     model_dump CONFIG.json TOKENS B T STEPS OUT [BACKEND [fp32|bf16|fp8 [WARMUP]]]
+ *     model_dump CONFIG.json TOKENS B T STEPS OUT [BACKEND [fp32|bf16|fp8 [LR WARMUP]]]
  *
- * on the cpu in fp32, or on the first device of another backend; the learning rate grows to 1e-3
- * over WARMUP steps [1]. TOKENS has B (T + 1) int32 or some
+ * on the cpu in fp32, or on the first device of another backend; the learning rate grows to LR
+ * [1e-3] over WARMUP [1] steps. TOKENS has B (T + 1) int32 or some
  * times as many, of which each step takes the next ones: each row's tokens and, one to the right,
  * its labels. OUT gets, for each tensor but a tied head, a line "name rows cols" followed by three
  * float32 arrays: first weights, gradient of the first step (before clipping), weights after the
@@ -34,15 +34,12 @@ struct dump {
     int n_batches;
     float **first, **grads; /* of each tensor */
     float *logits;          /* (V), or NULL */
+    double lr;
     int warmup;
 };
 
-static const struct hdt_adamw adamw = {.lr = 1e-3f,
-                                       .beta1 = 0.9f,
-                                       .beta2 = 0.95f,
-                                       .eps = 1e-8f,
-                                       .weight_decay = 0.1f,
-                                       .grad_scale = 1};
+static const struct hdt_adamw adamw = {
+    .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .weight_decay = 0.1f, .grad_scale = 1};
 
 static void must(enum hdt_status status, const struct hdt_error *err)
 {
@@ -115,7 +112,7 @@ static double step_run(struct dump *d, int step, int n)
     p.grad_scale = (float)(1.0 / (sqrt(total) + 1e-6));
     p.grad_scale = p.grad_scale < 1 ? p.grad_scale : 1;
     p.step = step;
-    p.lr *= step < d->warmup ? (float)step / (float)d->warmup : 1;
+    p.lr = (float)(d->lr * (step < d->warmup ? (double)step / d->warmup : 1));
     hdt_stage_step(d->stage, &p);
     free(sumsq);
     return loss / n;
@@ -186,15 +183,16 @@ int main(int argc, char **argv)
     struct dump d = {0};
     int n_steps;
 
-    if (argc < 7 || argc > 10 || precision < 0) {
+    if (argc < 7 || argc > 11 || argc == 10 || precision < 0) {
         fprintf(stderr, "usage: model_dump CONFIG.json TOKENS B T STEPS OUT "
-                        "[BACKEND [fp32|bf16|fp8 [WARMUP]]]\n");
+                        "[BACKEND [fp32|bf16|fp8 [LR WARMUP]]]\n");
         return 2;
     }
     conf.B = hdt_args_int(argv[3], 1);
     conf.T = hdt_args_int(argv[4], 1);
     n_steps = hdt_args_int(argv[5], 1);
-    d.warmup = argc > 9 ? hdt_args_int(argv[9], 1) : 1;
+    d.lr = argc > 9 ? strtod(argv[9], NULL) : 1e-3;
+    d.warmup = argc > 10 ? hdt_args_int(argv[10], 1) : 1;
     conf.fp8 = precision == HDT_JOB_FP8;
     conf.mixed = precision != HDT_JOB_FP32;
     must(hdt_model_load(argv[1], &conf.model, &err), &err);
