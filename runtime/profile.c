@@ -24,9 +24,11 @@
 #include "src/base/cgroup.h"
 #include "src/base/clock.h"
 
+#include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #define ROUNDS_MAX     16
 #define BLOCKS_MAX     8
@@ -323,9 +325,38 @@ struct frame_probe {
     struct hdt_coder *coder;
     struct hdt_codec_ctx *ctx;
     void *tensor; /* device */
-    void *frame;  /* pinned */
+    void *frame;  /* host memory of the kind that frames have in a run: shared, then pinned */
+    size_t frame_cap;
+    bool is_pinned;
     size_t bytes;
 };
+
+static enum hdt_status frame_map(const struct probe *p, struct frame_probe *f,
+                                 struct hdt_error *err)
+{
+    f->frame = mmap(NULL, f->frame_cap, PROT_READ | PROT_WRITE,
+                    MAP_SHARED | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+    if (f->frame == MAP_FAILED) {
+        f->frame = NULL;
+        return hdt_error_set(err, HDT_ENOMEM, "cannot map %zu bytes: %s", f->frame_cap,
+                             strerror(errno));
+    }
+    if (p->backend->host_register) {
+        HDT_TRY(p->backend->host_register(p->device, f->frame, f->frame_cap, err));
+        f->is_pinned = true;
+    }
+    return HDT_OK;
+}
+
+static void frame_unmap(const struct probe *p, struct frame_probe *f)
+{
+    if (f->is_pinned) {
+        p->backend->host_unregister(p->device, f->frame);
+    }
+    if (f->frame) {
+        munmap(f->frame, f->frame_cap);
+    }
+}
 
 static enum hdt_status frame_probe_open(const struct probe *p, struct frame_probe *f,
                                         struct hdt_error *err)
@@ -336,7 +367,7 @@ static enum hdt_status frame_probe_open(const struct probe *p, struct frame_prob
     HDT_TRY(hdt_coder_new(p->backend, p->device, f->bytes, &f->coder, err));
     HDT_TRY(hdt_codec_ctx_new(0, &f->ctx, err));
     HDT_TRY(p->backend->alloc(p->device, f->bytes, &f->tensor, err));
-    HDT_TRY(p->backend->host_alloc(p->device, f->bytes + FRAME_MORE, &f->frame, err));
+    HDT_TRY(frame_map(p, f, err));
     HDT_TRY(p->backend->stream_new(p->device, &stream, err));
     p->backend->ops->zero(stream, f->tensor, f->bytes);
     status = p->backend->stream_wait(stream, err);
@@ -346,7 +377,7 @@ static enum hdt_status frame_probe_open(const struct probe *p, struct frame_prob
 
 static void frame_probe_close(const struct probe *p, struct frame_probe *f)
 {
-    p->backend->host_free(p->device, f->frame);
+    frame_unmap(p, f);
     p->backend->free(p->device, f->tensor);
     hdt_codec_ctx_free(f->ctx);
     hdt_coder_free(f->coder);
@@ -367,7 +398,7 @@ static enum hdt_status frame_rate(const struct frame_probe *f, const char *codec
                                    .src = f->tensor,
                                    .src_len = f->bytes,
                                    .dst = f->frame,
-                                   .dst_len = f->bytes + FRAME_MORE,
+                                   .dst_len = f->frame_cap,
                                    .dtype = HDT_DTYPE_F32,
                                    .guard = &guard};
         struct hdt_codec_io in = {.spec = &spec,
@@ -397,6 +428,7 @@ static enum hdt_status probe_frames(const struct probe *p, struct hdt_profile *o
     struct hdt_codec_rate rate;
     enum hdt_status status;
 
+    f.frame_cap = f.bytes + FRAME_MORE;
     if (p->backend->caps & HDT_BACKEND_HOST_MEMORY) {
         HDT_TRY(hdt_codec_rate_measure(&hdt_codec_bf16, HDT_DTYPE_F32, CAST_BUDGET_MS, &rate, err));
         out->cast_bytes_per_s = rate.encode_bytes_per_s;
