@@ -9,7 +9,8 @@
 #define WINDOW_US    HDT_US_PER_S
 #define WINDOW_BYTES 65536.0
 
-/* Smaller frames are records of a few hundred bytes, whose time is that of the round trip. */
+/* Smaller frames are records and labels, whose time is that of the round trip. One that overtakes
+ * a large frame on another stream does not end the time that this one takes. */
 #define FRAME_BYTES 16384.0
 
 /* A round trip is known to some tenths of a millisecond: no frame is counted as faster. */
@@ -20,11 +21,11 @@ int64_t hdt_edge_rate_have(struct hdt_edge_rate *rate, int64_t cut_us, double by
 {
     int64_t from_us = cut_us + rtt_us, busy_us;
 
-    from_us = from_us > rate->last_have_us ? from_us : rate->last_have_us;
-    rate->last_have_us = now_us;
     if (bytes < FRAME_BYTES || cut_us <= 0) {
         return 0;
     }
+    from_us = from_us > rate->last_have_us ? from_us : rate->last_have_us;
+    rate->last_have_us = now_us;
     busy_us = now_us - from_us;
     busy_us = busy_us > BUSY_MIN_US ? busy_us : BUSY_MIN_US;
     rate->busy_us += (double)busy_us;

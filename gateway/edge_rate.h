@@ -12,6 +12,8 @@
  *
  *     busy = have - max(cut + rtt, have of the frame before)
  *
+ * Frames of less than 16 KiB say nothing and are left out, also as those before.
+ *
  * Bytes by busy time over a window is then what the way carries, be it full or used a tenth of the
  * time; frames that travel beside each other on several streams share the sum. What jobs need is
  * this rate and not the kernel's: a burst shorter than the window in flight shows TCP no more than
@@ -27,7 +29,7 @@ extern "C" {
 #endif
 
 struct hdt_edge_rate {
-    int64_t last_have_us;  /* of any frame to this peer */
+    int64_t last_have_us;  /* of a large frame to this peer */
     double bytes, busy_us; /* of the window that runs */
     int64_t window_us;     /* began; 0: none runs */
     double bytes_per_s;    /* of the last whole window; 0: there was none */

@@ -56,6 +56,21 @@ Test(edge_rate, a_link_that_is_hardly_used)
     cr_expect(fabs(got / 125e6 - 1) < 0.01, "%g bytes a second", got);
 }
 
+/* 100 kB a tenth of a second apart, 40 ms of 2.5 MB/s; while one is on its way, labels of 2 kB go
+ * on another stream and are there 15 ms before it: it is no faster for that. */
+Test(edge_rate, a_small_frame_that_overtakes_says_nothing)
+{
+    struct hdt_edge_rate rate = {0};
+
+    for (int i = 0; i < 40; i++) {
+        const int64_t cut_us = 1000 * MS + i * 100 * MS;
+
+        hdt_edge_rate_have(&rate, cut_us + 20 * MS, 2e3, RTT, cut_us + 25 * MS + RTT);
+        hdt_edge_rate_have(&rate, cut_us, 100e3, RTT, cut_us + 40 * MS + RTT);
+    }
+    cr_expect(fabs(rate.bytes_per_s / 2.5e6 - 1) < 0.01, "%g bytes a second", rate.bytes_per_s);
+}
+
 /* Two seconds of steps after a change, the figure is that of the new rate. */
 Test(edge_rate, follows_down_and_up)
 {
