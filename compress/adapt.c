@@ -38,34 +38,30 @@ static double codec_rate(const struct hdt_adapt_candidate *c, double tensor_byte
                      slower_of(c->gw_encode_bytes_per_s * up, c->gw_decode_bytes_per_s * up));
 }
 
+/* All that one codec says by itself: `stations` but the turn. */
 static void row_fill(const struct hdt_adapt_input *in, const struct hdt_adapt_candidate *c,
-                     struct hdt_adapt_row *row)
+                     struct hdt_adapt_row *row, double stations[HDT_ADAPT_STATIONS])
 {
     const double encode_s = time_of(in->tensor_bytes, c->encode_bytes_per_s);
     const double decode_s = time_of(in->tensor_bytes, c->decode_bytes_per_s);
     const double gw_s[2] = {time_of(c->frame_bytes, c->gw_encode_bytes_per_s),
                             time_of(c->frame_bytes, c->gw_decode_bytes_per_s)};
     const double chunks = fmax(1, c->frame_bytes / HDT_ADAPT_CHUNK_BYTES);
-    double stations[HDT_ADAPT_STATIONS];
-    int i;
+    const double threads = fmax(1, in->gw_threads);
 
     row->wire_bytes = c->frame_bytes / fmax(1, c->gw_ratio);
     row->ratio = row->wire_bytes > 0 ? in->tensor_bytes / row->wire_bytes : 1;
-    stations[HDT_ADAPT_AT_SRC] = in->src_busy_s + encode_s;
+    row->src_held_s = in->src_share * (threads * gw_s[0] + row->wire_bytes * in->send_s_per_byte);
+    row->dst_held_s = in->dst_share * (threads * gw_s[1] + row->wire_bytes * in->recv_s_per_byte);
+    stations[HDT_ADAPT_AT_SRC] = in->src_busy_s + encode_s + row->src_held_s;
     stations[HDT_ADAPT_AT_SRC_GATEWAY] = gw_s[0];
     stations[HDT_ADAPT_AT_LINK] = time_of(row->wire_bytes, in->goodput_bytes_per_s);
     stations[HDT_ADAPT_AT_DST_GATEWAY] = gw_s[1];
-    stations[HDT_ADAPT_AT_DST] = in->dst_busy_s + decode_s;
-    row->slowest = HDT_ADAPT_AT_LINK;
-    for (i = 0; i < HDT_ADAPT_STATIONS; i++) {
-        if (stations[i] > stations[row->slowest]) {
-            row->slowest = (enum hdt_adapt_station)i;
-        }
-    }
-    row->pace_s = stations[row->slowest];
+    stations[HDT_ADAPT_AT_DST] = in->dst_busy_s + decode_s + row->dst_held_s;
     row->alone_s = encode_s + (gw_s[0] + gw_s[1]) / chunks + stations[HDT_ADAPT_AT_LINK] +
                    in->rtt_s / 2 + decode_s;
-    row->step_s = (fmax(1, in->n_frames) - 1) * row->pace_s + row->alone_s;
+    row->turn_s = stations[HDT_ADAPT_AT_SRC] + stations[HDT_ADAPT_AT_DST] + in->beyond_s +
+                  row->alone_s - encode_s - decode_s;
     row->codec_bytes_per_s = codec_rate(c, in->tensor_bytes);
     row->goodput_bytes_per_s =
         in->goodput_bytes_per_s > 0
@@ -73,6 +69,36 @@ static void row_fill(const struct hdt_adapt_input *in, const struct hdt_adapt_ca
             : 0;
     row->full_below_bytes_per_s = row->ratio > 1 ? row->codec_bytes_per_s / row->ratio : 0;
     row->none_above_bytes_per_s = row->ratio > 1 ? row->codec_bytes_per_s : 0;
+}
+
+/* The rest, when it is known how long the way back takes. */
+static void row_pace(const struct hdt_adapt_input *in, double back_s, struct hdt_adapt_row *row,
+                     double stations[HDT_ADAPT_STATIONS])
+{
+    row->turn_s += back_s;
+    stations[HDT_ADAPT_AT_TURN] = in->in_flight > 0 ? row->turn_s / in->in_flight : 0;
+    row->slowest = HDT_ADAPT_AT_LINK;
+    for (int i = 0; i < HDT_ADAPT_STATIONS; i++) {
+        if (stations[i] > stations[row->slowest]) {
+            row->slowest = (enum hdt_adapt_station)i;
+        }
+    }
+    row->pace_s = stations[row->slowest];
+    row->step_s = (fmax(1, in->n_frames) - 1) * row->pace_s + row->alone_s;
+}
+
+static void rows_fill(const struct hdt_adapt_input *in, struct hdt_adapt_table *table)
+{
+    double stations[HDT_ADAPT_MAX][HDT_ADAPT_STATIONS];
+
+    for (size_t i = 0; i < in->n; i++) {
+        row_fill(in, &in->candidates[i], &table->rows[i], stations[i]);
+    }
+    for (size_t i = 0; i < in->n; i++) {
+        const size_t back = in->current >= 0 ? (size_t)in->current : i;
+
+        row_pace(in, table->rows[back].alone_s, &table->rows[i], stations[i]);
+    }
 }
 
 static bool may_use(const struct hdt_adapt_input *in, size_t i)
@@ -166,9 +192,7 @@ void hdt_adapt_choose(const struct hdt_adapt_input *in, struct hdt_adapt_table *
     HDT_ASSERT(in->current < (int)in->n);
     memset(table, 0, sizeof(*table));
     table->n = in->n;
-    for (size_t i = 0; i < in->n; i++) {
-        row_fill(in, &in->candidates[i], &table->rows[i]);
-    }
+    rows_fill(in, table);
     table->chosen = choose(in, table);
     for (size_t i = 0; i < in->n; i++) {
         table->rows[i].why = why_of(in, table, i);
@@ -184,6 +208,7 @@ void hdt_adapt_why_text(const struct hdt_adapt_input *in, const struct hdt_adapt
         [HDT_ADAPT_AT_LINK] = "the link",
         [HDT_ADAPT_AT_DST_GATEWAY] = "the receiving gateway",
         [HDT_ADAPT_AT_DST] = "the receiving worker",
+        [HDT_ADAPT_AT_TURN] = "the way there and back",
     };
     const struct hdt_adapt_row *row = &table->rows[i], *best = &table->rows[table->chosen];
     const double gain = best->step_s > 0 ? 1 - row->step_s / best->step_s : 0;

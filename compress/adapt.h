@@ -11,11 +11,25 @@
  * gateway codes it (F / e, of the frame's F bytes), the link carries it (w = F / ratio bytes), the
  * other gateway decodes it, the other worker, too. A worker's codec runs in the thread that
  * computes, so its time is added to that of its arithmetic; a gateway's runs beside the link, chunk
- * by chunk. In a full pipeline the slowest station sets the pace, and the first frame passes them
- * in turn. With m frames in a step
+ * by chunk. Where a gateway has no processor that nobody computes on, a second of its CPU time
+ * holds up the worker beside it by a share of one, as in the planner (hdt_cost_gateway_share); it
+ * needs CPU time for its codec, t threads of it, and for each byte on the wire.
  *
- *     pace   = max(compute_src + S / E, F / e, w / goodput, F / d, compute_dst + S / D)
- *     alone  = S / E + (F / e + F / d) / chunks + w / goodput + rtt / 2 + S / D
+ *     held_src = share_src (t F / e + w send_s_per_byte)
+ *     held_dst = share_dst (t F / d + w recv_s_per_byte)
+ *     src      = compute_src + S / E + held_src
+ *     dst      = compute_dst + S / D + held_dst
+ *     alone    = S / E + (F / e + F / d) / chunks + w / goodput + rtt / 2 + S / D
+ *
+ * In a full pipeline the slowest station sets the pace. Or it is not full: a stage does no more
+ * than n forwards (the plan's warm-up, and one) before the first of them has come back as a
+ * gradient. That turn takes what both workers and the stages behind them compute, the frame's way,
+ * and its gradient's way back (or the other way round), which has a codec of its own: it is taken
+ * to be as long as this way is with the codec in use. With m frames in a step, the first of which
+ * passes the stations in turn,
+ *
+ *     turn   = src + dst + beyond + (alone - S / E - S / D) + alone of the codec in use
+ *     pace   = max(src, F / e, w / goodput, F / d, dst, turn / n)
  *     step_s = (m - 1) pace + alone
  *
  * For one station after another of a link without arithmetic beside it this is the usual
@@ -56,9 +70,14 @@ struct hdt_adapt_input {
     double tensor_bytes;           /* of one frame before the worker's codec */
     double n_frames;               /* of a step, at least 1 */
     double src_busy_s, dst_busy_s; /* arithmetic of each worker beside one frame; 0: none */
-    double error_budget;           /* relative; what is above is not chosen */
-    double least_gain;             /* share of the step time that a less exact codec must save */
-    double exact_cost;             /* share that a more exact one may cost; below least_gain */
+    double src_share, dst_share;   /* by which a second of its gateway's CPU time holds it up */
+    double gw_threads;             /* of the gateways' codecs; 0: one */
+    double send_s_per_byte, recv_s_per_byte; /* CPU time of a gateway for a byte of the wire */
+    double in_flight;    /* micro-batches there and back at a time; 0: no limit is known */
+    double beyond_s;     /* arithmetic of stages behind both, in that time; 0: none */
+    double error_budget; /* relative; what is above is not chosen */
+    double least_gain;   /* share of the step time that a less exact codec must save */
+    double exact_cost;   /* share that a more exact one may cost; below least_gain */
     int64_t measured_us, changed_us, now_us; /* monotonic: goodput, last change, now */
     int64_t fresh_us;                        /* older figures change nothing */
     int current;                             /* candidate in use; -1: none yet */
@@ -81,12 +100,15 @@ enum hdt_adapt_station {
     HDT_ADAPT_AT_LINK,
     HDT_ADAPT_AT_DST_GATEWAY,
     HDT_ADAPT_AT_DST,
+    HDT_ADAPT_AT_TURN, /* none of them: the way there and back, of so many in flight */
     HDT_ADAPT_STATIONS
 };
 
 struct hdt_adapt_row {
-    double wire_bytes; /* of a frame */
-    double ratio;      /* tensor / wire */
+    double wire_bytes;             /* of a frame */
+    double ratio;                  /* tensor / wire */
+    double src_held_s, dst_held_s; /* a worker, by its gateway's work for one frame */
+    double turn_s;
     double pace_s, alone_s, step_s;
     enum hdt_adapt_station slowest;
     double codec_bytes_per_s;   /* of the tensor, by the slowest of the four codings; 0: no limit */

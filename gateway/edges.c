@@ -147,14 +147,16 @@ static void edge_tell(struct hdt_gateway *gw, const struct hdt_edge_said *edge,
     hdt_route_post(
         gw, edge->worker, "edge.is",
         json_pack(
-            "{s:I, s:I, s:I, s:f, s:f, s:f, s:f, s:f, s:I, s:I}", "job", (json_int_t)edge->job,
-            "epoch", (json_int_t)edge->epoch, "flow", (json_int_t)edge->flow, "goodput_bytes_per_s",
-            rate, "age_s", age_s, "rtt_s", (double)peer->min_rtt_us / 1e6, "encode_bytes_per_s",
+            "{s:I, s:I, s:I, s:f, s:f, s:f, s:f, s:f, s:I, s:f, s:f, s:I, s:I}", "job",
+            (json_int_t)edge->job, "epoch", (json_int_t)edge->epoch, "flow", (json_int_t)edge->flow,
+            "goodput_bytes_per_s", rate, "age_s", age_s, "rtt_s", (double)peer->min_rtt_us / 1e6,
+            "encode_bytes_per_s",
             dp.encode_ns > 0 ? threads * 1e9 * (double)dp.encode_bytes / (double)dp.encode_ns : 0,
             "decode_bytes_per_s",
             dp.decode_ns > 0 ? threads * 1e9 * (double)dp.decode_bytes / (double)dp.decode_ns : 0,
-            "plain_bytes", (json_int_t)flow.sent_bytes, "coded_bytes",
-            (json_int_t)flow.coded_bytes));
+            "codec_threads", (json_int_t)gw->conf.data.codec_threads, "send_s_per_byte",
+            dp.probe_send_s_per_byte, "recv_s_per_byte", dp.probe_recv_s_per_byte, "plain_bytes",
+            (json_int_t)flow.sent_bytes, "coded_bytes", (json_int_t)flow.coded_bytes));
 }
 
 void hdt_edges_tick(struct hdt_gateway *gw)

@@ -25,6 +25,7 @@
  * second while frames go. */
 #define FRESH_US (10 * HDT_US_PER_S)
 
+/* Of a step, by all edges of the job: each decides by itself, and what they give away adds up. */
 #define LEAST_GAIN 0.05
 #define EXACT_COST 0.02
 
@@ -149,6 +150,7 @@ static void edge_changed(struct hdt_edge *edge, int to, int64_t step, int64_t no
 static void edge_choose(struct hdt_edge *edge, int64_t step)
 {
     struct hdt_adapt_input *in = &edge->input;
+    const double n_live = edge->conf.n_live > 1 ? edge->conf.n_live : 1;
     int i;
 
     *in = (struct hdt_adapt_input){.goodput_bytes_per_s = edge->figures.goodput_bytes_per_s,
@@ -157,9 +159,16 @@ static void edge_choose(struct hdt_edge *edge, int64_t step)
                                    .n_frames = edge->conf.n_frames,
                                    .src_busy_s = edge->src_busy_s,
                                    .dst_busy_s = edge->conf.dst_busy_s,
+                                   .src_share = edge->conf.src_share,
+                                   .dst_share = edge->conf.dst_share,
+                                   .gw_threads = edge->figures.gw_threads,
+                                   .send_s_per_byte = edge->figures.send_s_per_byte,
+                                   .recv_s_per_byte = edge->figures.recv_s_per_byte,
+                                   .in_flight = edge->conf.in_flight,
+                                   .beyond_s = edge->conf.beyond_s,
                                    .error_budget = edge->ladder.error_budget,
-                                   .least_gain = LEAST_GAIN,
-                                   .exact_cost = EXACT_COST,
+                                   .least_gain = LEAST_GAIN / n_live,
+                                   .exact_cost = EXACT_COST / n_live,
                                    .measured_us = edge->figures.measured_us,
                                    .changed_us = edge->changed_us,
                                    .now_us = hdt_clock_now_us(),
@@ -197,11 +206,14 @@ void hdt_edge_set_figures(struct hdt_edge *edge, const struct hdt_edge_figures *
 
 void hdt_edge_set_busy(struct hdt_edge *edge, double src_busy_s)
 {
-    const double encode_s = (double)edge->encode_ns / 1e9 / edge->conf.n_frames;
+    const double held_s = edge->table.n > 0 ? edge->table.rows[edge->rung].src_held_s : 0;
+    const double codec_s = (double)edge->encode_ns / 1e9 / edge->conf.n_frames + held_s;
 
     edge->encode_ns = 0;
-    src_busy_s = src_busy_s > encode_s ? src_busy_s - encode_s : 0;
-    edge->src_busy_s = blend(edge->src_busy_s, src_busy_s);
+    if (src_busy_s > 0) {
+        src_busy_s = src_busy_s > codec_s ? src_busy_s - codec_s : 0;
+        edge->src_busy_s = blend(edge->src_busy_s, src_busy_s);
+    }
 }
 
 /* ---- frames ---- */

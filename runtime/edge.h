@@ -27,8 +27,10 @@ struct hdt_edge_conf {
     bool is_src, is_live;
     double error_budget; /* relative; 0: neither guard nor choice */
     size_t tensor_bytes, frame_cap;
-    double n_frames;         /* of a step */
-    double dst_busy_s;       /* arithmetic of the other worker beside a frame, predicted */
+    double n_frames;   /* of a step */
+    double dst_busy_s; /* arithmetic of the other worker beside a frame, predicted */
+    double src_share, dst_share, in_flight, beyond_s; /* as in struct hdt_adapt_input */
+    double n_live; /* edges of the job whose codec may change, this one among them; 0: one */
     struct hdt_coder *coder; /* tensors are device memory, and it codes them; NULL: host memory */
     char name[192];          /* for messages: "job 7, flow 3 (activations, a -> b), rank 0" */
 };
@@ -38,8 +40,10 @@ struct hdt_edge_figures {
     double goodput_bytes_per_s; /* of the wire; 0: unknown */
     double rtt_s;
     double gw_encode_bytes_per_s, gw_decode_bytes_per_s; /* of all its threads; 0: unknown */
-    uint64_t plain_bytes, coded_bytes; /* of the flow, sums, by its gateway codec */
-    int64_t measured_us;               /* goodput, by this machine's clock */
+    double gw_threads;                                   /* of its codec; 0: unknown */
+    double send_s_per_byte, recv_s_per_byte; /* its CPU time for a byte of the wire; 0: unknown */
+    uint64_t plain_bytes, coded_bytes;       /* of the flow, sums, by its gateway codec */
+    int64_t measured_us;                     /* goodput, by this machine's clock */
 };
 
 /* Of one rung, as seen here. */
@@ -72,7 +76,8 @@ struct hdt_edge {
 void hdt_edge_init(struct hdt_edge *edge, const struct hdt_edge_conf *conf);
 
 /* The sender has figures, at a step; or a step took so much time a frame, waits left out, the
- * encoding of its frames included. */
+ * encoding of its frames included, and what its gateway held it up; 0: a step that says nothing
+ * of the next one. */
 void hdt_edge_set_figures(struct hdt_edge *edge, const struct hdt_edge_figures *figures,
                           int64_t step);
 void hdt_edge_set_busy(struct hdt_edge *edge, double src_busy_s);

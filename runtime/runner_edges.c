@@ -41,6 +41,37 @@ static double rank_busy_s(const struct hdt_plan *plan, int rank)
     return busy_s;
 }
 
+static bool flow_is_live(const struct hdt_runner *r, size_t i)
+{
+    const struct hdt_plan_flow *flow = &r->plan.flows[i];
+    const bool is_grad = flow->kind == HDT_FLOW_ACTIVATION_GRAD;
+
+    return (is_grad || flow->kind == HDT_FLOW_ACTIVATION) &&
+           strcmp(r->plan.ranks[flow->src_rank].site, r->plan.ranks[flow->dst_rank].site) != 0 &&
+           hdt_job_codec_is_live(&r->job, is_grad);
+}
+
+/* What keeps micro-batches from going through an edge at once. Where stages take turns on a rank,
+ * a micro-batch comes back to it before it has gone all the way; where backwards are in halves, the
+ * second is not part of the way: no limit is known. */
+static void edge_turn_fill(const struct hdt_runner *r, const struct hdt_plan_flow *flow,
+                           struct hdt_edge_conf *conf)
+{
+    const int behind = flow->src_stage > flow->dst_stage ? flow->src_stage : flow->dst_stage;
+    const struct hdt_plan_stage *stages = r->plan.stages;
+
+    if (r->plan.schedule == HDT_SCHEDULE_INTERLEAVED || hdt_schedule_is_split(r->plan.schedule) ||
+        behind < 1) {
+        return;
+    }
+    conf->in_flight = (double)stages[behind - 1].warmup + 1;
+    for (size_t k = (size_t)behind + 1; k < r->plan.n_stages; k++) {
+        if (stages[k].replica == stages[behind].replica) {
+            conf->beyond_s += stages[k].fwd_s + stages[k].bwd_s;
+        }
+    }
+}
+
 static void edge_conf_fill(const struct hdt_runner *r, size_t i, struct hdt_edge_conf *conf)
 {
     const struct hdt_plan_flow *flow = &r->plan.flows[i];
@@ -49,16 +80,20 @@ static void edge_conf_fill(const struct hdt_runner *r, size_t i, struct hdt_edge
     *conf = (struct hdt_edge_conf){
         .planned = r->flows[i].spec,
         .is_src = flow->src_rank == r->rank,
-        .is_live =
-            strcmp(r->plan.ranks[flow->src_rank].site, r->plan.ranks[flow->dst_rank].site) != 0 &&
-            hdt_job_codec_is_live(&r->job, is_grad),
+        .is_live = flow_is_live(r, i),
         .error_budget = r->job.codec.error_budget,
         .tensor_bytes =
             (size_t)(r->plan.micro_batch * r->plan.seq_len * r->model.C) * sizeof(float),
         .frame_cap = flow->frame_cap,
         .n_frames = (double)r->plan.n_micro_batches,
         .dst_busy_s = rank_busy_s(&r->plan, flow->dst_rank),
+        .src_share = r->plan.ranks[flow->src_rank].gateway_share,
+        .dst_share = r->plan.ranks[flow->dst_rank].gateway_share,
         .coder = r->coder};
+    edge_turn_fill(r, flow, conf);
+    for (size_t k = 0; k < r->plan.n_flows; k++) {
+        conf->n_live += flow_is_live(r, k);
+    }
     snprintf(conf->name, sizeof(conf->name), "job %lld, flow %zu (%s, %.48s -> %.48s), rank %d",
              r->number, i, is_grad ? "activation gradients" : "activations",
              r->plan.ranks[flow->src_rank].site, r->plan.ranks[flow->dst_rank].site, r->rank);
@@ -112,6 +147,9 @@ void hdt_runner_edge_is(struct hdt_runner *r, const json_t *body)
         .rtt_s = figure_of(body, "rtt_s"),
         .gw_encode_bytes_per_s = figure_of(body, "encode_bytes_per_s"),
         .gw_decode_bytes_per_s = figure_of(body, "decode_bytes_per_s"),
+        .gw_threads = figure_of(body, "codec_threads"),
+        .send_s_per_byte = figure_of(body, "send_s_per_byte"),
+        .recv_s_per_byte = figure_of(body, "recv_s_per_byte"),
         .plain_bytes = count_of(body, "plain_bytes"),
         .coded_bytes = count_of(body, "coded_bytes"),
         .measured_us = hdt_clock_now_us() - (int64_t)(1e6 * figure_of(body, "age_s"))};
@@ -172,8 +210,11 @@ void hdt_runner_edges_stepped(struct hdt_runner *r, enum hdt_phase phase, int64_
         if (r->flows[i].edge && phase == HDT_PHASE_EVAL) {
             hdt_edge_put_back(r->flows[i].edge, &r->flows[i].kept_edge);
         } else if (r->flows[i].edge && r->flows[i].edge->conf.is_src) {
+            /* The first step finds everything cold. */
             hdt_edge_set_busy(r->flows[i].edge,
-                              (double)busy_ns / 1e9 / (double)r->plan.n_micro_batches);
+                              r->step > r->start_step
+                                  ? (double)busy_ns / 1e9 / (double)r->plan.n_micro_batches
+                                  : 0);
         }
     }
 }

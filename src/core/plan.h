@@ -40,8 +40,9 @@ struct hdt_plan_rank {
     char worker[HDT_NAME_CAP];
     int device; /* on that worker */
     /* prediction, of a training step; 0: the plan does not say */
-    double busy_s; /* computing and coding, held up by gateways */
-    double held_s; /* of it, by gateways */
+    double busy_s;        /* computing and coding, held up by gateways */
+    double held_s;        /* of it, by gateways */
+    double gateway_share; /* by which a second of CPU time of its site's gateway holds it up */
 };
 
 struct hdt_plan_stage {

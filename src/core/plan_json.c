@@ -16,8 +16,9 @@
 
 static json_t *rank_to_json(const struct hdt_plan_rank *r)
 {
-    return json_pack("{s:s, s:s, s:i, s:f, s:f}", "site", r->site, "worker", r->worker, "device",
-                     r->device, "busy_s", r->busy_s, "held_s", r->held_s);
+    return json_pack("{s:s, s:s, s:i, s:f, s:f, s:f}", "site", r->site, "worker", r->worker,
+                     "device", r->device, "busy_s", r->busy_s, "held_s", r->held_s, "gateway_share",
+                     r->gateway_share);
 }
 
 static json_t *stage_to_json(const struct hdt_plan_stage *s)
@@ -159,6 +160,9 @@ static void rank_from_json(struct reader *r, struct hdt_plan *plan, size_t i)
     if (json_object_get(r->json, "busy_s")) { /* else a plan from before it said so */
         rank->busy_s = read_real(r, "busy_s");
         rank->held_s = read_real(r, "held_s");
+    }
+    if (json_object_get(r->json, "gateway_share")) { /* so, too */
+        rank->gateway_share = read_real(r, "gateway_share");
     }
 }
 

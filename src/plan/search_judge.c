@@ -361,6 +361,9 @@ enum hdt_status hdt_search_judge(struct search *s, struct hdt_plan *plan, struct
     for (size_t i = 0; i < plan->n_ranks; i++) {
         plan->ranks[i].busy_s = cost->rank_busy_s[i];
         plan->ranks[i].held_s = cost->rank_held_s[i];
+        plan->ranks[i].gateway_share = hdt_cost_gateway_share(
+            s->in, plan,
+            hdt_cost_find_worker(s->in->cluster, plan->ranks[i].site, plan->ranks[i].worker));
     }
     plan->step_s = cost->step_s;
     plan->bubble_share = cost->bubble_share;

@@ -76,6 +76,13 @@ late_of() {
         awk -v first="$1" -v last="$2" '$1 >= first && $1 < last && $1 - first > n { n = $1 - first } END { print n + 0 }'
 }
 
+# explain_keep STRETCH: how the codecs stood at its end.
+explain_keep() {
+    [ "$codec" = auto ] || return 0
+    echo "-- at the end of $1:" >>"$tmp/explain"
+    hdt codec explain --gateway "$(gateway_of a)" >>"$tmp/explain" 2>&1 || :
+}
+
 # run CODEC: a run over the three stretches; "auto" may choose. Adds to $tmp/rate-CODEC-N the tokens/s and,
 # for auto, to $tmp/late-N the steps to the choice, of stretches N.
 run() {
@@ -94,10 +101,11 @@ run() {
     step_wait "$steps"
     changed[1]=$(step_now)
     link_is "$narrow"
+    explain_keep wide # by figures of that
     step_wait $((2 * steps))
     changed[2]=$(step_now)
     link_is "$wide"
-    [ "$codec" != auto ] || hdt codec explain --gateway "$(gateway_of a)" >"$tmp/explain" 2>&1 || :
+    explain_keep narrow
     wait "$submit" || rig_fail "$codec: $(tail -n 2 "$work/run.log")"
     workers_end
     run_dir=$(field "$work/run.json" run_dir | tr -d '"')
@@ -117,6 +125,7 @@ bench_run() {
     fed_data
     cp "$srcdir/etc/model.json" "$work/model.json"
     for ((round = 1; round <= rounds; round++)); do
+        : >"$tmp/explain"
         for codec in $codecs auto; do
             run "$codec"
         done

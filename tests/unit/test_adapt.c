@@ -148,6 +148,91 @@ Test(adapt, what_grows_is_sent_plain)
     expect_near(t.rows[0].none_above_bytes_per_s, 0, "break-even of what saves nothing");
 }
 
+/*
+ * Gateways of two codec threads on the workers' processors: 1 GB/s in, 2 GB/s out, 2 ns of CPU time
+ * for a byte sent, 5 ns for one received. lossless, 3.2 of 4 MB on the wire: held_src 2 x 4 + 6.4 =
+ * 14.4 ms, of the other worker (of which it takes a thread of two) (2 x 2 + 16) / 2 =
+ * 10 ms. bf16+lossless, 1.6 of 2 MB: 2 x 2 + 3.2 = 7.2 ms and (2 x 1 + 8) / 2 = 5 ms. Beside 50 ms
+ * of arithmetic src is 50 + 0.5 + 14.4 = 64.9 ms against 50 + 1 + 7.2 = 58.2; without the
+ * gateways 50.5 against 51.
+ */
+Test(adapt, a_gateway_holds_up_the_worker_beside_it)
+{
+    struct hdt_adapt_candidate c[] = {plain, bf16};
+    struct hdt_adapt_input in = input_of(c, 2);
+    struct hdt_adapt_table t;
+
+    for (int i = 0; i < 2; i++) {
+        c[i].gw_encode_bytes_per_s = 1000 * MB;
+        c[i].gw_decode_bytes_per_s = 2000 * MB;
+        c[i].gw_ratio = 1.25;
+    }
+    in.goodput_bytes_per_s = 1000 * MB;
+    in.src_busy_s = in.dst_busy_s = 0.05;
+    in.n_frames = 64;
+    in.gw_threads = 2;
+    in.send_s_per_byte = 2e-9;
+    in.recv_s_per_byte = 5e-9;
+    hdt_adapt_choose(&in, &t);
+    expect_near(t.rows[0].pace_s, 0.0505, "pace with lossless, gateways elsewhere");
+    cr_expect_eq(t.chosen, 0);
+    in.src_share = 1;
+    in.dst_share = 0.5;
+    hdt_adapt_choose(&in, &t);
+    expect_near(t.rows[0].src_held_s, 0.0144, "held by lossless at src");
+    expect_near(t.rows[0].dst_held_s, 0.010, "held by lossless at dst");
+    expect_near(t.rows[1].src_held_s, 0.0072, "held by bf16 at src");
+    expect_near(t.rows[1].dst_held_s, 0.005, "held by bf16 at dst");
+    expect_near(t.rows[0].pace_s, 0.0649, "pace with lossless");
+    expect_near(t.rows[1].pace_s, 0.0582, "pace with bf16");
+    cr_expect_eq(t.chosen, 1);
+    cr_expect_eq(t.rows[1].slowest, HDT_ADAPT_AT_SRC);
+    in.src_share = 0;
+    hdt_adapt_choose(&in, &t);
+    expect_near(t.rows[0].pace_s, 0.0605, "pace with lossless, of the receiving worker");
+    cr_expect_eq(t.rows[0].slowest, HDT_ADAPT_AT_DST);
+}
+
+/*
+ * Frames of 100 and 50 kB, 20 and 10 ms of a link of 5 MB/s with 20 ms there and back, beside 30 ms
+ * of arithmetic at both ends, and two micro-batches in flight: the first codec, in use, takes 30 ms
+ * alone, a turn 30 + 30 + 30 + 30 = 120 ms, a frame 60; the second 20 ms alone, while the way back
+ * is as it was: 110 ms, 55. Eight frames: 7 x 60 + 30 = 450 ms, 7 x 55 + 20 = 405. With enough in
+ * flight arithmetic would hide both, 7 x 30 + 30 = 240 and 230 ms: a gain of 4.2 %, less than it
+ * takes.
+ */
+Test(adapt, what_is_in_flight_limits_the_pace)
+{
+    const struct hdt_adapt_candidate c[] = {{.frame_bytes = 0.1 * MB, .gw_ratio = 1},
+                                            {.frame_bytes = 0.05 * MB, .gw_ratio = 1}};
+    struct hdt_adapt_input in = input_of(c, 2);
+    struct hdt_adapt_table t;
+    char text[HDT_ADAPT_TEXT];
+
+    in.goodput_bytes_per_s = 5 * MB;
+    in.rtt_s = 0.02;
+    in.src_busy_s = in.dst_busy_s = 0.03;
+    in.current = 0;
+    in.in_flight = 8;
+    hdt_adapt_choose(&in, &t);
+    expect_near(t.rows[0].step_s, 0.240, "step of the first, eight in flight");
+    expect_near(t.rows[1].step_s, 0.230, "step of the second, eight in flight");
+    cr_expect_eq(t.chosen, 0);
+    in.in_flight = 2;
+    hdt_adapt_choose(&in, &t);
+    expect_near(t.rows[0].turn_s, 0.120, "turn of the first");
+    expect_near(t.rows[1].turn_s, 0.110, "turn of the second");
+    expect_near(t.rows[0].step_s, 0.450, "step of the first, two in flight");
+    expect_near(t.rows[1].step_s, 0.405, "step of the second, two in flight");
+    cr_expect_eq(t.chosen, 1);
+    hdt_adapt_why_text(&in, &t, 1, text);
+    cr_expect_str_eq(text, "chosen: the way there and back sets the pace");
+    in.current = -1; /* the way back is as this one */
+    in.beyond_s = 0.04;
+    hdt_adapt_choose(&in, &t);
+    expect_near(t.rows[1].turn_s, 0.140, "turn of the second, both ways, past stages of 40 ms");
+}
+
 Test(adapt, nothing_above_the_budget)
 {
     const struct hdt_adapt_candidate c[] = {plain, bf16, int8};

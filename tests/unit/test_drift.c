@@ -150,6 +150,7 @@ Test(drift, what_gateways_take_is_no_slowness_of_workers)
     hdt_search_result_release(&rig.present);
     cr_assert_eq(hdt_search_plan(&rig.in, &rig.present, NULL), HDT_OK);
     cr_assert_gt(rig.present.plan.ranks[0].held_s, 0.01);
+    cr_expect_eq(rig.present.plan.ranks[0].gateway_share, 1, "one processor for both");
     gateways_share(&rig.truth);
     rig.limits.drift = -1;
     rig_judge(&rig);

@@ -226,6 +226,32 @@ Test(edge, the_choice_follows_the_link)
     cr_expect_eq(edge.n_changes, 2);
 }
 
+/* Of 30 ms beside a frame the gateway took 32768 bytes x 100 ns = 3.2768 ms for the codec in use,
+ * so that the next choice counts with 26.7232 ms. Two edges of a job share what may be given away.
+ */
+Test(edge, what_the_gateway_took_is_no_arithmetic)
+{
+    struct hdt_edge_figures figures = {
+        .goodput_bytes_per_s = 1e9, .rtt_s = 0.04, .send_s_per_byte = 100e-9};
+    struct hdt_edge edge;
+
+    edge_make(&edge, "none", true);
+    edge.conf.src_share = 1;
+    edge.conf.n_live = 2;
+    hdt_edge_set_busy(&edge, 0.02);
+    cr_expect_float_eq(edge.src_busy_s, 0.02, 1e-12, "nothing was chosen yet: the plan's");
+    edge.src_busy_s = 0;
+    figures.measured_us = hdt_clock_now_us();
+    edge.ladder.error_budget = 0; /* stays */
+    hdt_edge_set_figures(&edge, &figures, 1);
+    cr_expect_float_eq(edge.input.least_gain, 0.025, 1e-12);
+    cr_expect_float_eq(edge.input.exact_cost, 0.01, 1e-12);
+    hdt_edge_set_busy(&edge, 0.03);
+    cr_expect_float_eq(edge.src_busy_s, 0.0267232, 1e-9, "%.9f", edge.src_busy_s);
+    hdt_edge_set_busy(&edge, 0);
+    cr_expect_float_eq(edge.src_busy_s, 0.0267232, 1e-9, "a step that says nothing");
+}
+
 Test(edge, only_what_may_change_is_told)
 {
     struct hdt_edge edge;

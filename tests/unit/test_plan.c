@@ -266,6 +266,7 @@ static json_t *plan_json(void)
     plan_make(&plan, 3);
     cr_assert_eq(hdt_plan_complete(&plan, &job, &model, NULL), HDT_OK);
     plan.step_s = 1.0 / 3;
+    plan.ranks[1].gateway_share = 0.5;
     snprintf(plan.limit, sizeof(plan.limit), "compute of stage 1");
     json = hdt_plan_to_json(&plan);
     cr_assert(json);
@@ -281,6 +282,7 @@ Test(plan, survives_json)
 
     cr_assert_eq(hdt_plan_from_json(json, &model, &plan, &err), HDT_OK, "%s", err.msg);
     cr_expect_eq(plan.step_s, 1.0 / 3);
+    cr_expect_eq(plan.ranks[1].gateway_share, 0.5);
     again = hdt_plan_to_json(&plan);
     cr_expect(json_equal(json, again));
     json_decref(json);
