@@ -51,22 +51,28 @@ print(f"{statistics.median(rates.values()):.1f}" if rates else "null")
 PY
 }
 
-# step_now: the last step of the run. From its file, since asking a gateway each time would
-# take the processors that are measured.
-step_now() {
-    [ -n "${metrics:-}" ] || metrics=$(find "$work" -name metrics.jsonl -newer "$job" | head -n 1)
-    [ -n "$metrics" ] || { echo 0; return; }
-    tail -n 5 "$metrics" | sed -n 's/.*"step": *\([0-9]*\).*/\1/p' | sort -n | tail -n 1
-}
-
+# step_wait STEP: until the run has done it; prints the last step. One process that reads the run's file, since
+# to start some for each look, or to ask a gateway, would take the processors that are measured.
 step_wait() {
-    local end=$((SECONDS + 300)) now
-
-    while now=$(step_now) && [ "${now:-0}" -lt "$1" ]; do
-        kill -0 "$submit" 2>/dev/null || rig_fail "$codec: $(tail -n 2 "$work/run.log")"
-        [ "$SECONDS" -lt "$end" ] || rig_fail "$codec: the run stands still at step ${now:-0}"
-        sleep 0.2
-    done
+    python3 - "$work" "$job" "$submit" "$1" <<'PY' || rig_fail "$codec: $(tail -n 2 "$work/run.log")"
+import glob, json, os, sys, time
+work, job, submit, want = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
+begun, moved, step, metrics, rest = os.stat(job).st_mtime, time.monotonic(), 0, None, ""
+while step < want:
+    time.sleep(0.1)
+    if not metrics:
+        files = glob.glob(f"{glob.escape(work)}/**/metrics.jsonl", recursive=True)
+        metrics = next((open(f) for f in files if os.stat(f).st_mtime > begun), None)
+    *lines, rest = (rest + metrics.read()).split("\n") if metrics else [""]
+    for e in map(json.loads, lines):
+        if e.get("event", "step") == "step" and e.get("step", 0) > step:
+            step, moved = e["step"], time.monotonic()
+    if open(f"/proc/{submit}/stat").read().rsplit(") ", 1)[1][0] == "Z":
+        sys.exit(1)
+    if time.monotonic() - moved > 60:
+        sys.exit(f"bench: the run stands still at step {step}")
+print(step)
+PY
 }
 
 # late_of FIRST LAST: steps from FIRST to the last change of codec before step LAST, over all edges, as the
@@ -86,7 +92,7 @@ explain_keep() {
 # run CODEC: a run over the three stretches; "auto" may choose. Adds to $tmp/rate-CODEC-N the tokens/s and,
 # for auto, to $tmp/late-N the steps to the choice, of stretches N.
 run() {
-    local codec=$1 job=$work/$1-$round.yaml submit metrics='' run_dir n options
+    local codec=$1 job=$work/$1-$round.yaml submit run_dir n options
     local -a changed
 
     options=("codec.activations: $codec" "codec.activation_grads: $codec")
@@ -98,12 +104,10 @@ run() {
     hdt submit --gateway "$(gateway_of a)" --json "$work/run.json" "$job" >"$work/run.log" 2>&1 &
     submit=$!
     pids+=("$submit")
-    step_wait "$steps"
-    changed[1]=$(step_now)
+    changed[1]=$(step_wait "$steps") || exit
     link_is "$narrow"
     explain_keep wide # by figures of that
-    step_wait $((2 * steps))
-    changed[2]=$(step_now)
+    changed[2]=$(step_wait $((2 * steps))) || exit
     link_is "$wide"
     explain_keep narrow
     wait "$submit" || rig_fail "$codec: $(tail -n 2 "$work/run.log")"
