@@ -25,10 +25,6 @@
  * second while frames go. */
 #define FRESH_US (10 * HDT_US_PER_S)
 
-/* Of a step, by all edges of the job: each decides by itself, and what they give away adds up. */
-#define LEAST_GAIN 0.05
-#define EXACT_COST 0.02
-
 /* Weight of the last frame in the figures of a rung. */
 #define NEWS 0.2
 
@@ -167,8 +163,8 @@ static void edge_choose(struct hdt_edge *edge, int64_t step)
                                    .in_flight = edge->conf.in_flight,
                                    .beyond_s = edge->conf.beyond_s,
                                    .error_budget = edge->ladder.error_budget,
-                                   .least_gain = LEAST_GAIN / n_live,
-                                   .exact_cost = EXACT_COST / n_live,
+                                   .least_gain = HDT_ADAPT_LEAST_GAIN / n_live,
+                                   .exact_cost = HDT_ADAPT_EXACT_COST / n_live,
                                    .measured_us = edge->figures.measured_us,
                                    .changed_us = edge->changed_us,
                                    .now_us = hdt_clock_now_us(),

@@ -31,8 +31,7 @@
 #define TENSOR_BYTES   (4.0 * 1024 * 1024)
 #define N_FRAMES       8
 #define ERROR_BUDGET   0.02 /* of a job that says nothing */
-#define LEAST_GAIN     0.05
-#define EXACT_COST     0.02
+#define N_EDGES        2    /* of a link: activations, and their gradients back */
 
 /* Ratios of the lossless codec where none was seen; the planner's. */
 #define LOSSLESS_F32  1.15
@@ -204,8 +203,8 @@ json_t *hdt_codec_case_explain(const struct hdt_codec_case *at)
                                  .tensor_bytes = at->tensor_bytes,
                                  .n_frames = at->n_frames,
                                  .error_budget = at->error_budget,
-                                 .least_gain = LEAST_GAIN,
-                                 .exact_cost = EXACT_COST,
+                                 .least_gain = HDT_ADAPT_LEAST_GAIN / N_EDGES,
+                                 .exact_cost = HDT_ADAPT_EXACT_COST / N_EDGES,
                                  .now_us = 1,
                                  .measured_us = 1,
                                  .current = -1,
