@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "config.h"
 
+#include "compress/codec.h"
 #include "src/core/job.h"
 #include "src/core/cluster.h"
 #include "src/core/deadlines.h"
@@ -68,6 +69,23 @@ static const struct hdt_conf_row codec_rows[] = {
                    "which \"auto\" chooses may have: with 0.02 it may be bf16 or int8. A tensor "
                    "that would lose four times as much, or holds values that its codec cannot "
                    "carry, travels more exactly; 0: neither choice in the run nor guard."),
+    HDT_CONF_END};
+
+static const struct hdt_conf_row outer_rows[] = {
+    HDT_CONF_INT(struct hdt_job_outer, steps, "0", 0, 1e6,
+                 "Steps that replicas of the model train alone, each with its own part of the "
+                 "batch, optimizer and clipping, before their changes are averaged and an outer "
+                 "SGD with Nesterov momentum moves what all go on from (DiLoCo). Links then carry "
+                 "the weights' size once in so many steps, and no activations. An outer step "
+                 "follows on the last step as well. Where a plan without replicas is "
+                 "faster, or is the only one, the run is the ordinary one. 0: no replicas."),
+    HDT_CONF_FLOAT(struct hdt_job_outer, lr, "0.7", 0, 100,
+                   "Learning rate of the outer SGD; 1 with momentum 0 averages weights."),
+    HDT_CONF_FLOAT(struct hdt_job_outer, momentum, "0.9", 0, 0.9999999,
+                   "Nesterov momentum of the outer SGD."),
+    HDT_CONF_CHECKED(struct hdt_job_outer, codec, "auto", hdt_job_outer_codec_check,
+                     "How the changes of weights travel: auto (lossless between sites), or a codec "
+                     "that keeps nothing from frame to frame, as bf16+lossless, int8 or int4."),
     HDT_CONF_END};
 
 static const struct hdt_conf_row checkpoint_rows[] = {
@@ -166,6 +184,8 @@ static const struct hdt_conf_row job_rows[] = {
                   "job. What is saved and what travels is float32 with each."),
     HDT_CONF_SECTION(struct hdt_job, optimizer, optimizer_rows, "AdamW and its schedule."),
     HDT_CONF_SECTION(struct hdt_job, codec, codec_rows, "Codecs of the edges between sites."),
+    HDT_CONF_SECTION(struct hdt_job, outer, outer_rows,
+                     "Replicas that train alone between outer steps, for slow links."),
     HDT_CONF_SECTION(struct hdt_job, checkpoint, checkpoint_rows, "Checkpoints."),
     HDT_CONF_SECTION(struct hdt_job, eval, eval_rows, "Evaluation on held-out text."),
     HDT_CONF_SECTION(struct hdt_job, plan, plan_rows, "Limits for the planner."),
@@ -232,6 +252,37 @@ bool hdt_job_codec(const struct hdt_job *job, bool is_grad, struct hdt_codec_spe
     return true;
 }
 
+enum hdt_status hdt_job_outer_codec_check(const char *text, struct hdt_error *err)
+{
+    struct hdt_codec_spec spec;
+
+    HDT_TRY(hdt_job_codec_check(text, err));
+    if (strcmp(text, "auto") == 0 || hdt_codec_spec_parse(text, &spec, NULL) != HDT_OK ||
+        !hdt_codec_spec_has_state(&spec)) {
+        return HDT_OK;
+    }
+    hdt_error_set(err, HDT_EINVAL, "codec %.64s is not for outer steps: it keeps feedback", text);
+    hdt_error_hint(err, "take one without, as int8 or int4:rotate, or none, lossless, bf16");
+    return HDT_EINVAL;
+}
+
+struct hdt_codec_spec hdt_job_outer_codec(const struct hdt_job *job)
+{
+    struct hdt_codec_spec spec = {.gateway = HDT_CODEC_LOSSLESS};
+    enum hdt_status status;
+
+    if (job->outer.codec && strcmp(job->outer.codec, "auto") != 0) {
+        status = hdt_codec_spec_parse(job->outer.codec, &spec, NULL);
+        HDT_ASSERT(status == HDT_OK); /* the table checked it */
+    }
+    return spec;
+}
+
+bool hdt_job_outer_is_due(const struct hdt_job *job, int64_t step)
+{
+    return job->outer.steps > 0 && ((step + 1) % job->outer.steps == 0 || step + 1 >= job->steps);
+}
+
 static enum hdt_status job_check_name(const struct hdt_job *job, const struct hdt_conf_doc *doc,
                                       struct hdt_error *err)
 {
@@ -292,6 +343,55 @@ static enum hdt_status job_check_optimizer(const struct hdt_job *job,
     return HDT_OK;
 }
 
+/* Between outer steps replicas differ: a checkpoint or an evaluation would be of one of them. */
+static enum hdt_status job_check_outer_every(const struct hdt_job *job, const char *key,
+                                             int64_t every, const struct hdt_conf_doc *doc,
+                                             struct hdt_error *err)
+{
+    int64_t steps = job->outer.steps, below = every / steps * steps;
+
+    if (every % steps == 0) {
+        return HDT_OK;
+    }
+    hdt_conf_error(
+        doc, key, err, HDT_EINVAL,
+        "%s %lld is no multiple of outer.steps %lld: between outer steps replicas differ", key,
+        (long long)every, (long long)steps);
+    hdt_error_hint(err, "set %s: %lld", key, (long long)(below > 0 ? below : steps));
+    return HDT_EINVAL;
+}
+
+static enum hdt_status job_check_outer(const struct hdt_job *job, const struct hdt_conf_doc *doc,
+                                       struct hdt_error *err)
+{
+    if (job->outer.steps == 0) {
+        return HDT_OK;
+    }
+    HDT_TRY(job_check_outer_every(job, "checkpoint.every", job->checkpoint.every, doc, err));
+    return job_check_outer_every(job, "eval.every", job->eval.every, doc, err);
+}
+
+/* A cut that covers the model several times is of so many replicas. */
+static enum hdt_status job_check_cut_replicas(const struct hdt_job *job,
+                                              const struct hdt_model_config *model,
+                                              const struct hdt_conf_doc *doc, struct hdt_error *err)
+{
+    long long n = (long long)hdt_model_n_units(model), at = 0;
+
+    for (size_t i = 0; i < job->plan.cut.n; i++) {
+        at = (at == n ? 0 : at) + strtoll(strchr(job->plan.cut.items[i], '=') + 1, NULL, 10);
+        if (at > n || (i + 1 == job->plan.cut.n && at != n)) {
+            hdt_conf_error(doc, "plan.cut", err, HDT_EINVAL,
+                           "with '%s' a replica has %lld units, the model %lld (embedding, %lld "
+                           "blocks, head)",
+                           job->plan.cut.items[i], at, n, (long long)model->L);
+            hdt_error_hint(err, "write the stages of one replica after the other");
+            return HDT_EINVAL;
+        }
+    }
+    return HDT_OK;
+}
+
 /* "SITE/WORKER=UNITS": the planner resolves the names, here only the form and the sum. */
 static enum hdt_status job_check_cut(const struct hdt_job *job,
                                      const struct hdt_model_config *model,
@@ -315,6 +415,9 @@ static enum hdt_status job_check_cut(const struct hdt_job *job,
             return HDT_EINVAL;
         }
         sum += units;
+    }
+    if (job->outer.steps > 0 && sum > hdt_model_n_units(model)) {
+        return job_check_cut_replicas(job, model, doc, err);
     }
     if (job->plan.cut.n > 0 && sum != hdt_model_n_units(model)) {
         return hdt_conf_error(doc, "plan.cut", err, HDT_EINVAL,
@@ -430,6 +533,7 @@ enum hdt_status hdt_job_check(const struct hdt_job *job, const struct hdt_model_
         hdt_error_hint(err, "set data.valid or eval.every: 0");
         return HDT_EINVAL;
     }
+    HDT_TRY(job_check_outer(job, doc, err));
     return job_check_plan(job, model, doc, err);
 }
 
