@@ -470,6 +470,10 @@ static void batch_end(struct hdt_gateway *gw, struct hdt_gwjob *job)
 void hdt_replan_step(struct hdt_gateway *gw, struct hdt_gwjob *job, double step_s,
                      const json_t *ranks)
 {
+    /* Steps of replicas are not told one by one, and their plan stays. */
+    if (job->plan.n_replicas > 1) {
+        return;
+    }
     if (job->state != HDT_GWJOB_RUNNING || !(step_s > 0) || !isfinite(step_s) ||
         job->replan.n_warm++ < WARM_STEPS) {
         return;
