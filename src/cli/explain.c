@@ -349,8 +349,13 @@ static void explain_warmup(const struct hdt_planned *p, json_t *lines)
 
     for (size_t i = 0; i + 1 < plan->n_stages && plan->schedule == HDT_SCHEDULE_WAN; i++) {
         const struct hdt_plan_stage *s = &plan->stages[i];
-        size_t behind = plan->n_stages - 1 - i;
+        size_t begin, end, behind;
 
+        hdt_plan_replica_stages(plan, s->replica, &begin, &end);
+        behind = end - 1 - i;
+        if (behind == 0) {
+            continue; /* the last of a replica */
+        }
         say(lines,
             "stage %zu runs %lld forwards ahead: %zu for the stage%s behind it, %lld for the frames "
             "that are under way meanwhile",
