@@ -455,7 +455,8 @@ static void batch_end(struct hdt_gateway *gw, struct hdt_gwjob *job)
     }
     batch_clear(job);
     profiles_learn(gw, job);
-    if (!job->conf.replan.automatic) {
+    /* With outer steps another plan might have replicas, and so other bits. */
+    if (!job->conf.replan.automatic || job->conf.outer.steps > 0) {
         return;
     }
     success_judge(job);

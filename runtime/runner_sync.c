@@ -217,6 +217,8 @@ static enum hdt_status up_fill(struct hdt_runner *r, enum hdt_sync_phase phase,
 
 /* ---- the root ---- */
 
+static void saving_pass_on(struct hdt_runner *r);
+
 static int sync_flow(const struct hdt_runner *r, enum hdt_flow_kind kind, int src, int dst)
 {
     int flow = hdt_plan_find_flow(&r->plan, kind, src, dst, -1, -1);
@@ -417,9 +419,8 @@ static enum hdt_status down_take(struct hdt_runner *r, int from, const struct hd
         status = hdt_sync_down_unpack(frame, len, down, err);
         hdt_port_recv_done(r->port, flow);
         HDT_TRY(status);
-        if (down->phase == HDT_SYNC_DIGEST && (down->flags & HDT_SYNC_BUSY) &&
-            hdt_runner_leads(r)) {
-            hdt_runner_saving(r); /* its own ranks wait, too */
+        if (down->phase == HDT_SYNC_DIGEST && (down->flags & HDT_SYNC_BUSY)) {
+            saving_pass_on(r);
         }
     } while (down->phase == HDT_SYNC_DIGEST && (down->flags & HDT_SYNC_BUSY));
     if (down->step != up->step || down->phase != up->phase) {
@@ -586,15 +587,34 @@ static void saving_up(struct hdt_runner *r)
     }
 }
 
-void hdt_runner_saving(struct hdt_runner *r)
+/* Once a second. */
+static bool saving_is_due(struct hdt_runner *r)
 {
     int64_t now = hdt_clock_now_us();
 
     if (now - r->saving_us < SAVING_US) {
-        return;
+        return false;
     }
     r->saving_us = now;
-    saving_down(r);
+    return true;
+}
+
+/* A replica's root that waits for the plan's: what it hears goes on to its own ranks only. */
+static void saving_pass_on(struct hdt_runner *r)
+{
+    if (hdt_runner_leads(r) && saving_is_due(r)) {
+        saving_down(r);
+    }
+}
+
+void hdt_runner_saving(struct hdt_runner *r)
+{
+    if (!saving_is_due(r)) {
+        return;
+    }
+    if (hdt_runner_leads(r)) {
+        saving_down(r);
+    }
     if (!hdt_runner_is_root(r)) {
         saving_up(r);
         return;

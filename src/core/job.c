@@ -86,6 +86,11 @@ static const struct hdt_conf_row outer_rows[] = {
     HDT_CONF_CHECKED(struct hdt_job_outer, codec, "auto", hdt_job_outer_codec_check,
                      "How the changes of weights travel: auto (lossless between sites), or a codec "
                      "that keeps nothing from frame to frame, as bf16+lossless, int8 or int4."),
+    HDT_CONF_STRINGS(
+        struct hdt_job_outer, parts, "",
+        "Micro-batches of a step for each replica of plan.cut, in its order, as 5, 3. "
+        "Empty: dealt out by speed as measured, so that the same job planned again may "
+        "deal them otherwise, and then ends with other bits."),
     HDT_CONF_END};
 
 static const struct hdt_conf_row checkpoint_rows[] = {
@@ -137,7 +142,7 @@ static const struct hdt_conf_row recovery_rows[] = {
         "When a worker or its site is lost, the job goes on from the last checkpoint: as soon as "
         "it is back (wait), or when it is not back after recovery.wait, without it (shrink), or "
         "it fails. Shrink is the default since a slower run is worth more than one that stands, "
-        "and its bits are the same."),
+        "and its bits are the same (with outer steps replicas may be others, and bits with them)."),
     HDT_CONF_DURATION(struct hdt_job_recovery, wait, "2m", 0, 8.64e10,
                       "How long a lost worker is waited for before the job is planned without it."),
     HDT_CONF_DURATION(struct hdt_job_recovery, give_up, "24h", 1e3, 8.64e10,
@@ -153,7 +158,8 @@ static const struct hdt_conf_row replan_rows[] = {
      .offset = offsetof(struct hdt_job_replan, automatic),
      .def = "true",
      .help = "Take a faster plan at a checkpoint when one is found and pays: steps take longer or "
-             "shorter than predicted, or a worker joined. The bits are the same."},
+             "shorter than predicted, or a worker joined. The bits are the same. Not with outer "
+             "steps, where they might not be."},
     HDT_CONF_FLOAT(struct hdt_job_replan, drift, "0.15", 0.01, 100,
                    "Difference of ten measured steps from the prediction, as a share of it, from "
                    "which on another plan is looked for."),
@@ -392,6 +398,34 @@ static enum hdt_status job_check_cut_replicas(const struct hdt_job *job,
     return HDT_OK;
 }
 
+static enum hdt_status job_check_parts(const struct hdt_job *job, size_t n_replicas,
+                                       const struct hdt_conf_doc *doc, struct hdt_error *err)
+{
+    const struct hdt_conf_strings *parts = &job->outer.parts;
+    long long sum = 0;
+
+    for (size_t i = 0; i < parts->n; i++) {
+        char *end;
+        long long part = strtoll(parts->items[i], &end, 10);
+
+        if (*end != '\0' || part < 1 || part > 65536) {
+            return hdt_conf_error(doc, "outer.parts", err, HDT_EINVAL,
+                                  "'%s' is no count of micro-batches", parts->items[i]);
+        }
+        sum += part;
+    }
+    if (parts->n > 0 && (parts->n != n_replicas || sum != job->batch.n_micro_batches)) {
+        hdt_conf_error(doc, "outer.parts", err, HDT_EINVAL,
+                       "outer.parts has %zu parts with %lld micro-batches, plan.cut %zu replicas, "
+                       "and a step %lld micro-batches",
+                       parts->n, sum, n_replicas, (long long)job->batch.n_micro_batches);
+        hdt_error_hint(err, "give each replica of plan.cut a part, together batch.n_micro_batches, "
+                            "or leave outer.parts out");
+        return HDT_EINVAL;
+    }
+    return HDT_OK;
+}
+
 /* "SITE/WORKER=UNITS": the planner resolves the names, here only the form and the sum. */
 static enum hdt_status job_check_cut(const struct hdt_job *job,
                                      const struct hdt_model_config *model,
@@ -417,7 +451,11 @@ static enum hdt_status job_check_cut(const struct hdt_job *job,
         sum += units;
     }
     if (job->outer.steps > 0 && sum > hdt_model_n_units(model)) {
-        return job_check_cut_replicas(job, model, doc, err);
+        HDT_TRY(job_check_cut_replicas(job, model, doc, err));
+        return job_check_parts(job, (size_t)(sum / hdt_model_n_units(model)), doc, err);
+    }
+    if (job->outer.parts.n > 0) {
+        return job_check_parts(job, 0, doc, err);
     }
     if (job->plan.cut.n > 0 && sum != hdt_model_n_units(model)) {
         return hdt_conf_error(doc, "plan.cut", err, HDT_EINVAL,

@@ -57,6 +57,8 @@ struct hdt_job_outer {
     double lr;     /* [0.7] of the outer SGD */
     double momentum; /* [0.9] Nesterov's, as torch.optim.SGD(nesterov=True) */
     char *codec;     /* STRING [auto]: how changes travel; "auto": lossless between sites */
+    struct hdt_conf_strings parts; /* [] micro-batches of a step for each replica of plan.cut, as
+                                      counts; empty: dealt out by speed */
 };
 
 struct hdt_job_checkpoint {

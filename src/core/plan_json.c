@@ -350,6 +350,10 @@ static enum hdt_status plan_check_flows(const struct hdt_plan *plan,
         return hdt_error_set(err, HDT_EINVAL, "root_rank %d is not the rank of stage 0",
                              plan->root_rank);
     }
+    if (hdt_plan_rank_replica(plan, plan->data_rank) != 0) {
+        return hdt_error_set(err, HDT_EINVAL, "data_rank %d is not of the first replica",
+                             plan->data_rank);
+    }
     for (size_t i = 0; i < plan->n_flows; i++) {
         HDT_TRY(flow_check(plan, i, model, err));
     }

@@ -267,7 +267,7 @@ static enum hdt_status schedule_pipeline(const struct hdt_plan *plan, int rank,
 /* ---- replicas ---- */
 
 /* Tokens and labels of the other replicas, which the data rank sends beside its own loads: before
- * load i of n those of the same part of their micro-batches. */
+ * load i of n those of the same part of their micro-batches, rounded up: they begin at once. */
 static void feed_others(struct schedule_builder *b, int64_t i, int64_t n)
 {
     const struct hdt_plan *plan = b->plan;
@@ -279,7 +279,7 @@ static void feed_others(struct schedule_builder *b, int64_t i, int64_t n)
         hdt_plan_replica_stages(plan, k, &begin, &end);
         b->tokens_flow = data_flow(plan, HDT_FLOW_TOKENS, (int)begin);
         b->labels_flow = data_flow(plan, HDT_FLOW_LABELS, (int)end - 1);
-        for (int64_t m = i * n_k / n; m < (i + 1) * n_k / n; m++) {
+        for (int64_t m = (i * n_k + n - 1) / n; m < ((i + 1) * n_k + n - 1) / n; m++) {
             ops_load(b, -1, first + m);
         }
     }

@@ -220,11 +220,18 @@ static enum hdt_status replicas_balance(struct replicas *all, struct hdt_error *
 {
     double *speed = hdt_calloc(all->n + 1, sizeof(speed[0]));
     enum hdt_status status = HDT_OK;
+    int n_deals = N_DEALS;
 
     for (size_t i = 0; i < all->n; i++) {
         speed[i] = 1;
     }
-    for (int deal = 0; deal < N_DEALS && status == HDT_OK && all->n > 1; deal++) {
+    if (all->in->job->outer.parts.n == all->n) { /* as the job says: once, and in proportion */
+        for (size_t i = 0; i < all->n; i++) {
+            speed[i] = strtod(all->in->job->outer.parts.items[i], NULL);
+        }
+        n_deals = 1;
+    }
+    for (int deal = 0; deal < n_deals && status == HDT_OK && all->n > 1; deal++) {
         replicas_deal(all, speed);
         status = replicas_plan(all, err);
         for (size_t i = 0; i < all->n && status == HDT_OK; i++) {

@@ -182,9 +182,10 @@ static void model_fill(const struct rig_run *run, struct hdt_model_config *model
 static json_t *conf_json(const struct rig_run *run, uint32_t job)
 {
     const char *codec = run->codec ? run->codec : "none";
-    char site[16], own[32];
+    char site[16], ckpt_site[16], own[32];
 
     snprintf(site, sizeof(site), "s%d", run->data_rank);
+    snprintf(ckpt_site, sizeof(ckpt_site), "s%d", run->ckpt_rank ? run->ckpt_rank : run->data_rank);
     snprintf(own, sizeof(own), "ckpt-%u", job);
     return json_pack(
         "{s:s,s:s,s:{s:s,s:s,s:s},s:{s:i,s:i,s:i},s:I,s:I,s:b,s:{s:f,s:f,s:i},s:{s:s,s:s},"
@@ -195,7 +196,7 @@ static json_t *conf_json(const struct rig_run *run, uint32_t job)
         "optimizer", "lr", run->lr ? run->lr : 1e-2, "min_lr", 1e-4, "warmup_steps", 2, "codec",
         "activations", codec, "activation_grads", codec, "outer", "steps", run->outer_steps,
         "codec", run->outer_codec ? run->outer_codec : "none", "checkpoint", "dir",
-        run->ckpt_name ? run->ckpt_name : own, "site", site, "every",
+        run->ckpt_name ? run->ckpt_name : own, "site", ckpt_site, "every",
         (json_int_t)run->checkpoint_every, "keep", 2, "eval", "every", (json_int_t)run->eval_every,
         "n_micro_batches", 3, "plan", "schedule", hdt_schedule_names[run->schedule],
         "progress_timeout", (json_int_t)5000);

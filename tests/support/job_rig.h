@@ -29,6 +29,7 @@ struct rig_run {
     const char *outer_codec;        /* NULL: none */
     int threads[RIG_RANKS_MAX];     /* 0: one */
     int data_rank;                  /* 0: the first; its site is data.site */
+    int ckpt_rank;                  /* 0: the data rank; its site is checkpoint.site */
     int64_t steps, checkpoint_every, eval_every;
     const char *codec; /* of activations and their gradients; NULL: none */
     bool tied, recompute;

@@ -455,6 +455,68 @@ Test(outer_run, resumes_with_the_same_bits)
     expect_same(&whole, &b, 4, 9);
 }
 
+/* From the last outer step that has a checkpoint, in the middle of anything. */
+Test(outer_run, a_later_epoch_ends_with_the_same_bits)
+{
+    struct rig_run whole = pair, run = apart;
+    struct rig_result a, b;
+
+    whole.steps = run.steps = 9;
+    run_well(&whole, &a);
+    run.checkpoint_every = 3;
+    run.restart_after = 5;
+    run_well(&run, &b);
+    expect_same(&a, &b, 1, 9);
+    hdt_rig_result_release(&b);
+    run.restart_at_once = true;
+    run.ckpt_name = "at-once";
+    run_well(&run, &b);
+    expect_same(&a, &b, 1, 9);
+}
+
+/* Checkpoints are written by a rank of the second replica, and the last one fails once: all
+ * replicas save again. */
+Test(outer_run, the_last_checkpoint_is_tried_again)
+{
+    struct rig_run run = apart;
+    struct rig_result a, b;
+
+    run_well(&pair, &a);
+    run.ckpt_rank = 3;
+    run.n_full = 1;
+    run_well(&run, &b);
+    cr_expect_eq(b.n_ckpts_failed, 1, "%d: %s", b.n_ckpts_failed, b.ckpt_error);
+    cr_expect_eq(b.n_ckpts, 1);
+    cr_expect_str_eq(b.digest, a.digest);
+    cr_expect_str_eq(b.ckpt_digest, a.digest);
+}
+
+/* A checkpoint of replicas goes on without them, and one without as replicas. */
+Test(outer_run, replicas_come_and_go)
+{
+    struct rig_run first = pair, one = pair;
+    struct rig_result a, b;
+
+    first.steps = 6;
+    first.ckpt_name = "replicas";
+    run_well(&first, &a);
+    one.n_ranks = one.n_stages = 1;
+    one.outer_steps = 0;
+    one.steps = 8;
+    one.resume = "replicas";
+    one.ckpt_name = "one";
+    run_well(&one, &b);
+    cr_expect_eq(b.start_step, 6);
+    cr_expect_lt(b.val_loss, a.val_loss * 1.02, "%g and %g", b.val_loss, a.val_loss);
+    hdt_rig_result_release(&b);
+    first.steps = 10;
+    first.resume = "one";
+    first.ckpt_name = "again";
+    run_well(&first, &b);
+    cr_expect_eq(b.start_step, 8);
+    cr_expect_lt(b.val_loss, a.val_loss * 1.02, "%g and %g", b.val_loss, a.val_loss);
+}
+
 Test(outer_run, a_lost_connection_changes_no_bit)
 {
     struct rig_run run = apart;

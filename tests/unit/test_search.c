@@ -546,6 +546,12 @@ Test(search, a_cut_may_be_of_replicas)
     cr_expect_eq(r.plan.stages[2].pos, 0);
     cr_expect_eq(r.plan.stages[0].n_micro_batches, r.plan.stages[1].n_micro_batches);
     hdt_search_result_release(&r);
+    job.outer.parts.items = (char *[]){"11", "5"};
+    job.outer.parts.n = 2;
+    cr_assert_eq(hdt_search_plan(&in, &r, &err), HDT_OK, "%s", err.msg);
+    cr_expect_eq(r.plan.stages[0].n_micro_batches, 11);
+    cr_expect_eq(r.plan.stages[2].n_micro_batches, 5);
+    hdt_search_result_release(&r);
     job.data.site = (char[]){"c"};
     cr_expect_eq(hdt_search_plan(&in, &r, &err), HDT_EINVAL);
     cr_expect(strstr(err.msg, "it must be the first"), "%s", err.msg);
