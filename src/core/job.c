@@ -454,7 +454,7 @@ static enum hdt_status job_check_cut(const struct hdt_job *job,
         HDT_TRY(job_check_cut_replicas(job, model, doc, err));
         return job_check_parts(job, (size_t)(sum / hdt_model_n_units(model)), doc, err);
     }
-    if (job->outer.parts.n > 0) {
+    if (job->outer.steps > 0 && job->outer.parts.n > 0) {
         return job_check_parts(job, 0, doc, err);
     }
     if (job->plan.cut.n > 0 && sum != hdt_model_n_units(model)) {
