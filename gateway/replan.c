@@ -455,7 +455,8 @@ static void batch_end(struct hdt_gateway *gw, struct hdt_gwjob *job)
     }
     batch_clear(job);
     profiles_learn(gw, job);
-    if (!job->conf.replan.automatic) {
+    /* With outer steps another plan might have replicas, and so other bits. */
+    if (!job->conf.replan.automatic || job->conf.outer.steps > 0) {
         return;
     }
     success_judge(job);
@@ -470,6 +471,10 @@ static void batch_end(struct hdt_gateway *gw, struct hdt_gwjob *job)
 void hdt_replan_step(struct hdt_gateway *gw, struct hdt_gwjob *job, double step_s,
                      const json_t *ranks)
 {
+    /* Steps of replicas are not told one by one, and their plan stays. */
+    if (job->plan.n_replicas > 1) {
+        return;
+    }
     if (job->state != HDT_GWJOB_RUNNING || !(step_s > 0) || !isfinite(step_s) ||
         job->replan.n_warm++ < WARM_STEPS) {
         return;

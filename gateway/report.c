@@ -199,6 +199,10 @@ static enum hdt_status report_step(struct hdt_gateway *gw, struct hdt_gwjob *job
                      "tokens_per_s", real_or_null(tokens_per_s), "step_s", real_or_null(step_s),
                      "predicted_step_s", job->plan.step_s, "wan_bits_per_s", job->wan_bits_per_s,
                      "wan_ratio", wan_ratio(job), "ranks", ranks);
+    if (json_object_get(body, "outer_loss")) { /* of all replicas since the last outer step */
+        json_object_set_new(line, "outer_loss", real_or_null(body_real(body, "outer_loss")));
+        json_object_set_new(line, "outer_steps", json_integer(body_count(body, "outer_steps")));
+    }
     if (report_line(gw, job, "step", body, line) != HDT_OK) {
         json_decref(ranks);
         return HDT_EIO;

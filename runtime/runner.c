@@ -89,6 +89,10 @@ static enum hdt_status run_step(struct hdt_runner *r, bool *stop, struct hdt_err
         hdt_runner_report_step(r, hdt_job_lr(&r->job, r->step),
                                (double)(hdt_clock_now_us() - begin) / 1e6);
     }
+    if (r->plan.n_replicas > 1 && hdt_runner_leads(r)) {
+        /* The others may wait for this replica at the next outer step. */
+        hdt_alive_moved(r->alive, "step", (uint64_t)r->step + 1, (uint64_t)r->job.steps);
+    }
     flags = r->down.flags;
     *stop = (flags & HDT_SYNC_STOP) != 0;
     if (flags & HDT_SYNC_CHECKPOINT) {

@@ -45,11 +45,13 @@ static enum hdt_status parse_job(struct hdt_runner *r, const json_t *conf, const
         return hdt_error_set(err, HDT_EPROTO, "cannot take rank %d of job %lld: its plan has %zu",
                              r->rank, r->number, r->plan.n_ranks);
     }
-    if (r->plan.n_replicas != 1) {
-        return hdt_error_set(err, HDT_ENOTSUP,
-                             "cannot take job %lld: %d replicas; this worker runs plans of one",
+    if (r->plan.n_replicas > 1 && r->job.outer.steps == 0) {
+        return hdt_error_set(err, HDT_EPROTO,
+                             "cannot take job %lld: its plan has %d replicas, but outer.steps is 0",
                              r->number, r->plan.n_replicas);
     }
+    r->replica = hdt_plan_rank_replica(&r->plan, r->rank);
+    r->leader = hdt_plan_replica_root(&r->plan, r->replica);
     return HDT_OK;
 }
 
@@ -137,6 +139,10 @@ static uint64_t feedback_bytes(const struct hdt_runner *r)
     int end = -1;
 
     while (hdt_state_next_end(&r->plan, r->rank, &end)) {
+        if (end >= 2 * (int)r->plan.n_flows) {
+            bytes += hdt_state_unit_end_bytes(&r->plan, &r->model, end);
+            continue;
+        }
         const struct hdt_plan_flow *flow = &r->plan.flows[end / 2];
         bool has_fresh = flow->kind == HDT_FLOW_ACTIVATION && has_eval(r);
 
@@ -158,7 +164,7 @@ static enum hdt_status build_measure(struct hdt_runner *r, struct hdt_error *err
     if (r->job.checkpoint.every > 0) {
         snapshot = hdt_state_snapshot_bytes(&r->plan, &r->model, r->rank);
     }
-    r->memory_bytes = pool + snapshot + feedback_bytes(r);
+    r->memory_bytes = pool + snapshot + feedback_bytes(r) + hdt_runner_outer_bytes(r);
     if (!(r->conf.backend->caps & HDT_BACKEND_HOST_MEMORY)) {
         r->memory_bytes += hdt_coder_bytes(r->conf.backend, n_values(r) * sizeof(float));
     }
@@ -235,7 +241,7 @@ static enum hdt_status build_data(struct hdt_runner *r, struct hdt_error *err)
 static enum hdt_status build_stages(struct hdt_runner *r, struct hdt_error *err)
 {
     struct hdt_stage_conf conf;
-    uint64_t tokens = hdt_runner_step_samples(r) * (uint64_t)r->plan.seq_len;
+    uint64_t tokens = hdt_runner_replica_samples(r) * (uint64_t)r->plan.seq_len;
     size_t i;
 
     if (r->job.precision == HDT_JOB_BF16 && !r->conf.backend->mixed) {
@@ -376,6 +382,7 @@ static enum hdt_status build_state(struct hdt_runner *r, struct hdt_error *err)
                                   .stages = r->stages,
                                   .feedback = r->feedback,
                                   .edges = r->edges,
+                                  .momentum = hdt_runner_outer_momentum(r),
                                   .dir = r->dir,
                                   .keep = r->job.checkpoint.keep,
                                   .owner = owner_of(r),
@@ -438,7 +445,10 @@ enum hdt_status hdt_runner_build(struct hdt_runner *r, struct hdt_error *err)
     build_sync(r);
     HDT_TRY(build_flows(r, err));
     HDT_TRY(hdt_runner_stop_check(r, err));
-    return build_state(r, err);
+    HDT_TRY(hdt_runner_build_outer(r, err));
+    HDT_TRY(build_state(r, err));
+    r->outer_begin_step = r->start_step;
+    return hdt_runner_outer_begin(r, err);
 }
 
 static void unbuild_flows(struct hdt_runner *r)
@@ -465,6 +475,7 @@ void hdt_runner_unbuild(struct hdt_runner *r)
     size_t i;
 
     hdt_state_free(r->state);
+    hdt_runner_unbuild_outer(r);
     unbuild_flows(r);
     for (i = 0; r->stages && i < r->plan.n_stages; i++) {
         hdt_stage_free(r->stages[i]);

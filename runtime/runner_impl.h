@@ -3,7 +3,8 @@
 #define HDT_RUNTIME_RUNNER_IMPL_H
 
 /* What the parts of the runner share: runner.c (life), runner_build.c (from "assign" to "ready"),
- * runner_ops.c (the op list), runner_sync.c (end of a step, reports). */
+ * runner_ops.c (the op list), runner_sync.c (end of a step, reports), runner_outer.c (outer steps).
+ */
 #include "compress/codec.h"
 #include "runtime/alive.h"
 #include "src/core/ckpt.h"
@@ -54,9 +55,11 @@ struct hdt_runner {
     char submitted[20]; /* instance of the gateway that took the job */
     long long number;   /* as people know the job: the coordinator's count */
     int rank;
-    char *coordinator;   /* site that reports go to */
-    char *dir;           /* of checkpoints */
-    char *resume;        /* "": from the start */
+    int replica,
+        leader;        /* of this rank; the rank of its first stage, which is the replica's root */
+    char *coordinator; /* site that reports go to */
+    char *dir;         /* of checkpoints */
+    char *resume;      /* "": from the start */
     int64_t resume_step; /* steps done there, as the coordinator knows; -1: it does not */
 
     /* Set while building, then only read. */
@@ -75,6 +78,7 @@ struct hdt_runner {
     struct hdt_shard *train_shard, *valid_shard; /* data rank */
     struct hdt_sampler sampler;
     struct hdt_state *state;
+    struct runner_outer *outer; /* runner_outer.c; NULL: one replica, or no stage */
     struct hdt_deadlines deadlines;
     struct hdt_alive *alive;
     uint64_t memory_bytes;   /* that this rank takes */
@@ -92,6 +96,9 @@ struct hdt_runner {
     int64_t saving_us;        /* when the last sign of life went out */
     bool ckpt_due;            /* root: a periodic checkpoint waits for the last one's end */
     double loss_sum;          /* of this phase, in micro-batch order */
+    double outer_loss_sum;    /* a replica's root: of the steps since the last outer one */
+    uint64_t outer_tokens;    /* and their tokens; after an outer step, the plan's root: of all */
+    int64_t outer_begin_step; /* the first of them */
     int64_t busy_ns, wait_ns; /* of the whole run */
     struct runner_spent spent;
     int64_t arrived_ns;                 /* the last frame that an op took; 0: it took none */
@@ -147,6 +154,15 @@ void hdt_runner_saving(struct hdt_runner *r);
 /* Exchange the halves of a tied gradient and finish the gradients of all stages. */
 enum hdt_status hdt_runner_tied_sync(struct hdt_runner *r, struct hdt_error *err);
 
+/* Outer steps (runner_outer.c). Memory; before the state is made, which saves the momentum; once
+ * weights are there; the step itself. Momentum: by unit of the model, NULL where another rank's. */
+uint64_t hdt_runner_outer_bytes(const struct hdt_runner *r);
+enum hdt_status hdt_runner_build_outer(struct hdt_runner *r, struct hdt_error *err);
+void hdt_runner_unbuild_outer(struct hdt_runner *r);
+float *const *hdt_runner_outer_momentum(const struct hdt_runner *r);
+enum hdt_status hdt_runner_outer_begin(struct hdt_runner *r, struct hdt_error *err);
+enum hdt_status hdt_runner_outer_step(struct hdt_runner *r, struct hdt_error *err);
+
 /* Waits that are counted as such. */
 enum hdt_status hdt_runner_recv(struct hdt_runner *r, int flow, const void **frame, size_t *len,
                                 struct hdt_error *err);
@@ -177,7 +193,28 @@ static inline bool hdt_runner_is_root(const struct hdt_runner *r)
     return r->rank == r->plan.root_rank;
 }
 
-/* Training tokens of a step over all ranks. */
+/* Does it add up and decide for its replica? The plan's root does so for the first one. */
+static inline bool hdt_runner_leads(const struct hdt_runner *r)
+{
+    return r->rank == r->leader;
+}
+
+/* Several replicas, and an outer step at the end of this one. */
+static inline bool hdt_runner_outer_is_due(const struct hdt_runner *r)
+{
+    return r->plan.n_replicas > 1 && hdt_job_outer_is_due(&r->job, r->step);
+}
+
+/* Training samples of this rank's replica in a step. */
+static inline uint64_t hdt_runner_replica_samples(const struct hdt_runner *r)
+{
+    int64_t first;
+
+    return (uint64_t)(r->plan.micro_batch *
+                      hdt_plan_replica_micro_batches(&r->plan, r->replica, &first));
+}
+
+/* Training samples of a step over all ranks. */
 static inline uint64_t hdt_runner_step_samples(const struct hdt_runner *r)
 {
     return (uint64_t)(r->plan.micro_batch * r->plan.n_micro_batches);

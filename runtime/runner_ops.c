@@ -299,6 +299,8 @@ static enum hdt_status op_run(struct hdt_runner *r, const struct hdt_op *op, str
                                err);
     case HDT_OP_STEP:
         return op_step(r, err);
+    case HDT_OP_OUTER_SYNC:
+        return hdt_runner_outer_step(r, err);
     default:
         return hdt_error_set(err, HDT_ENOTSUP, "cannot run op %s: this worker does not know it",
                              hdt_op_name(op->kind));
@@ -336,6 +338,9 @@ enum hdt_status hdt_runner_run_ops(struct hdt_runner *r, enum hdt_phase phase,
         }
     }
     for (i = 0; i < schedule->n_ops; i++) {
+        if (schedule->ops[i].kind == HDT_OP_OUTER_SYNC && !hdt_runner_outer_is_due(r)) {
+            continue;
+        }
         HDT_TRY(hdt_runner_stop_check(r, err));
         waited = r->wait_ns;
         event.kind = schedule->ops[i].kind;

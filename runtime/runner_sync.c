@@ -71,10 +71,12 @@ static enum hdt_status tied_copy(struct hdt_runner *r, struct hdt_stage *a, stru
 /* A stage of this rank that holds one half only; NULL: none. */
 static struct hdt_stage *tied_stage(const struct hdt_runner *r, bool head)
 {
-    size_t i = head ? r->plan.n_stages - 1 : 0, n;
-    struct hdt_stage *stage = r->stages[i];
+    size_t begin, end, n;
+    struct hdt_stage *stage;
 
-    return stage && r->plan.n_stages > 1 && hdt_stage_tied_grad(stage, &n) ? stage : NULL;
+    hdt_plan_replica_stages(&r->plan, r->replica, &begin, &end);
+    stage = begin < end ? r->stages[head ? end - 1 : begin] : NULL;
+    return stage && end - begin > 1 && hdt_stage_tied_grad(stage, &n) ? stage : NULL;
 }
 
 enum hdt_status hdt_runner_tied_sync(struct hdt_runner *r, struct hdt_error *err)
@@ -177,12 +179,14 @@ static enum hdt_status items_digest(struct hdt_runner *r, uint32_t *n_items, str
 static uint64_t phase_tokens(const struct hdt_runner *r, enum hdt_sync_phase phase)
 {
     uint64_t T = (uint64_t)r->plan.seq_len;
+    /* Only the first replica has the rank that reads. */
+    int counts = r->replica == 0 ? r->plan.data_rank : r->leader;
 
-    if (r->rank != r->plan.data_rank || phase == HDT_SYNC_DIGEST) {
+    if (r->rank != counts || phase == HDT_SYNC_DIGEST) {
         return 0;
     }
     if (phase == HDT_SYNC_TRAIN) {
-        return hdt_runner_step_samples(r) * T;
+        return hdt_runner_replica_samples(r) * T;
     }
     return hdt_sampler_eval_tokens(r->valid_shard, r->plan.seq_len,
                                    (uint64_t)(r->job.eval.n_micro_batches * r->plan.micro_batch));
@@ -213,12 +217,20 @@ static enum hdt_status up_fill(struct hdt_runner *r, enum hdt_sync_phase phase,
 
 /* ---- the root ---- */
 
+static void saving_pass_on(struct hdt_runner *r);
+
 static int sync_flow(const struct hdt_runner *r, enum hdt_flow_kind kind, int src, int dst)
 {
     int flow = hdt_plan_find_flow(&r->plan, kind, src, dst, -1, -1);
 
     HDT_ASSERT(flow >= 0); /* the plan was checked */
     return flow;
+}
+
+/* Does this rank, a leader, end steps with another one: of its replica? */
+static bool is_led(const struct hdt_runner *r, int rank)
+{
+    return rank != r->rank && hdt_plan_rank_replica(&r->plan, rank) == r->replica;
 }
 
 /* `*alive`: it was a sign of life only, and the record itself is still to come. */
@@ -274,7 +286,7 @@ static enum hdt_status root_gather(struct hdt_runner *r, const struct hdt_sync_u
         HDT_TRY(hdt_sync_total_item(&r->total, &r->items[i], err));
     }
     for (rank = 0; rank < (int)r->plan.n_ranks; rank++) {
-        alive = rank != r->rank;
+        alive = is_led(r, rank);
         while (alive) {
             HDT_TRY(root_take(r, rank, own, &alive, err));
             if (alive) {
@@ -329,6 +341,15 @@ static enum hdt_status norm_refuse(const struct hdt_runner *r, uint32_t n, struc
     return HDT_EJOB;
 }
 
+/* What all do next, by the flags of all that were heard. */
+static uint8_t root_flags(struct hdt_runner *r, enum hdt_sync_phase phase)
+{
+    if (phase == HDT_SYNC_TRAIN) {
+        return root_decide(r);
+    }
+    return phase == HDT_SYNC_DIGEST && (r->total.flags & HDT_SYNC_AGAIN) ? HDT_SYNC_CHECKPOINT : 0;
+}
+
 static enum hdt_status root_sum(struct hdt_runner *r, enum hdt_sync_phase phase,
                                 struct hdt_error *err)
 {
@@ -341,7 +362,7 @@ static enum hdt_status root_sum(struct hdt_runner *r, enum hdt_sync_phase phase,
     if (phase == HDT_SYNC_DIGEST) {
         HDT_TRY(hdt_sync_total_check(&r->total, n, err));
         r->down.digest = hdt_sync_total_digest(&r->total, n);
-        r->down.flags = r->total.flags & HDT_SYNC_AGAIN ? HDT_SYNC_CHECKPOINT : 0;
+        r->down.flags = root_flags(r, phase);
         return HDT_OK;
     }
     r->down.loss = r->total.n_tokens ? r->total.loss_sum / (double)r->total.n_tokens : 0;
@@ -354,27 +375,167 @@ static enum hdt_status root_sum(struct hdt_runner *r, enum hdt_sync_phase phase,
         return norm_refuse(r, n, err);
     }
     r->down.clip_scale = hdt_sync_clip_scale(r->down.norm, r->job.optimizer.clip_norm);
-    r->down.flags = root_decide(r);
+    /* Several replicas: once all of them are heard, and nothing between outer steps. */
+    r->down.flags = r->plan.n_replicas < 2 ? root_flags(r, phase) : 0;
+    return HDT_OK;
+}
+
+static enum hdt_status down_send(struct hdt_runner *r, int rank, struct hdt_error *err)
+{
+    int flow = sync_flow(r, HDT_FLOW_SYNC_DOWN, r->rank, rank);
+    size_t cap;
+    void *slot;
+
+    HDT_TRY(hdt_runner_send(r, flow, &slot, &cap, err));
+    hdt_sync_down_pack(&r->down, slot);
+    hdt_runner_commit(r, flow, HDT_SYNC_DOWN_LEN, HDT_SYNC_DOWN_LEN);
+    return HDT_OK;
+}
+
+static enum hdt_status up_send(struct hdt_runner *r, int to, const struct hdt_sync_up *up,
+                               const struct hdt_sync_item *items, struct hdt_error *err)
+{
+    int flow = sync_flow(r, HDT_FLOW_SYNC_UP, r->rank, to);
+    size_t cap, len = hdt_sync_up_len(up->n_items);
+    void *slot;
+
+    HDT_TRY(hdt_runner_send(r, flow, &slot, &cap, err));
+    HDT_ASSERT(len <= cap);
+    hdt_sync_up_pack(up, items, slot);
+    hdt_runner_commit(r, flow, len, len);
+    return HDT_OK;
+}
+
+static enum hdt_status down_take(struct hdt_runner *r, int from, const struct hdt_sync_up *up,
+                                 struct hdt_sync_down *down, struct hdt_error *err)
+{
+    int flow = sync_flow(r, HDT_FLOW_SYNC_DOWN, from, r->rank);
+    enum hdt_status status;
+    const void *frame;
+    size_t len;
+
+    do {
+        HDT_TRY(hdt_runner_recv(r, flow, &frame, &len, err));
+        status = hdt_sync_down_unpack(frame, len, down, err);
+        hdt_port_recv_done(r->port, flow);
+        HDT_TRY(status);
+        if (down->phase == HDT_SYNC_DIGEST && (down->flags & HDT_SYNC_BUSY)) {
+            saving_pass_on(r);
+        }
+    } while (down->phase == HDT_SYNC_DIGEST && (down->flags & HDT_SYNC_BUSY));
+    if (down->step != up->step || down->phase != up->phase) {
+        return hdt_error_set(
+            err, HDT_EPROTO, "cannot end step %lld (phase %u): the root is at step %lld (phase %u)",
+            (long long)up->step + 1, up->phase, (long long)down->step + 1, down->phase);
+    }
+    return HDT_OK;
+}
+
+/* ---- replicas: their roots and the plan's, at outer steps and at the end ---- */
+
+static enum hdt_status digests_differ(const struct hdt_runner *r, int replica, uint64_t digest,
+                                      struct hdt_error *err)
+{
+    hdt_error_set(err, HDT_ECRC,
+                  "cannot end job %lld: after the last outer step the weights of replica %d have "
+                  "digest %016llx, those of the first %016llx",
+                  r->number, replica + 1, (unsigned long long)digest,
+                  (unsigned long long)r->down.digest);
+    hdt_error_hint(err,
+                   "memory or a processor is at fault at one of the sites: go on from the last "
+                   "checkpoint without it");
+    return HDT_ECRC;
+}
+
+/* The plan's root: what another replica tells. Its losses are of all steps since the last outer
+ * one. */
+static enum hdt_status replica_take(struct hdt_runner *r, int replica,
+                                    const struct hdt_sync_up *own, struct hdt_error *err)
+{
+    int from = hdt_plan_replica_root(&r->plan, replica);
+    uint64_t n_tokens = r->total.n_tokens;
+    double loss_sum = r->total.loss_sum;
+    uint64_t digest;
+    bool alive;
+
+    /* Its digest takes the place of the first tensor's, which is added up already. */
+    r->total.seen[0] = 0;
+    do {
+        HDT_TRY(root_take(r, from, own, &alive, err));
+        if (alive) {
+            hdt_runner_saving(r);
+        }
+    } while (alive);
+    digest = r->total.values[0];
+    r->outer_loss_sum += r->total.loss_sum - loss_sum;
+    r->outer_tokens += r->total.n_tokens - n_tokens;
+    r->total.loss_sum = loss_sum;
+    r->total.n_tokens = n_tokens;
+    return own->phase == HDT_SYNC_DIGEST && digest != r->down.digest
+               ? digests_differ(r, replica, digest, err)
+               : HDT_OK;
+}
+
+/* The root of another replica: its news to the plan's root, whose decisions are everybody's. */
+static enum hdt_status replica_ask(struct hdt_runner *r, const struct hdt_sync_up *own,
+                                   struct hdt_error *err)
+{
+    const struct hdt_sync_item item = {.tensor = 0, .value = r->down.digest};
+    struct hdt_sync_up up = *own;
+    struct hdt_sync_down down;
+
+    up.flags = r->total.flags;
+    up.n_items = own->phase == HDT_SYNC_DIGEST;
+    up.loss_sum = own->phase == HDT_SYNC_TRAIN ? r->outer_loss_sum : 0;
+    up.n_tokens = own->phase == HDT_SYNC_TRAIN ? r->outer_tokens : 0;
+    r->outer_loss_sum = 0;
+    r->outer_tokens = 0;
+    HDT_TRY(up_send(r, r->plan.root_rank, &up, &item, err));
+    HDT_TRY(down_take(r, r->plan.root_rank, own, &down, err));
+    r->down.flags = down.flags;
+    r->down.digest = down.digest;
+    return HDT_OK;
+}
+
+/* After the replica's own sums. Between outer steps each decides nothing. */
+static enum hdt_status replicas_sync(struct hdt_runner *r, const struct hdt_sync_up *own,
+                                     struct hdt_error *err)
+{
+    if (own->phase == HDT_SYNC_EVAL || r->plan.n_replicas < 2) {
+        return HDT_OK; /* an evaluation runs in the first replica only */
+    }
+    if (own->phase == HDT_SYNC_TRAIN) {
+        r->outer_loss_sum += r->total.loss_sum;
+        r->outer_tokens += r->total.n_tokens;
+        if (!hdt_runner_outer_is_due(r)) {
+            return HDT_OK;
+        }
+    }
+    if (!hdt_runner_is_root(r)) {
+        return replica_ask(r, own, err);
+    }
+    for (int k = 1; k < r->plan.n_replicas; k++) {
+        HDT_TRY(replica_take(r, k, own, err));
+    }
+    r->down.flags = root_flags(r, own->phase);
+    for (int k = 1; k < r->plan.n_replicas; k++) {
+        HDT_TRY(down_send(r, hdt_plan_replica_root(&r->plan, k), err));
+    }
     return HDT_OK;
 }
 
 static enum hdt_status root_sync(struct hdt_runner *r, const struct hdt_sync_up *own,
                                  struct hdt_error *err)
 {
-    size_t cap;
-    void *slot;
-    int rank, flow;
+    int rank;
 
     HDT_TRY(root_gather(r, own, err));
     HDT_TRY(root_sum(r, own->phase, err));
+    HDT_TRY(replicas_sync(r, own, err));
     for (rank = 0; rank < (int)r->plan.n_ranks; rank++) {
-        if (rank == r->rank) {
-            continue;
+        if (is_led(r, rank)) {
+            HDT_TRY(down_send(r, rank, err));
         }
-        flow = sync_flow(r, HDT_FLOW_SYNC_DOWN, r->rank, rank);
-        HDT_TRY(hdt_runner_send(r, flow, &slot, &cap, err));
-        hdt_sync_down_pack(&r->down, slot);
-        hdt_runner_commit(r, flow, HDT_SYNC_DOWN_LEN, HDT_SYNC_DOWN_LEN);
     }
     return HDT_OK;
 }
@@ -384,29 +545,8 @@ static enum hdt_status root_sync(struct hdt_runner *r, const struct hdt_sync_up 
 static enum hdt_status leaf_sync(struct hdt_runner *r, const struct hdt_sync_up *up,
                                  struct hdt_error *err)
 {
-    int up_flow = sync_flow(r, HDT_FLOW_SYNC_UP, r->rank, r->plan.root_rank);
-    int down_flow = sync_flow(r, HDT_FLOW_SYNC_DOWN, r->plan.root_rank, r->rank);
-    size_t cap, len = hdt_sync_up_len(up->n_items);
-    enum hdt_status status;
-    const void *frame;
-    void *slot;
-
-    HDT_TRY(hdt_runner_send(r, up_flow, &slot, &cap, err));
-    HDT_ASSERT(len <= cap);
-    hdt_sync_up_pack(up, r->items, slot);
-    hdt_runner_commit(r, up_flow, len, len);
-    do {
-        HDT_TRY(hdt_runner_recv(r, down_flow, &frame, &len, err));
-        status = hdt_sync_down_unpack(frame, len, &r->down, err);
-        hdt_port_recv_done(r->port, down_flow);
-        HDT_TRY(status);
-    } while (r->down.phase == HDT_SYNC_DIGEST && (r->down.flags & HDT_SYNC_BUSY));
-    if (r->down.step != up->step || r->down.phase != up->phase) {
-        return hdt_error_set(
-            err, HDT_EPROTO, "cannot end step %lld (phase %u): the root is at step %lld (phase %u)",
-            (long long)up->step + 1, up->phase, (long long)r->down.step + 1, r->down.phase);
-    }
-    return HDT_OK;
+    HDT_TRY(up_send(r, r->leader, up, r->items, err));
+    return down_take(r, r->leader, up, &r->down, err);
 }
 
 /* ---- signs of life, while the last checkpoint is written ---- */
@@ -422,11 +562,8 @@ static void saving_down(struct hdt_runner *r)
     void *slot;
 
     for (rank = 0; rank < (int)r->plan.n_ranks; rank++) {
-        if (rank == r->rank) {
-            continue;
-        }
-        flow = sync_flow(r, HDT_FLOW_SYNC_DOWN, r->rank, rank);
-        if (hdt_port_send_try(r->port, flow, &slot, &cap)) {
+        flow = hdt_plan_find_flow(&r->plan, HDT_FLOW_SYNC_DOWN, r->rank, rank, -1, -1);
+        if (flow >= 0 && hdt_port_send_try(r->port, flow, &slot, &cap)) {
             hdt_sync_down_pack(&down, slot);
             hdt_runner_commit(r, flow, HDT_SYNC_DOWN_LEN, HDT_SYNC_DOWN_LEN);
         }
@@ -439,7 +576,8 @@ static void saving_up(struct hdt_runner *r)
                                    .flags = HDT_SYNC_BUSY,
                                    .rank = (uint32_t)r->rank,
                                    .step = r->step};
-    int flow = sync_flow(r, HDT_FLOW_SYNC_UP, r->rank, r->plan.root_rank);
+    int to = hdt_runner_leads(r) ? r->plan.root_rank : r->leader;
+    int flow = sync_flow(r, HDT_FLOW_SYNC_UP, r->rank, to);
     size_t cap;
     void *slot;
 
@@ -449,19 +587,38 @@ static void saving_up(struct hdt_runner *r)
     }
 }
 
-void hdt_runner_saving(struct hdt_runner *r)
+/* Once a second. */
+static bool saving_is_due(struct hdt_runner *r)
 {
     int64_t now = hdt_clock_now_us();
 
     if (now - r->saving_us < SAVING_US) {
-        return;
+        return false;
     }
     r->saving_us = now;
+    return true;
+}
+
+/* A replica's root that waits for the plan's: what it hears goes on to its own ranks only. */
+static void saving_pass_on(struct hdt_runner *r)
+{
+    if (hdt_runner_leads(r) && saving_is_due(r)) {
+        saving_down(r);
+    }
+}
+
+void hdt_runner_saving(struct hdt_runner *r)
+{
+    if (!saving_is_due(r)) {
+        return;
+    }
+    if (hdt_runner_leads(r)) {
+        saving_down(r);
+    }
     if (!hdt_runner_is_root(r)) {
         saving_up(r);
         return;
     }
-    saving_down(r);
     hdt_runner_report(r, "saving", json_pack("{s:I}", "step", (json_int_t)r->step));
 }
 
@@ -475,7 +632,7 @@ enum hdt_status hdt_runner_sync(struct hdt_runner *r, enum hdt_sync_phase phase,
     }
     r->grads_finished = false;
     HDT_TRY(up_fill(r, phase, &up, err));
-    return hdt_runner_is_root(r) ? root_sync(r, &up, err) : leaf_sync(r, &up, err);
+    return hdt_runner_leads(r) ? root_sync(r, &up, err) : leaf_sync(r, &up, err);
 }
 
 /* ---- reports ---- */
@@ -489,19 +646,26 @@ void hdt_runner_report(struct hdt_runner *r, const char *type, json_t *body)
 
 void hdt_runner_report_step(struct hdt_runner *r, double lr, double step_s)
 {
-    json_t *ranks = json_array();
+    json_t *ranks = json_array(), *body;
     size_t i;
 
     for (i = 0; i < r->plan.n_ranks; i++) {
         json_array_append_new(ranks, json_pack("{s:i,s:f,s:f}", "rank", (int)i, "busy_s",
                                                r->ups[i].busy_s, "wait_s", r->ups[i].wait_s));
     }
-    hdt_runner_report(
-        r, "step",
-        json_pack("{s:I,s:f,s:f,s:f,s:I,s:f,s:o}", "step", (json_int_t)r->step + 1, "loss",
-                  r->down.loss, "lr", lr, "grad_norm", r->down.norm, "tokens",
-                  (json_int_t)(hdt_runner_step_samples(r) * (uint64_t)r->plan.seq_len), "step_s",
-                  step_s, "ranks", ranks));
+    body = json_pack("{s:I,s:f,s:f,s:f,s:I,s:f,s:o}", "step", (json_int_t)r->step + 1, "loss",
+                     r->down.loss, "lr", lr, "grad_norm", r->down.norm, "tokens",
+                     (json_int_t)(hdt_runner_step_samples(r) * (uint64_t)r->plan.seq_len), "step_s",
+                     step_s, "ranks", ranks);
+    if (hdt_runner_outer_is_due(r) && r->outer_tokens > 0) {
+        json_object_set_new(body, "outer_loss",
+                            json_real(r->outer_loss_sum / (double)r->outer_tokens));
+        json_object_set_new(body, "outer_steps", json_integer(r->step + 1 - r->outer_begin_step));
+        r->outer_begin_step = r->step + 1;
+        r->outer_loss_sum = 0;
+        r->outer_tokens = 0;
+    }
+    hdt_runner_report(r, "step", body);
 }
 
 void hdt_runner_report_eval(struct hdt_runner *r)

@@ -72,7 +72,9 @@ static void walk_begin(struct state_walk *walk, const struct hdt_plan *plan,
     walk->model = model;
     walk->rank = rank;
     walk->with_copies = with_copies;
-    walk->stage = (size_t)-1;
+    /* Other replicas have the first one's weights; their moments are saved by unit. */
+    walk->stage =
+        !with_copies && hdt_plan_rank_replica(plan, rank) > 0 ? plan->n_stages - 1 : (size_t)-1;
     walk->part = HDT_CKPT_PART_COUNT; /* "before the first" */
 }
 

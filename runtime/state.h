@@ -19,9 +19,10 @@
  *
  * Flags: 1 = last frame, without data; 2 = keep-alive, without data: the sender is still reading;
  * 8 = feedback of a codec, or the guard of one that has none: `tensor` is twice the number of the
- * flow, plus 1 at its receiver, and a part of nothing says that there is none (only when loading);
- * 4 = sealed: the last slab of its part, and `xxh3` is the XXH3-64 of the whole part. Saving, its
- * owner took it in its memory; loading, it is the manifest's. Who takes the part compares.
+ * flow, plus 1 at its receiver, or of a unit's moments or outer momentum (hdt_state_next_end), and
+ * a part of nothing says that there is none (only when loading); 4 = sealed: the last slab of its
+ * part, and `xxh3` is the XXH3-64 of the whole part. Saving, its owner took it in its memory;
+ * loading, it is the manifest's. Who takes the part compares.
  */
 #include "compress/codec_state.h"
 #include "runtime/alive.h"
@@ -66,7 +67,10 @@ struct hdt_state_conf {
      * NULL where there is nothing. Only touched within hdt_state_save and hdt_state_load. */
     struct hdt_codec_state *const *feedback;
     struct hdt_edge *const *edges; /* of this rank, by flow: the guards of its senders; so, too */
-    const char *dir;               /* of checkpoints; on the checkpoint rank */
+    float *const *momentum; /* of outer steps, by unit of the model: its tensors' values in model
+                               order, without a tied head that shares the embedding; NULL where
+                               another rank's, or there is none */
+    const char *dir;        /* of checkpoints; on the checkpoint rank */
     int64_t keep;
     int64_t newest_step; /* a checkpoint to load that was damaged or removed is replaced by this
                             job's newest sound one in `dir`, at or below this step; -1: by none */
@@ -92,8 +96,14 @@ bool hdt_state_keeps_feedback(const struct hdt_plan_flow *flow, bool is_src);
 bool hdt_state_keeps_guard(const struct hdt_plan_flow *flow, bool is_src);
 
 /* The next end of the rank that does either, 2 flow or 2 flow + 1 as in hdt_state_conf; *end is -1
- * to begin with. false: no more. */
+ * to begin with. Plans of several replicas have more "ends" after these, 2 (replica units + unit)
+ * for the AdamW moments of a unit in a replica but the first, and 1 more for the momentum of outer
+ * steps, which all have and the first saves. false: no more. */
 bool hdt_state_next_end(const struct hdt_plan *plan, int rank, int *end);
+
+/* Bytes that are kept of one of those for a checkpoint. */
+uint64_t hdt_state_unit_end_bytes(const struct hdt_plan *plan, const struct hdt_model_config *model,
+                                  int end);
 
 /* Bytes of a snapshot of this rank's tensors. */
 uint64_t hdt_state_snapshot_bytes(const struct hdt_plan *plan, const struct hdt_model_config *model,

@@ -17,6 +17,8 @@
 #include "src/base/buf.h"
 #include "src/base/log.h"
 
+#include <limits.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -51,11 +53,29 @@ bool hdt_state_next_end(const struct hdt_plan *plan, int rank, int *end)
             return true;
         }
     }
+    for (; *end < hdt_state_n_ends(plan); ++*end) {
+        struct state_unit unit;
+
+        if (hdt_state_unit_of(plan, *end, &unit) && hdt_state_unit_is_of(plan, rank, &unit)) {
+            return true;
+        }
+    }
     return false;
 }
 
 static void end_name(const struct hdt_state *state, int end, char name[HDT_PLAN_EDGE_NAME])
 {
+    struct state_unit unit;
+
+    if (hdt_state_unit_of(state->conf.plan, end, &unit)) {
+        if (unit.is_outer) {
+            snprintf(name, HDT_PLAN_EDGE_NAME, "outer-%lld", (long long)unit.unit);
+        } else {
+            snprintf(name, HDT_PLAN_EDGE_NAME, "replica%d-moments-%lld", unit.replica,
+                     (long long)unit.unit);
+        }
+        return;
+    }
     hdt_plan_edge_name(state->conf.plan, &state->conf.plan->flows[end / 2], end % 2 == 0, name);
 }
 
@@ -65,17 +85,23 @@ enum hdt_status hdt_state_feedback_init(struct hdt_state *state, struct hdt_erro
 {
     const struct hdt_plan *plan = state->conf.plan;
     struct state_feedback *item;
+    struct state_unit unit;
     int end = -1;
 
-    state->feedback = hdt_calloc(2 * plan->n_flows + 1, sizeof(*state->feedback));
+    state->feedback = hdt_calloc((size_t)hdt_state_n_ends(plan) + 1, sizeof(*state->feedback));
     while (state->conf.feedback && hdt_state_next_end(plan, state->conf.rank, &end)) {
         item = &state->feedback[state->n_feedback++];
         item->end = end;
-        item->codec = state->conf.feedback[end];
-        item->edge = state->conf.edges[end / 2];
-        HDT_ASSERT(item->codec || item->edge);
-        item->len =
-            item->codec ? hdt_codec_state_bytes(item->codec) : (size_t)HDT_LADDER_GUARD_BYTES;
+        if (hdt_state_unit_of(plan, end, &unit)) {
+            item->len = (size_t)hdt_state_unit_end_bytes(plan, state->conf.model, end);
+            item->only_loads = unit.is_outer && unit.replica > 0;
+        } else {
+            item->codec = state->conf.feedback[end];
+            item->edge = state->conf.edges[end / 2];
+            HDT_ASSERT(item->codec || item->edge);
+            item->len =
+                item->codec ? hdt_codec_state_bytes(item->codec) : (size_t)HDT_LADDER_GUARD_BYTES;
+        }
         item->bytes = malloc(item->len);
         if (!item->bytes) {
             return hdt_error_set(err, HDT_ENOMEM,
@@ -96,18 +122,22 @@ void hdt_state_feedback_release(struct hdt_state *state)
 
 /* ---- saving ---- */
 
-void hdt_state_feedback_take(struct hdt_state *state)
+enum hdt_status hdt_state_feedback_take(struct hdt_state *state, struct hdt_error *err)
 {
     for (size_t i = 0; i < state->n_feedback; i++) {
         struct state_feedback *item = &state->feedback[i];
+        struct state_unit unit;
 
-        if (item->codec) {
+        if (hdt_state_unit_of(state->conf.plan, item->end, &unit)) {
+            HDT_TRY(hdt_state_unit_copy(state, &unit, item->bytes, false, err));
+        } else if (item->codec) {
             hdt_codec_state_save(item->codec, item->bytes);
         } else {
             hdt_edge_guard_save(item->edge, item->bytes);
         }
         item->xxh3 = XXH3_64bits(item->bytes, item->len);
     }
+    return HDT_OK;
 }
 
 /* The head of a slab that begins at byte `pos` of an end. */
@@ -131,7 +161,7 @@ enum hdt_status hdt_state_feedback_send(struct hdt_state *state, int flow, struc
         size_t pos, len, cap;
         void *slot;
 
-        for (pos = 0; pos < item->len; pos += len) {
+        for (pos = 0; pos < item->len && !item->only_loads; pos += len) {
             HDT_TRY(hdt_port_send_get(state->conf.port, flow, &slot, &cap, err));
             len = hdt_state_slab_len(cap, item->len - pos);
             slab_pack(state, item->end, pos, pos + len == item->len, item->xxh3, slot);
@@ -144,6 +174,17 @@ enum hdt_status hdt_state_feedback_send(struct hdt_state *state, int flow, struc
     return HDT_OK;
 }
 
+static bool end_is_saved(const struct hdt_plan *plan, uint32_t end)
+{
+    struct state_unit unit;
+
+    if (end < 2 * plan->n_flows) {
+        return end_keeps(&plan->flows[end / 2], end % 2 == 0);
+    }
+    return end < INT_MAX && hdt_state_unit_of(plan, (int)end, &unit) &&
+           unit.is_outer == (unit.replica == 0);
+}
+
 enum hdt_status hdt_state_feedback_write(const struct hdt_state *state,
                                          struct hdt_ckpt_writer *writer,
                                          const struct hdt_state_header *header, const void *data,
@@ -152,8 +193,7 @@ enum hdt_status hdt_state_feedback_write(const struct hdt_state *state,
     const struct hdt_plan *plan = state->conf.plan;
     char name[HDT_PLAN_EDGE_NAME];
 
-    if (header->tensor >= 2 * plan->n_flows ||
-        !end_keeps(&plan->flows[header->tensor / 2], header->tensor % 2 == 0)) {
+    if (!end_is_saved(plan, header->tensor)) {
         return hdt_error_set(err, HDT_EPROTO,
                              "cannot save: feedback of end %u came, which has none",
                              header->tensor);
@@ -173,15 +213,23 @@ enum hdt_status hdt_state_feedback_write_own(const struct hdt_state *state,
         const struct hdt_state_header header = {
             .tensor = (uint32_t)item->end, .flags = HDT_STATE_SEALED, .xxh3 = item->xxh3};
 
-        HDT_TRY(hdt_state_feedback_write(state, writer, &header, item->bytes, item->len, err));
+        if (!item->only_loads) {
+            HDT_TRY(hdt_state_feedback_write(state, writer, &header, item->bytes, item->len, err));
+        }
     }
     return HDT_OK;
 }
 
 /* ---- loading ---- */
 
-static enum hdt_status item_load(struct state_feedback *item, struct hdt_error *err)
+static enum hdt_status item_load(struct hdt_state *state, struct state_feedback *item,
+                                 struct hdt_error *err)
 {
+    struct state_unit unit;
+
+    if (hdt_state_unit_of(state->conf.plan, item->end, &unit)) {
+        return hdt_state_unit_copy(state, &unit, item->bytes, true, err);
+    }
     return item->codec ? hdt_codec_state_load(item->codec, item->bytes, item->len, err)
                        : hdt_edge_guard_load(item->edge, item->bytes, item->len, err);
 }
@@ -192,15 +240,21 @@ static void feedback_use(struct hdt_state *state, struct state_feedback *item, u
 {
     char name[HDT_PLAN_EDGE_NAME], codec[HDT_CODEC_SPEC_TEXT];
     struct hdt_error why = {0};
+    struct state_unit unit;
 
     if (len == 0) {
         hdt_error_set(&why, HDT_ENOENT, "the checkpoint has none");
     } else if (len != item->len) {
         hdt_error_set(&why, HDT_EINVAL, "that of the checkpoint is of another codec or tensor");
-    } else if (item_load(item, &why) == HDT_OK) {
+    } else if (item_load(state, item, &why) == HDT_OK) {
         return;
     }
     end_name(state, item->end, name);
+    if (hdt_state_unit_of(state->conf.plan, item->end, &unit)) {
+        hdt_log_info("%s: %s; it begins with %s", name, why.msg,
+                     unit.is_outer ? "zeros" : "the first replica's");
+        return;
+    }
     if (!item->codec) {
         hdt_log_info("the guard of %s begins with the planned codec, %s: %s", name,
                      hdt_codec_spec_format(&state->conf.plan->flows[item->end / 2].codec, codec),

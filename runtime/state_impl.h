@@ -16,9 +16,10 @@
 
 /* The feedback, or the guard, of one end of this rank. */
 struct state_feedback {
-    int end; /* 2 flow, + 1 at the receiver */
+    int end; /* 2 flow, + 1 at the receiver; or of a unit: hdt_state_next_end */
     struct hdt_codec_state *codec;
     struct hdt_edge *edge; /* codec NULL: the guard of this one */
+    bool only_loads;       /* another rank saves the same */
     uint8_t *bytes;        /* its saved form, */
     size_t len;            /* so long, */
     uint64_t xxh3;         /* and its digest when it is saved */
@@ -96,7 +97,7 @@ int hdt_state_own_flow(const struct hdt_state *state, enum hdt_flow_kind kind);
 enum hdt_status hdt_state_feedback_init(struct hdt_state *state, struct hdt_error *err);
 void hdt_state_feedback_release(struct hdt_state *state);
 /* Saving: copy what the codecs keep; send it; write what came, and one's own. */
-void hdt_state_feedback_take(struct hdt_state *state);
+enum hdt_status hdt_state_feedback_take(struct hdt_state *state, struct hdt_error *err);
 enum hdt_status hdt_state_feedback_send(struct hdt_state *state, int flow, struct hdt_error *err);
 enum hdt_status hdt_state_feedback_write(const struct hdt_state *state,
                                          struct hdt_ckpt_writer *writer,
@@ -114,6 +115,20 @@ enum hdt_status hdt_state_feedback_serve(struct hdt_state *state,
 enum hdt_status hdt_state_feedback_receive(struct hdt_state *state, struct state_feedback *item,
                                            uint64_t *pos, const struct hdt_state_header *header,
                                            const void *data, size_t len, struct hdt_error *err);
+
+/* state_units.c: what replicas keep by unit. Its replica and unit; is it the outer momentum, or
+ * moments? false: the end is an edge's. */
+struct state_unit {
+    int replica;
+    int64_t unit;
+    bool is_outer;
+};
+bool hdt_state_unit_of(const struct hdt_plan *plan, int end, struct state_unit *unit);
+int hdt_state_n_ends(const struct hdt_plan *plan); /* of edges and units */
+bool hdt_state_unit_is_of(const struct hdt_plan *plan, int rank, const struct state_unit *unit);
+/* Copy what the rank holds of it to `bytes`, or back. */
+enum hdt_status hdt_state_unit_copy(struct hdt_state *state, const struct state_unit *unit,
+                                    void *bytes, bool to_stage, struct hdt_error *err);
 
 /* Step and cursor; all else zero. */
 void hdt_state_header_fill(const struct hdt_state *state, struct hdt_state_header *header);

@@ -402,7 +402,7 @@ enum hdt_status hdt_state_save(struct hdt_state *state, const struct hdt_ckpt_me
     if (state->snapshot) {
         HDT_TRY(snapshot_take(state, err));
     }
-    hdt_state_feedback_take(state);
+    HDT_TRY(hdt_state_feedback_take(state, err));
     state->busy = true;
     if (pthread_create(&state->thread, NULL, save_thread, state) != 0) {
         state->busy = false;

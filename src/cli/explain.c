@@ -71,6 +71,8 @@ static struct terms rank_terms(const struct hdt_planned *p, int rank)
         case HDT_OP_TIED_SYNC:
             t.sync_s += busy_s;
             break;
+        case HDT_OP_OUTER_SYNC: /* explain_outer */
+            break;
         default:
             t.frames_s += busy_s;
         }
@@ -349,8 +351,13 @@ static void explain_warmup(const struct hdt_planned *p, json_t *lines)
 
     for (size_t i = 0; i + 1 < plan->n_stages && plan->schedule == HDT_SCHEDULE_WAN; i++) {
         const struct hdt_plan_stage *s = &plan->stages[i];
-        size_t behind = plan->n_stages - 1 - i;
+        size_t begin, end, behind;
 
+        hdt_plan_replica_stages(plan, s->replica, &begin, &end);
+        behind = end - 1 - i;
+        if (behind == 0) {
+            continue; /* the last of a replica */
+        }
         say(lines,
             "stage %zu runs %lld forwards ahead: %zu for the stage%s behind it, %lld for the frames "
             "that are under way meanwhile",
@@ -450,6 +457,35 @@ static void explain_batch(const struct hdt_planned *p, json_t *lines)
     hdt_search_result_release(&more);
 }
 
+/* Replicas and what joins them. */
+static void explain_outer(const struct hdt_planned *p, json_t *lines)
+{
+    struct hdt_cost_inputs in = {&p->job, &p->model, &p->cluster};
+    const struct hdt_plan *plan = plan_of(p);
+    struct hdt_cost_outer outer;
+    double step_s = p->result.cost.step_s, share_s;
+    int64_t first;
+
+    if (plan->n_replicas < 2 || hdt_cost_outer(&in, plan, &outer, NULL) != HDT_OK) {
+        return;
+    }
+    for (int k = 0; k < plan->n_replicas; k++) {
+        const struct hdt_plan_rank *r = &plan->ranks[hdt_plan_replica_root(plan, k)];
+
+        say(lines, "replica %d begins on %s/%s and has %lld of %lld micro-batches, %s", k + 1,
+            r->site, r->worker, (long long)hdt_plan_replica_micro_batches(plan, k, &first),
+            (long long)plan->n_micro_batches,
+            p->job.outer.parts.n > 0 ? "as outer.parts says" : "as it is fast");
+    }
+    share_s = outer.step_s / (double)outer.steps;
+    say(lines,
+        "an outer step every %lld steps (op OUTER_SYNC) takes %.3f s: %.1f ms of each step, %.1f %%",
+        (long long)outer.steps, outer.step_s, 1e3 * share_s, 100 * share_s / step_s);
+    say(lines, "with outer.steps: %lld a step would take %.1f %% less",
+        (long long)(2 * outer.steps), 50 * share_s / step_s);
+    hdt_cost_outer_release(&outer);
+}
+
 json_t *hdt_explain(const struct hdt_planned *p)
 {
     json_t *lines = json_array();
@@ -461,6 +497,7 @@ json_t *hdt_explain(const struct hdt_planned *p)
     for (size_t i = 0; i < plan_of(p)->n_flows; i++) {
         explain_edge(p, &plan_of(p)->flows[i], lines);
     }
+    explain_outer(p, lines);
     explain_warmup(p, lines);
     explain_batch(p, lines);
     explain_schedules(p, lines);

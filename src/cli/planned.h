@@ -71,7 +71,7 @@ void hdt_planned_release(struct hdt_planned *planned);
 void hdt_planned_print(const struct hdt_planned *planned, FILE *out);
 
 /* New reference: "plan", "job", "model", "cluster", "step_s", "tokens_per_s", "limit", "second",
- * "edges". */
+ * "edges", and, where the plan has several replicas, "outer". */
 json_t *hdt_planned_to_json(const struct hdt_planned *planned);
 
 /* The predicted timeline for chrome://tracing or ui.perfetto.dev; ops as the worker names them. */

@@ -62,12 +62,24 @@ static void stage_print(const struct hdt_planned *p, size_t i, FILE *out)
             100 * p->result.cost.rank_busy_s[s->rank] / plan->step_s);
 }
 
+/* Above the first stage of each of several. */
+static void replica_print(const struct hdt_plan *plan, size_t i, FILE *out)
+{
+    const struct hdt_plan_stage *s = &plan->stages[i];
+
+    if (plan->n_replicas > 1 && s->pos == 0) {
+        fprintf(out, "replica %d, %lld of %lld micro-batches of a step\n", s->replica + 1,
+                (long long)s->n_micro_batches, (long long)plan->n_micro_batches);
+    }
+}
+
 /* Both tables fit 100 columns, whatever the names are. */
 static void stages_print(const struct hdt_planned *p, FILE *out)
 {
     fprintf(out, "%-5s %-16s %-15s %-18s %6s %8s %7s %7s %4s %5s\n", "stage", "worker", "device",
             "blocks", "params", "memory", "forward", "backwd", "warm", "busy");
     for (size_t i = 0; i < p->result.plan.n_stages; i++) {
+        replica_print(&p->result.plan, i, out);
         stage_print(p, i, out);
     }
 }
@@ -98,7 +110,7 @@ static void edge_print(const struct hdt_planned *p, const struct hdt_plan_flow *
 {
     const struct hdt_plan *plan = &p->result.plan;
     const struct hdt_cluster_link *link = edge_link(p, f);
-    double n = (double)plan->n_micro_batches;
+    double n = (double)plan->stages[f->src_stage].n_micro_batches;
     char names[2 * HDT_NAME_CAP + 8], route[32], bytes[HDT_HUMAN_CAP];
     char rate[HDT_HUMAN_CAP] = "LAN", rtt[HDT_HUMAN_CAP] = "-", codec[HDT_CODEC_SPEC_TEXT];
 
@@ -170,6 +182,32 @@ static int64_t most_in_flight(const struct hdt_plan *plan)
     return most;
 }
 
+/* What outer steps send and take; or that there are none. */
+static void outer_print(const struct hdt_planned *p, FILE *out)
+{
+    struct hdt_cost_inputs in = {&p->job, &p->model, &p->cluster};
+    const struct hdt_plan *plan = &p->result.plan;
+    struct hdt_cost_outer outer;
+
+    if (p->job.outer.steps > 0 && plan->n_replicas < 2) {
+        fprintf(out, "outer      none: the plan is one pipeline, so that every step is exact and "
+                     "outer.steps says nothing\n");
+    }
+    if (plan->n_replicas < 2 || hdt_cost_outer(&in, plan, &outer, NULL) != HDT_OK) {
+        return;
+    }
+    fprintf(
+        out,
+        "outer      step every %lld steps: %.2f MB between sites, %.3f s, %.1f %% of the time\n",
+        (long long)outer.steps, 1e-6 * outer.bytes, outer.step_s,
+        100 * outer.step_s / (double)outer.steps / plan->step_s);
+    for (size_t i = 0; i < outer.n_links; i++) {
+        fprintf(out, "           %s -> %s: %.2f MB, %.3f s\n", outer.links[i].from,
+                outer.links[i].to, 1e-6 * outer.links[i].bytes, outer.links[i].busy_s);
+    }
+    hdt_cost_outer_release(&outer);
+}
+
 void hdt_planned_print(const struct hdt_planned *p, FILE *out)
 {
     const struct hdt_search_result *r = &p->result;
@@ -184,6 +222,7 @@ void hdt_planned_print(const struct hdt_planned *p, FILE *out)
             hdt_schedule_names[plan->schedule], (long long)most_in_flight(plan));
     fprintf(out, "predicted  %.3f s a step, %.0f tokens/s, %.2f MB a step between sites\n",
             plan->step_s, r->cost.tokens_per_s, 1e-6 * plan->wan_bytes);
+    outer_print(p, out);
     fprintf(out, "limit      %s\n", plan->limit);
     if (r->second[0]) {
         fprintf(out, "runner-up  %s\n", r->second);
@@ -203,31 +242,50 @@ static json_t *edges_json(const struct hdt_planned *p)
         char codec[HDT_CODEC_SPEC_TEXT];
 
         if (flow_is_edge(f) && edge_transfer(p, f, &t)) {
+            double n = (double)plan->stages[f->src_stage].n_micro_batches;
+
             json_array_append_new(
-                edges, json_pack("{s:i, s:s, s:s, s:s, s:s, s:f, s:f, s:f, s:f, s:f}", "flow",
-                                 (int)i, "kind", hdt_flow_kind_name(f->kind), "from",
-                                 plan->ranks[f->src_rank].site, "to", plan->ranks[f->dst_rank].site,
-                                 "codec", hdt_codec_spec_format(&f->codec, codec), "bytes_per_step",
-                                 t.wire_bytes * (double)plan->n_micro_batches, "tensor_bytes",
-                                 4.0 * (double)(plan->micro_batch * plan->seq_len * p->model.C),
-                                 "rate_bits_per_s", link ? 8 * link->rate_bytes_per_s : 0.0,
-                                 "rtt_ms", link ? 1e3 * link->rtt_s : 0.0, "share",
-                                 t.busy_s * (double)plan->n_micro_batches / plan->step_s));
+                edges,
+                json_pack("{s:i, s:s, s:s, s:s, s:s, s:f, s:f, s:f, s:f, s:f}", "flow", (int)i,
+                          "kind", hdt_flow_kind_name(f->kind), "from",
+                          plan->ranks[f->src_rank].site, "to", plan->ranks[f->dst_rank].site,
+                          "codec", hdt_codec_spec_format(&f->codec, codec), "bytes_per_step",
+                          t.wire_bytes * n, "tensor_bytes",
+                          4.0 * (double)(plan->micro_batch * plan->seq_len * p->model.C),
+                          "rate_bits_per_s", link ? 8 * link->rate_bytes_per_s : 0.0, "rtt_ms",
+                          link ? 1e3 * link->rtt_s : 0.0, "share", t.busy_s * n / plan->step_s));
         }
     }
     return edges;
+}
+
+/* NULL: there are none. */
+static json_t *outer_json(const struct hdt_planned *p)
+{
+    struct hdt_cost_inputs in = {&p->job, &p->model, &p->cluster};
+    struct hdt_cost_outer outer;
+    json_t *json;
+
+    if (p->result.plan.n_replicas < 2 ||
+        hdt_cost_outer(&in, &p->result.plan, &outer, NULL) != HDT_OK) {
+        return NULL;
+    }
+    json = json_pack("{s:I, s:f, s:f}", "steps", (json_int_t)outer.steps, "step_s", outer.step_s,
+                     "bytes", outer.bytes);
+    hdt_cost_outer_release(&outer);
+    return json;
 }
 
 json_t *hdt_planned_to_json(const struct hdt_planned *p)
 {
     const struct hdt_search_result *r = &p->result;
 
-    return json_pack("{s:o, s:o, s:o, s:f, s:f, s:s, s:s, s:o, s:o, s:O}", "plan",
+    return json_pack("{s:o, s:o, s:o, s:f, s:f, s:s, s:s, s:o, s:o, s:O, s:o*}", "plan",
                      hdt_plan_to_json(&r->plan), "job", hdt_conf_to_json(&hdt_job_schema, &p->job),
                      "model", hdt_model_to_json(&p->model), "step_s", r->plan.step_s,
                      "tokens_per_s", r->cost.tokens_per_s, "limit", r->plan.limit, "second",
                      r->second, "stage_layers", hdt_planned_stage_layers(p), "edges", edges_json(p),
-                     "cluster", p->cluster_json);
+                     "cluster", p->cluster_json, "outer", outer_json(p));
 }
 
 void hdt_planned_timeline(const struct hdt_planned *p, struct hdt_timeline *timeline)

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "config.h"
 
+#include "compress/codec.h"
 #include "src/core/job.h"
 #include "src/core/cluster.h"
 #include "src/core/deadlines.h"
@@ -70,6 +71,28 @@ static const struct hdt_conf_row codec_rows[] = {
                    "carry, travels more exactly; 0: neither choice in the run nor guard."),
     HDT_CONF_END};
 
+static const struct hdt_conf_row outer_rows[] = {
+    HDT_CONF_INT(struct hdt_job_outer, steps, "0", 0, 1e6,
+                 "Steps that replicas of the model train alone, each with its own part of the "
+                 "batch, optimizer and clipping, before their changes are averaged and an outer "
+                 "SGD with Nesterov momentum moves what all go on from (DiLoCo). Links then carry "
+                 "the weights' size once in so many steps, and no activations. An outer step "
+                 "follows on the last step as well. Where a plan without replicas is "
+                 "faster, or is the only one, the run is the ordinary one. 0: no replicas."),
+    HDT_CONF_FLOAT(struct hdt_job_outer, lr, "0.7", 0, 100,
+                   "Learning rate of the outer SGD; 1 with momentum 0 averages weights."),
+    HDT_CONF_FLOAT(struct hdt_job_outer, momentum, "0.9", 0, 0.9999999,
+                   "Nesterov momentum of the outer SGD."),
+    HDT_CONF_CHECKED(struct hdt_job_outer, codec, "auto", hdt_job_outer_codec_check,
+                     "How the changes of weights travel: auto (lossless between sites), or a codec "
+                     "that keeps nothing from frame to frame, as bf16+lossless, int8 or int4."),
+    HDT_CONF_STRINGS(
+        struct hdt_job_outer, parts, "",
+        "Micro-batches of a step for each replica of plan.cut, in its order, as 5, 3. "
+        "Empty: dealt out by speed as measured, so that the same job planned again may "
+        "deal them otherwise, and then ends with other bits."),
+    HDT_CONF_END};
+
 static const struct hdt_conf_row checkpoint_rows[] = {
     HDT_CONF_STRING(struct hdt_job_checkpoint, dir, "checkpoints",
                     "Folder for checkpoints, on the machines of checkpoint.site; a relative one "
@@ -119,7 +142,7 @@ static const struct hdt_conf_row recovery_rows[] = {
         "When a worker or its site is lost, the job goes on from the last checkpoint: as soon as "
         "it is back (wait), or when it is not back after recovery.wait, without it (shrink), or "
         "it fails. Shrink is the default since a slower run is worth more than one that stands, "
-        "and its bits are the same."),
+        "and its bits are the same (with outer steps replicas may be others, and bits with them)."),
     HDT_CONF_DURATION(struct hdt_job_recovery, wait, "2m", 0, 8.64e10,
                       "How long a lost worker is waited for before the job is planned without it."),
     HDT_CONF_DURATION(struct hdt_job_recovery, give_up, "24h", 1e3, 8.64e10,
@@ -135,7 +158,8 @@ static const struct hdt_conf_row replan_rows[] = {
      .offset = offsetof(struct hdt_job_replan, automatic),
      .def = "true",
      .help = "Take a faster plan at a checkpoint when one is found and pays: steps take longer or "
-             "shorter than predicted, or a worker joined. The bits are the same."},
+             "shorter than predicted, or a worker joined. The bits are the same. Not with outer "
+             "steps, where they might not be."},
     HDT_CONF_FLOAT(struct hdt_job_replan, drift, "0.15", 0.01, 100,
                    "Difference of ten measured steps from the prediction, as a share of it, from "
                    "which on another plan is looked for."),
@@ -166,6 +190,8 @@ static const struct hdt_conf_row job_rows[] = {
                   "job. What is saved and what travels is float32 with each."),
     HDT_CONF_SECTION(struct hdt_job, optimizer, optimizer_rows, "AdamW and its schedule."),
     HDT_CONF_SECTION(struct hdt_job, codec, codec_rows, "Codecs of the edges between sites."),
+    HDT_CONF_SECTION(struct hdt_job, outer, outer_rows,
+                     "Replicas that train alone between outer steps, for slow links."),
     HDT_CONF_SECTION(struct hdt_job, checkpoint, checkpoint_rows, "Checkpoints."),
     HDT_CONF_SECTION(struct hdt_job, eval, eval_rows, "Evaluation on held-out text."),
     HDT_CONF_SECTION(struct hdt_job, plan, plan_rows, "Limits for the planner."),
@@ -232,6 +258,37 @@ bool hdt_job_codec(const struct hdt_job *job, bool is_grad, struct hdt_codec_spe
     return true;
 }
 
+enum hdt_status hdt_job_outer_codec_check(const char *text, struct hdt_error *err)
+{
+    struct hdt_codec_spec spec;
+
+    HDT_TRY(hdt_job_codec_check(text, err));
+    if (strcmp(text, "auto") == 0 || hdt_codec_spec_parse(text, &spec, NULL) != HDT_OK ||
+        !hdt_codec_spec_has_state(&spec)) {
+        return HDT_OK;
+    }
+    hdt_error_set(err, HDT_EINVAL, "codec %.64s is not for outer steps: it keeps feedback", text);
+    hdt_error_hint(err, "take one without, as int8 or int4:rotate, or none, lossless, bf16");
+    return HDT_EINVAL;
+}
+
+struct hdt_codec_spec hdt_job_outer_codec(const struct hdt_job *job)
+{
+    struct hdt_codec_spec spec = {.gateway = HDT_CODEC_LOSSLESS};
+    enum hdt_status status;
+
+    if (job->outer.codec && strcmp(job->outer.codec, "auto") != 0) {
+        status = hdt_codec_spec_parse(job->outer.codec, &spec, NULL);
+        HDT_ASSERT(status == HDT_OK); /* the table checked it */
+    }
+    return spec;
+}
+
+bool hdt_job_outer_is_due(const struct hdt_job *job, int64_t step)
+{
+    return job->outer.steps > 0 && ((step + 1) % job->outer.steps == 0 || step + 1 >= job->steps);
+}
+
 static enum hdt_status job_check_name(const struct hdt_job *job, const struct hdt_conf_doc *doc,
                                       struct hdt_error *err)
 {
@@ -292,6 +349,83 @@ static enum hdt_status job_check_optimizer(const struct hdt_job *job,
     return HDT_OK;
 }
 
+/* Between outer steps replicas differ: a checkpoint or an evaluation would be of one of them. */
+static enum hdt_status job_check_outer_every(const struct hdt_job *job, const char *key,
+                                             int64_t every, const struct hdt_conf_doc *doc,
+                                             struct hdt_error *err)
+{
+    int64_t steps = job->outer.steps, below = every / steps * steps;
+
+    if (every % steps == 0) {
+        return HDT_OK;
+    }
+    hdt_conf_error(
+        doc, key, err, HDT_EINVAL,
+        "%s %lld is no multiple of outer.steps %lld: between outer steps replicas differ", key,
+        (long long)every, (long long)steps);
+    hdt_error_hint(err, "set %s: %lld", key, (long long)(below > 0 ? below : steps));
+    return HDT_EINVAL;
+}
+
+static enum hdt_status job_check_outer(const struct hdt_job *job, const struct hdt_conf_doc *doc,
+                                       struct hdt_error *err)
+{
+    if (job->outer.steps == 0) {
+        return HDT_OK;
+    }
+    HDT_TRY(job_check_outer_every(job, "checkpoint.every", job->checkpoint.every, doc, err));
+    return job_check_outer_every(job, "eval.every", job->eval.every, doc, err);
+}
+
+/* A cut that covers the model several times is of so many replicas. */
+static enum hdt_status job_check_cut_replicas(const struct hdt_job *job,
+                                              const struct hdt_model_config *model,
+                                              const struct hdt_conf_doc *doc, struct hdt_error *err)
+{
+    long long n = (long long)hdt_model_n_units(model), at = 0;
+
+    for (size_t i = 0; i < job->plan.cut.n; i++) {
+        at = (at == n ? 0 : at) + strtoll(strchr(job->plan.cut.items[i], '=') + 1, NULL, 10);
+        if (at > n || (i + 1 == job->plan.cut.n && at != n)) {
+            hdt_conf_error(doc, "plan.cut", err, HDT_EINVAL,
+                           "with '%s' a replica has %lld units, the model %lld (embedding, %lld "
+                           "blocks, head)",
+                           job->plan.cut.items[i], at, n, (long long)model->L);
+            hdt_error_hint(err, "write the stages of one replica after the other");
+            return HDT_EINVAL;
+        }
+    }
+    return HDT_OK;
+}
+
+static enum hdt_status job_check_parts(const struct hdt_job *job, size_t n_replicas,
+                                       const struct hdt_conf_doc *doc, struct hdt_error *err)
+{
+    const struct hdt_conf_strings *parts = &job->outer.parts;
+    long long sum = 0;
+
+    for (size_t i = 0; i < parts->n; i++) {
+        char *end;
+        long long part = strtoll(parts->items[i], &end, 10);
+
+        if (*end != '\0' || part < 1 || part > 65536) {
+            return hdt_conf_error(doc, "outer.parts", err, HDT_EINVAL,
+                                  "'%s' is no count of micro-batches", parts->items[i]);
+        }
+        sum += part;
+    }
+    if (parts->n > 0 && (parts->n != n_replicas || sum != job->batch.n_micro_batches)) {
+        hdt_conf_error(doc, "outer.parts", err, HDT_EINVAL,
+                       "outer.parts has %zu parts with %lld micro-batches, plan.cut %zu replicas, "
+                       "and a step %lld micro-batches",
+                       parts->n, sum, n_replicas, (long long)job->batch.n_micro_batches);
+        hdt_error_hint(err, "give each replica of plan.cut a part, together batch.n_micro_batches, "
+                            "or leave outer.parts out");
+        return HDT_EINVAL;
+    }
+    return HDT_OK;
+}
+
 /* "SITE/WORKER=UNITS": the planner resolves the names, here only the form and the sum. */
 static enum hdt_status job_check_cut(const struct hdt_job *job,
                                      const struct hdt_model_config *model,
@@ -315,6 +449,13 @@ static enum hdt_status job_check_cut(const struct hdt_job *job,
             return HDT_EINVAL;
         }
         sum += units;
+    }
+    if (job->outer.steps > 0 && sum > hdt_model_n_units(model)) {
+        HDT_TRY(job_check_cut_replicas(job, model, doc, err));
+        return job_check_parts(job, (size_t)(sum / hdt_model_n_units(model)), doc, err);
+    }
+    if (job->outer.steps > 0 && job->outer.parts.n > 0) {
+        return job_check_parts(job, 0, doc, err);
     }
     if (job->plan.cut.n > 0 && sum != hdt_model_n_units(model)) {
         return hdt_conf_error(doc, "plan.cut", err, HDT_EINVAL,
@@ -430,6 +571,7 @@ enum hdt_status hdt_job_check(const struct hdt_job *job, const struct hdt_model_
         hdt_error_hint(err, "set data.valid or eval.every: 0");
         return HDT_EINVAL;
     }
+    HDT_TRY(job_check_outer(job, doc, err));
     return job_check_plan(job, model, doc, err);
 }
 

@@ -50,6 +50,17 @@ struct hdt_job_codec {
     double error_budget;    /* [0.02] relative, 0..1; 0: no choice in the run and no guard */
 };
 
+/* Replicas that train alone for some steps and then average their changes: DiLoCo (Douillard et
+ * al., arXiv 2311.08105, algorithm 1), where a plan has several replicas. */
+struct hdt_job_outer {
+    int64_t steps; /* [0] inner steps between two outer steps; 0: one pipeline, every step exact */
+    double lr;     /* [0.7] of the outer SGD */
+    double momentum; /* [0.9] Nesterov's, as torch.optim.SGD(nesterov=True) */
+    char *codec;     /* STRING [auto]: how changes travel; "auto": lossless between sites */
+    struct hdt_conf_strings parts; /* [] micro-batches of a step for each replica of plan.cut, as
+                                      counts; empty: dealt out by speed */
+};
+
 struct hdt_job_checkpoint {
     char *dir;     /* STRING ["checkpoints"]: folder on the machines of `site`, as data.train */
     char *site;    /* STRING [""]: "" = data.site; its first rank gathers and writes */
@@ -122,6 +133,7 @@ struct hdt_job {
                        others */
     struct hdt_job_optimizer optimizer;
     struct hdt_job_codec codec;
+    struct hdt_job_outer outer;
     struct hdt_job_checkpoint checkpoint;
     struct hdt_job_eval eval;
     struct hdt_job_plan plan;
@@ -153,6 +165,17 @@ bool hdt_job_codec_is_live(const struct hdt_job *job, bool is_grad);
 
 /* Is a text what codec.activations may be? HDT_EINVAL with a hint of what exists. */
 enum hdt_status hdt_job_codec_check(const char *text, struct hdt_error *err);
+
+/* The codec of outer.codec; lossless for "auto". One worker codec for all, so that all replicas see
+ * the same numbers; inside a site the caller leaves lossless out. */
+struct hdt_codec_spec hdt_job_outer_codec(const struct hdt_job *job);
+
+/* Is a text what outer.codec may be: a codec that keeps nothing from frame to frame? HDT_EINVAL. */
+enum hdt_status hdt_job_outer_codec_check(const char *text, struct hdt_error *err);
+
+/* Does an outer step follow on this step (0-based) where a plan has replicas? After every
+ * outer.steps steps of the job, counted from its begin, and after the last one. */
+bool hdt_job_outer_is_due(const struct hdt_job *job, int64_t step);
 
 /* Learning rate of a step (0-based): linear warm-up, then cosine from lr to min_lr. */
 double hdt_job_lr(const struct hdt_job *job, int64_t step);

@@ -40,14 +40,18 @@
 #define STATE_SLAB_BYTES (4u << 20)
 #define STATE_DEPTH      4u
 
+/* Slabs of an outer step in flight, and most micro-batches of tokens for another replica. */
+#define OUTER_DEPTH  4u
+#define TOKENS_DEPTH 128
+
 const char *hdt_flow_kind_name(enum hdt_flow_kind kind)
 {
     return (unsigned)kind < HDT_FLOW_KIND_COUNT ? hdt_flow_kind_names[kind] : "?";
 }
 
 const char *const hdt_flow_kind_names[HDT_FLOW_KIND_COUNT + 1] = {
-    "activation", "activation_grad", "tokens",    "labels",   "tied_grad",
-    "sync_up",    "sync_down",       "state_out", "state_in", NULL};
+    "activation", "activation_grad", "tokens",   "labels", "tied_grad", "sync_up",
+    "sync_down",  "state_out",       "state_in", "outer",  NULL};
 
 bool hdt_plan_has_worker(const struct hdt_plan *plan, const char *site, const char *worker)
 {
@@ -122,17 +126,18 @@ static enum hdt_status plan_check_ranks(const struct hdt_plan *plan, struct hdt_
     return HDT_OK;
 }
 
-static enum hdt_status plan_check_stage(const struct hdt_plan *plan, size_t idx,
+/* Of a replica, which `plan` shows alone. */
+static enum hdt_status plan_check_stage(const struct hdt_plan *plan, size_t idx, int replica,
                                         struct hdt_error *err)
 {
     const struct hdt_plan_stage *s = &plan->stages[idx];
     const struct hdt_plan_stage *prev = idx > 0 ? s - 1 : NULL;
 
-    if (s->replica != 0 || s->pos != (int)idx || s->n_slices != 1) {
+    if (s->replica != replica || s->pos != (int)idx || s->n_slices != 1) {
         return hdt_error_set(
             err, HDT_EINVAL,
-            "stage %zu has replica %d, position %d and %d slices; this release runs "
-            "one replica of unsliced stages",
+            "stage %zu has replica %d, position %d and %d slices; stages follow by "
+            "replica and position, and are not sliced",
             idx, s->replica, s->pos, s->n_slices);
     }
     if (s->rank < 0 || (size_t)s->rank >= plan->n_ranks) {
@@ -180,21 +185,26 @@ static enum hdt_status plan_check_batch(const struct hdt_plan *plan,
     return HDT_OK;
 }
 
-enum hdt_status hdt_plan_check_stages(const struct hdt_plan *plan,
-                                      const struct hdt_model_config *model, struct hdt_error *err)
+static enum hdt_status plan_check_pipeline(const struct hdt_plan *plan, int replica,
+                                           const struct hdt_model_config *model,
+                                           struct hdt_error *err)
 {
     const struct hdt_plan_stage *last;
 
-    if (plan->n_ranks < 1 || plan->n_ranks > HDT_PLAN_MAX_RANKS || plan->n_stages < 1 ||
-        plan->n_stages > (size_t)hdt_model_n_units(model) || plan->n_replicas != 1) {
+    if (plan->n_stages < 1 || plan->n_stages > (size_t)hdt_model_n_units(model) ||
+        plan->n_micro_batches < 1) {
         return hdt_error_set(err, HDT_EINVAL,
-                             "%zu ranks, %zu stages and %d replicas are out of bounds",
-                             plan->n_ranks, plan->n_stages, plan->n_replicas);
+                             "replica %d has %zu stages and %lld micro-batches: out of bounds",
+                             replica, plan->n_stages, (long long)plan->n_micro_batches);
     }
-    HDT_TRY(plan_check_batch(plan, model, err));
-    HDT_TRY(plan_check_ranks(plan, err));
     for (size_t i = 0; i < plan->n_stages; i++) {
-        HDT_TRY(plan_check_stage(plan, i, err));
+        HDT_TRY(plan_check_stage(plan, i, replica, err));
+        if (plan->stages[i].n_micro_batches != plan->n_micro_batches) {
+            return hdt_error_set(err, HDT_EINVAL,
+                                 "stage %zu of replica %d has %lld micro-batches, its first %lld",
+                                 i, replica, (long long)plan->stages[i].n_micro_batches,
+                                 (long long)plan->n_micro_batches);
+        }
     }
     last = &plan->stages[plan->n_stages - 1];
     if (last->unit_end != hdt_model_n_units(model)) {
@@ -202,6 +212,72 @@ enum hdt_status hdt_plan_check_stages(const struct hdt_plan *plan,
                              (long long)last->unit_end, (long long)hdt_model_n_units(model));
     }
     return hdt_plan_check_order(plan, err);
+}
+
+/* What replicas must have in common, and must not. */
+static enum hdt_status plan_check_replicas(const struct hdt_plan *plan,
+                                           const struct hdt_model_config *model,
+                                           struct hdt_error *err)
+{
+    int64_t first, n = hdt_plan_replica_micro_batches(plan, plan->n_replicas - 1, &first);
+    size_t begin, end;
+
+    if (first + n != plan->n_micro_batches) {
+        return hdt_error_set(err, HDT_EINVAL,
+                             "the replicas have %lld micro-batches in a step, the plan %lld",
+                             (long long)(first + n), (long long)plan->n_micro_batches);
+    }
+    for (size_t i = 0; i < plan->n_stages; i++) {
+        if (hdt_plan_rank_replica(plan, plan->stages[i].rank) != plan->stages[i].replica) {
+            return hdt_error_set(err, HDT_EINVAL, "rank %d has stages of two replicas",
+                                 plan->stages[i].rank);
+        }
+        hdt_plan_replica_stages(plan, plan->stages[i].replica, &begin, &end);
+        if (model->tie_word_embeddings && end - begin > 1) {
+            hdt_error_set(err, HDT_EINVAL,
+                          "replica %d of a model with tied embeddings has %zu stages: with outer "
+                          "steps its replicas have one each",
+                          plan->stages[i].replica, end - begin);
+            hdt_error_hint(err, "set outer.steps: 0, or tie_word_embeddings: false");
+            return HDT_EINVAL;
+        }
+    }
+    return HDT_OK;
+}
+
+enum hdt_status hdt_plan_check_stages(const struct hdt_plan *plan,
+                                      const struct hdt_model_config *model, struct hdt_error *err)
+{
+    enum hdt_status status = HDT_OK;
+    struct hdt_plan view;
+
+    if (plan->n_ranks < 1 || plan->n_ranks > HDT_PLAN_MAX_RANKS || plan->n_stages < 1 ||
+        plan->n_replicas < 1 || (size_t)plan->n_replicas > plan->n_stages ||
+        plan->stages[plan->n_stages - 1].replica != plan->n_replicas - 1) {
+        return hdt_error_set(err, HDT_EINVAL,
+                             "%zu ranks, %zu stages and %d replicas are out of bounds",
+                             plan->n_ranks, plan->n_stages, plan->n_replicas);
+    }
+    HDT_TRY(plan_check_batch(plan, model, err));
+    HDT_TRY(plan_check_ranks(plan, err));
+    for (size_t i = 1; i < plan->n_stages; i++) {
+        if (plan->stages[i].replica < plan->stages[i - 1].replica) {
+            return hdt_error_set(err, HDT_EINVAL, "stage %zu stands after a later replica's", i);
+        }
+    }
+    for (size_t i = 0; i < plan->n_stages; i++) {
+        if (plan->stages[i].rank < 0 || (size_t)plan->stages[i].rank >= plan->n_ranks) {
+            return hdt_error_set(err, HDT_EINVAL, "stage %zu runs on rank %d of %zu", i,
+                                 plan->stages[i].rank, plan->n_ranks);
+        }
+    }
+    for (int k = 0; k < plan->n_replicas && status == HDT_OK; k++) {
+        hdt_plan_replica_view(plan, k, &view);
+        status = plan_check_pipeline(&view, k, model, err);
+        free(view.flows);
+    }
+    HDT_TRY(status);
+    return plan->n_replicas > 1 ? plan_check_replicas(plan, model, err) : HDT_OK;
 }
 
 /* ---- flows ---- */
@@ -212,6 +288,8 @@ struct completer {
     const struct hdt_model_config *model;
     struct hdt_plan_flow *old; /* flows whose codecs the planner chose */
     size_t n_old;
+    size_t begin, end; /* stages of the replica in work, */
+    int64_t n_mb;      /* and its micro-batches */
 };
 
 static struct hdt_plan_flow *flow_add(struct completer *c, enum hdt_flow_kind kind,
@@ -284,9 +362,9 @@ static struct hdt_codec_spec exact_codec(const struct completer *c, int src_rank
     return codec_lossless;
 }
 
-static uint32_t depth_of(const struct hdt_plan *plan, int64_t frames)
+static uint32_t depth_of(const struct completer *c, int64_t frames)
 {
-    return (uint32_t)(frames < plan->n_micro_batches ? frames : plan->n_micro_batches);
+    return (uint32_t)(frames < c->n_mb ? frames : c->n_mb);
 }
 
 static void flows_add_edge(struct completer *c, int stage, enum hdt_flow_kind kind)
@@ -303,7 +381,7 @@ static void flows_add_edge(struct completer *c, int stage, enum hdt_flow_kind ki
     flow->dst_stage = dst;
     flow->codec = edge_codec(c, flow);
     edge_make_room(c, flow, n_values);
-    flow->depth = depth_of(plan, plan->stages[stage].warmup + 2);
+    flow->depth = depth_of(c, plan->stages[stage].warmup + 2);
 }
 
 static void flows_add_data(struct completer *c, enum hdt_flow_kind kind, int stage)
@@ -318,14 +396,18 @@ static void flows_add_data(struct completer *c, enum hdt_flow_kind kind, int sta
     flow->dst_stage = stage;
     flow->dtype = HDT_DTYPE_I32;
     flow->frame_cap = (uint32_t)(4 * plan->micro_batch * plan->seq_len);
-    flow->depth = depth_of(plan, plan->stages[0].warmup + 3);
+    flow->depth = depth_of(c, plan->stages[c->begin].warmup + 3);
+    /* Another replica may be steps behind; tokens are small. */
+    if (hdt_plan_rank_replica(plan, plan->data_rank) != plan->stages[stage].replica) {
+        flow->depth = (uint32_t)(2 * c->n_mb < TOKENS_DEPTH ? 2 * c->n_mb : TOKENS_DEPTH);
+    }
 }
 
 static enum hdt_status flows_add_tied(struct completer *c, struct hdt_error *err)
 {
     const struct hdt_plan *plan = c->plan;
-    int last_stage = (int)plan->n_stages - 1;
-    int first = plan->stages[0].rank, last = plan->stages[last_stage].rank;
+    int last_stage = (int)c->end - 1, first_stage = (int)c->begin;
+    int first = plan->stages[first_stage].rank, last = plan->stages[last_stage].rank;
     uint64_t bytes = 4 * (uint64_t)c->model->V * (uint64_t)c->model->C;
     struct hdt_plan_flow *flow;
 
@@ -343,8 +425,8 @@ static enum hdt_status flows_add_tied(struct completer *c, struct hdt_error *err
     for (int i = 0; i < 2; i++) {
         flow =
             flow_add(c, HDT_FLOW_TIED_GRAD, HDT_PRIO_GRADIENT, i ? last : first, i ? first : last);
-        flow->src_stage = i ? last_stage : 0;
-        flow->dst_stage = i ? 0 : last_stage;
+        flow->src_stage = i ? last_stage : first_stage;
+        flow->dst_stage = i ? first_stage : last_stage;
         flow->codec = exact_codec(c, first, last);
         flow->frame_cap = (uint32_t)bytes;
         flow->depth = 1;
@@ -368,23 +450,35 @@ static uint32_t sync_up_bytes(const struct completer *c, int rank)
     return SYNC_HEADER_LEN + SYNC_ITEM_LEN * n_tensors;
 }
 
+/* A rank to its root and back. */
+static void flows_add_sync_pair(struct completer *c, int rank, int root, uint32_t up_bytes)
+{
+    struct hdt_plan_flow *flow = flow_add(c, HDT_FLOW_SYNC_UP, HDT_PRIO_ACTIVATION, rank, root);
+
+    flow->dtype = HDT_DTYPE_NONE;
+    flow->frame_cap = up_bytes;
+    flow->depth = SYNC_DEPTH;
+    flow = flow_add(c, HDT_FLOW_SYNC_DOWN, HDT_PRIO_ACTIVATION, root, rank);
+    flow->dtype = HDT_DTYPE_NONE;
+    flow->frame_cap = SYNC_HEADER_LEN;
+    flow->depth = SYNC_DEPTH;
+}
+
+/* In each step within a replica; the roots of the others and the plan's root at outer steps. */
 static void flows_add_sync(struct completer *c)
 {
     struct hdt_plan *plan = c->plan;
-    struct hdt_plan_flow *flow;
+    int root;
 
     for (int rank = 0; rank < (int)plan->n_ranks; rank++) {
-        if (rank == plan->root_rank) {
-            continue;
+        root = hdt_plan_replica_root(plan, hdt_plan_rank_replica(plan, rank));
+        if (rank != root) {
+            flows_add_sync_pair(c, rank, root, sync_up_bytes(c, rank));
         }
-        flow = flow_add(c, HDT_FLOW_SYNC_UP, HDT_PRIO_ACTIVATION, rank, plan->root_rank);
-        flow->dtype = HDT_DTYPE_NONE;
-        flow->frame_cap = sync_up_bytes(c, rank);
-        flow->depth = SYNC_DEPTH;
-        flow = flow_add(c, HDT_FLOW_SYNC_DOWN, HDT_PRIO_ACTIVATION, plan->root_rank, rank);
-        flow->dtype = HDT_DTYPE_NONE;
-        flow->frame_cap = SYNC_HEADER_LEN;
-        flow->depth = SYNC_DEPTH;
+    }
+    for (int k = 1; k < plan->n_replicas; k++) {
+        flows_add_sync_pair(c, hdt_plan_replica_root(plan, k), plan->root_rank,
+                            SYNC_HEADER_LEN + SYNC_ITEM_LEN);
     }
 }
 
@@ -418,13 +512,68 @@ static void flows_add_state(struct completer *c)
     }
 }
 
+/* Do two ranks of unlike replicas hold a unit both? */
+static bool ranks_meet(const struct hdt_plan *plan, int a, int b)
+{
+    for (size_t i = 0; i < plan->n_stages; i++) {
+        const struct hdt_plan_stage *s = &plan->stages[i];
+
+        for (size_t j = 0; s->rank == a && j < plan->n_stages; j++) {
+            const struct hdt_plan_stage *t = &plan->stages[j];
+
+            if (t->rank == b && t->replica != s->replica && s->unit_begin < t->unit_end &&
+                t->unit_begin < s->unit_end) {
+                return true;
+            }
+        }
+    }
+    return false;
+}
+
+/* All replicas must see the same numbers, so that the worker's codec is the same on all ways. */
+static struct hdt_codec_spec outer_codec(const struct completer *c, int src, int dst)
+{
+    struct hdt_codec_spec spec = hdt_job_outer_codec(c->job);
+
+    for (size_t i = 0; i < c->n_old; i++) {
+        const struct hdt_plan_flow *old = &c->old[i];
+
+        if (old->kind == HDT_FLOW_OUTER && old->src_rank == src && old->dst_rank == dst) {
+            return old->codec;
+        }
+    }
+    if (plan_same_site(c->plan, src, dst)) {
+        spec.gateway = HDT_CODEC_NONE;
+    }
+    return spec;
+}
+
+static void flows_add_outer(struct completer *c)
+{
+    int n = (int)c->plan->n_ranks;
+
+    for (int i = 0; i < n * n && c->plan->n_replicas > 1; i++) {
+        if (ranks_meet(c->plan, i / n, i % n)) {
+            struct hdt_plan_flow *flow = flow_add(c, HDT_FLOW_OUTER, HDT_PRIO_OUTER, i / n, i % n);
+
+            flow->codec = outer_codec(c, i / n, i % n);
+            flow->frame_cap = hdt_plan_frame_bytes(&flow->codec, hdt_plan_outer_slab(c->model));
+            flow->depth = OUTER_DEPTH;
+        }
+    }
+}
+
 /* ---- roles ---- */
 
 /* The rank of `site` that serves: the first stage's where it can, so that fewest bytes travel. */
 static int rank_at_site(const struct hdt_plan *plan, const char *site)
 {
-    int first = plan->stages[0].rank, last = plan->stages[plan->n_stages - 1].rank;
+    size_t begin, end;
+    int first, last;
 
+    hdt_plan_replica_stages(plan, 0, &begin, &end);
+    first = plan->stages[begin].rank;
+    last = plan->stages[end - 1].rank;
     if (!site || !site[0] || strcmp(plan->ranks[first].site, site) == 0) {
         return first;
     }
@@ -439,6 +588,21 @@ static int rank_at_site(const struct hdt_plan *plan, const char *site)
     return -1;
 }
 
+/* Evaluations read held-out text at the data rank and run in the first replica. */
+static enum hdt_status plan_check_data_rank(const struct hdt_plan *plan, struct hdt_error *err)
+{
+    int replica = hdt_plan_rank_replica(plan, plan->data_rank);
+
+    if (replica == 0) {
+        return HDT_OK;
+    }
+    hdt_error_set(err, HDT_EINVAL,
+                  "site %s, which has the data, has stages of replica %d: it must be the first",
+                  plan->ranks[plan->data_rank].site, replica + 1);
+    hdt_error_hint(err, "write the replica of data.site first in plan.cut");
+    return HDT_EINVAL;
+}
+
 static enum hdt_status plan_set_roles(struct hdt_plan *plan, const struct hdt_job *job,
                                       struct hdt_error *err)
 {
@@ -451,6 +615,7 @@ static enum hdt_status plan_set_roles(struct hdt_plan *plan, const struct hdt_jo
         return hdt_error_set(err, HDT_EINVAL, "data.site '%s' has no worker in this plan",
                              data_site);
     }
+    HDT_TRY(plan_check_data_rank(plan, err));
     if (!checkpoint_site || !checkpoint_site[0]) {
         plan->checkpoint_rank = plan->data_rank;
         return HDT_OK;
@@ -466,20 +631,28 @@ static enum hdt_status plan_set_roles(struct hdt_plan *plan, const struct hdt_jo
 enum hdt_status hdt_plan_derive_flows(struct hdt_plan *plan, const struct hdt_job *job,
                                       const struct hdt_model_config *model, struct hdt_error *err)
 {
-    struct completer c = {plan, job, model, plan->flows, plan->n_flows};
-    enum hdt_status status;
+    struct completer c = {
+        .plan = plan, .job = job, .model = model, .old = plan->flows, .n_old = plan->n_flows};
+    enum hdt_status status = HDT_OK;
 
     plan->flows = NULL;
     plan->n_flows = 0;
-    for (int s = 0; s + 1 < (int)plan->n_stages; s++) {
-        flows_add_edge(&c, s, HDT_FLOW_ACTIVATION);
-        flows_add_edge(&c, s, HDT_FLOW_ACTIVATION_GRAD);
+    for (int k = 0; k < plan->n_replicas && status == HDT_OK; k++) {
+        int64_t first;
+
+        hdt_plan_replica_stages(plan, k, &c.begin, &c.end);
+        c.n_mb = hdt_plan_replica_micro_batches(plan, k, &first);
+        for (size_t s = c.begin; s + 1 < c.end; s++) {
+            flows_add_edge(&c, (int)s, HDT_FLOW_ACTIVATION);
+            flows_add_edge(&c, (int)s, HDT_FLOW_ACTIVATION_GRAD);
+        }
+        flows_add_data(&c, HDT_FLOW_TOKENS, (int)c.begin);
+        flows_add_data(&c, HDT_FLOW_LABELS, (int)c.end - 1);
+        status = flows_add_tied(&c, err);
     }
-    flows_add_data(&c, HDT_FLOW_TOKENS, 0);
-    flows_add_data(&c, HDT_FLOW_LABELS, (int)plan->n_stages - 1);
-    status = flows_add_tied(&c, err);
     flows_add_sync(&c);
     flows_add_state(&c);
+    flows_add_outer(&c);
     free(c.old);
     return status;
 }
@@ -490,7 +663,10 @@ enum hdt_status hdt_plan_complete(struct hdt_plan *plan, const struct hdt_job *j
     plan->micro_batch = job->batch.micro_batch;
     plan->n_micro_batches = job->batch.n_micro_batches;
     plan->seq_len = job->batch.seq_len;
-    plan->n_replicas = 1;
+    plan->n_replicas = plan->n_stages > 0 ? plan->stages[plan->n_stages - 1].replica + 1 : 1;
+    for (size_t i = 0; i < plan->n_stages && plan->n_replicas == 1; i++) {
+        plan->stages[i].n_micro_batches = plan->n_micro_batches;
+    }
     if (job->plan.schedule != HDT_SCHEDULE_AUTO) {
         plan->schedule = (enum hdt_schedule_kind)job->plan.schedule;
     } else if (plan->schedule == HDT_SCHEDULE_AUTO) {

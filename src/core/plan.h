@@ -32,6 +32,8 @@ enum hdt_flow_kind {
     HDT_FLOW_SYNC_DOWN, /* root rank -> rank, once a step */
     HDT_FLOW_STATE_OUT, /* rank -> checkpoint rank: weights and moments, in slabs */
     HDT_FLOW_STATE_IN,  /* checkpoint rank -> rank: the same when resuming */
+    HDT_FLOW_OUTER,     /* rank -> rank of another replica that holds units of it, too: changes of
+                           their weights, in slabs, at an outer step */
     HDT_FLOW_KIND_COUNT
 };
 
@@ -46,7 +48,7 @@ struct hdt_plan_rank {
 };
 
 struct hdt_plan_stage {
-    int replica;                  /* data-parallel member; 0 today */
+    int replica;                  /* data-parallel member; several only with outer steps */
     int pos;                      /* position in the replica's pipeline, 0.. */
     int rank;                     /* of slice 0 of its rank group */
     int n_slices;                 /* tensor-parallel degree; 1 today */
@@ -55,6 +57,7 @@ struct hdt_plan_stage {
                           this one, raised for link latency); does not grow along the pipeline, but
                           where stages take turns */
     int64_t in_flight; /* micro-batches whose activations are kept at a time */
+    int64_t n_micro_batches; /* of its replica in a step; together the plan's */
     bool recompute;
     uint64_t memory_bytes;            /* predicted */
     double fwd_s, bwd_s;              /* predicted, one micro-batch */
@@ -84,7 +87,8 @@ struct hdt_plan {
     int n_replicas;
     enum hdt_schedule_kind schedule; /* never AUTO once the plan is complete */
     int data_rank;                   /* reads the token shards */
-    int root_rank;       /* adds norms, decides clip, stop and checkpoint: rank of stage 0 */
+    int root_rank;       /* adds norms, decides clip, stop and checkpoint: rank of stage 0. Norms
+                            and clip of another replica: the rank of its first stage */
     int checkpoint_rank; /* gathers and writes checkpoints */
     int64_t micro_batch, n_micro_batches, seq_len; /* copied from the job */
     /* prediction */
@@ -93,6 +97,24 @@ struct hdt_plan {
     double wan_bytes;    /* sent between sites in a step, after codecs (estimate) */
     char limit[160];     /* what limits: "compute of stage 1 (site-b/w0)", "link site-a -> ..." */
 };
+
+/* ---- replicas: each a pipeline of its own, whose weights meet at outer steps ---- */
+
+/* Its stages [*begin, *end) in the plan. */
+void hdt_plan_replica_stages(const struct hdt_plan *plan, int replica, size_t *begin, size_t *end);
+/* Its part of a step's micro-batches, [*first, *first + n); n is returned. */
+int64_t hdt_plan_replica_micro_batches(const struct hdt_plan *plan, int replica, int64_t *first);
+/* The rank of its first stage. */
+int hdt_plan_replica_root(const struct hdt_plan *plan, int replica);
+/* The replica of a rank: that of its stages; 0 where it has none. */
+int hdt_plan_rank_replica(const struct hdt_plan *plan, int rank);
+
+/* One replica as a plan of its own: the same ranks and numbers of flows, its stages (not copied)
+ * from 0 on. Flows of other replicas have no stages in it. free(view->flows). */
+void hdt_plan_replica_view(const struct hdt_plan *plan, int replica, struct hdt_plan *view);
+
+/* Values of a slab of an outer step: as many at most as the largest unit has. */
+uint64_t hdt_plan_outer_slab(const struct hdt_model_config *model);
 
 /* Does a rank of the plan run on this worker? */
 bool hdt_plan_has_worker(const struct hdt_plan *plan, const char *site, const char *worker);
@@ -129,7 +151,7 @@ uint32_t hdt_plan_frame_bytes(const struct hdt_codec_spec *codec, uint64_t n_val
 int64_t hdt_plan_edge_unit(const struct hdt_plan *plan, const struct hdt_plan_flow *flow);
 
 /* Name of an edge's end, the same in all plans that cut there: "activation_grad-5" at the sender,
- * "activation_grad-5-in" at the receiver. */
+ * "activation_grad-5-in" at the receiver; of a replica but the first, "replica1-activation-5". */
 #define HDT_PLAN_EDGE_NAME 48
 void hdt_plan_edge_name(const struct hdt_plan *plan, const struct hdt_plan_flow *flow, bool is_src,
                         char name[HDT_PLAN_EDGE_NAME]);

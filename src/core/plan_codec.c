@@ -29,7 +29,14 @@ int64_t hdt_plan_edge_unit(const struct hdt_plan *plan, const struct hdt_plan_fl
 void hdt_plan_edge_name(const struct hdt_plan *plan, const struct hdt_plan_flow *flow, bool is_src,
                         char name[HDT_PLAN_EDGE_NAME])
 {
-    snprintf(name, HDT_PLAN_EDGE_NAME, "%s-%lld%s", hdt_flow_kind_name(flow->kind),
+    int stage = flow->src_stage >= 0 ? flow->src_stage : flow->dst_stage;
+    int replica = plan->stages[stage].replica;
+    char of[24] = "";
+
+    if (replica > 0) {
+        snprintf(of, sizeof(of), "replica%d-", replica);
+    }
+    snprintf(name, HDT_PLAN_EDGE_NAME, "%s%s-%lld%s", of, hdt_flow_kind_name(flow->kind),
              (long long)hdt_plan_edge_unit(plan, flow), is_src ? "" : "-in");
 }
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "config.h"
 
+#include "compress/codec.h"
 #include "src/base/buf.h"
 #include "src/core/plan.h"
 #include "src/core/plan_internal.h"
@@ -23,13 +24,18 @@ static json_t *rank_to_json(const struct hdt_plan_rank *r)
 
 static json_t *stage_to_json(const struct hdt_plan_stage *s)
 {
-    return json_pack("{s:i, s:i, s:i, s:i, s:I, s:I, s:I, s:I, s:b, s:I, s:f, s:f, s:f, s:f}",
-                     "replica", s->replica, "pos", s->pos, "rank", s->rank, "n_slices", s->n_slices,
-                     "unit_begin", (json_int_t)s->unit_begin, "unit_end", (json_int_t)s->unit_end,
-                     "warmup", (json_int_t)s->warmup, "in_flight", (json_int_t)s->in_flight,
-                     "recompute", (int)s->recompute, "memory_bytes", (json_int_t)s->memory_bytes,
-                     "fwd_s", s->fwd_s, "bwd_s", s->bwd_s, "bwd_input_s", s->bwd_input_s,
-                     "bwd_weight_s", s->bwd_weight_s);
+    json_t *json = json_pack(
+        "{s:i, s:i, s:i, s:i, s:I, s:I, s:I, s:I, s:b, s:I, s:f, s:f, s:f, s:f}", "replica",
+        s->replica, "pos", s->pos, "rank", s->rank, "n_slices", s->n_slices, "unit_begin",
+        (json_int_t)s->unit_begin, "unit_end", (json_int_t)s->unit_end, "warmup",
+        (json_int_t)s->warmup, "in_flight", (json_int_t)s->in_flight, "recompute",
+        (int)s->recompute, "memory_bytes", (json_int_t)s->memory_bytes, "fwd_s", s->fwd_s, "bwd_s",
+        s->bwd_s, "bwd_input_s", s->bwd_input_s, "bwd_weight_s", s->bwd_weight_s);
+
+    if (s->n_micro_batches > 0) {
+        json_object_set_new(json, "n_micro_batches", json_integer(s->n_micro_batches));
+    }
+    return json;
 }
 
 static json_t *flow_to_json(const struct hdt_plan_flow *f)
@@ -177,6 +183,10 @@ static void stage_from_json(struct reader *r, struct hdt_plan *plan, size_t i)
     s->unit_begin = read_int(r, "unit_begin", 0, HDT_MODEL_MAX_L + 2);
     s->unit_end = read_int(r, "unit_end", 0, HDT_MODEL_MAX_L + 2);
     s->warmup = read_int(r, "warmup", 0, 65536);
+    s->n_micro_batches = plan->n_micro_batches; /* of a plan from before there were replicas */
+    if (json_object_get(r->json, "n_micro_batches")) {
+        s->n_micro_batches = read_int(r, "n_micro_batches", 1, 65536);
+    }
     s->recompute = json_is_true(json_object_get(r->json, "recompute"));
     s->memory_bytes = (uint64_t)read_int(r, "memory_bytes", 0, INT64_MAX);
     s->fwd_s = read_real(r, "fwd_s");
@@ -274,6 +284,30 @@ static enum hdt_status plan_read_scalars(const json_t *json, struct hdt_plan *pl
 }
 
 /* Codecs change numbers only on edges; frames hold what the kind sends. */
+/* All outer flows have one worker codec: replicas must see the same numbers. */
+static enum hdt_status outer_check(const struct hdt_plan *plan, struct hdt_error *err)
+{
+    struct hdt_codec_spec first, other;
+    bool has_first = false;
+
+    for (size_t i = 0; i < plan->n_flows; i++) {
+        other = plan->flows[i].codec;
+        other.gateway = HDT_CODEC_NONE;
+        if (plan->flows[i].kind != HDT_FLOW_OUTER) {
+            continue;
+        }
+        if (has_first && !hdt_codec_spec_equal(&first, &other)) {
+            return hdt_error_set(err, HDT_EINVAL,
+                                 "flow %zu (outer) has another codec than the "
+                                 "first of its kind",
+                                 i);
+        }
+        first = other;
+        has_first = true;
+    }
+    return HDT_OK;
+}
+
 static enum hdt_status flow_check(const struct hdt_plan *plan, size_t i,
                                   const struct hdt_model_config *model, struct hdt_error *err)
 {
@@ -287,7 +321,8 @@ static enum hdt_status flow_check(const struct hdt_plan *plan, size_t i,
         return hdt_error_set(err, HDT_EINVAL, "flow %zu begins and ends at rank %d", i,
                              f->src_rank);
     }
-    if (!edge && f->codec.worker != HDT_CODEC_NONE) {
+    if (!edge && f->codec.worker != HDT_CODEC_NONE &&
+        (f->kind != HDT_FLOW_OUTER || hdt_codec_spec_has_state(&f->codec))) {
         return hdt_error_set(err, HDT_EINVAL, "flow %zu (%s) cannot use codec %s", i,
                              hdt_flow_kind_name(f->kind), hdt_codec_spec_format(&f->codec, codec));
     }
@@ -319,9 +354,14 @@ static enum hdt_status plan_check_flows(const struct hdt_plan *plan,
         return hdt_error_set(err, HDT_EINVAL, "root_rank %d is not the rank of stage 0",
                              plan->root_rank);
     }
+    if (hdt_plan_rank_replica(plan, plan->data_rank) != 0) {
+        return hdt_error_set(err, HDT_EINVAL, "data_rank %d is not of the first replica",
+                             plan->data_rank);
+    }
     for (size_t i = 0; i < plan->n_flows; i++) {
         HDT_TRY(flow_check(plan, i, model, err));
     }
+    HDT_TRY(outer_check(plan, err));
     derived.flows = hdt_malloc((plan->n_flows + 1) * sizeof(derived.flows[0]));
     memcpy(derived.flows, plan->flows, plan->n_flows * sizeof(derived.flows[0]));
     status = hdt_plan_derive_flows(&derived, &job, model, err);

@@ -62,10 +62,27 @@ static enum hdt_status warmups_turns(struct hdt_plan *plan, struct hdt_error *er
     return HDT_OK;
 }
 
+/* Each replica for itself. */
+static enum hdt_status replicas_fit(struct hdt_plan *plan, struct hdt_error *err)
+{
+    enum hdt_status status = HDT_OK;
+    struct hdt_plan view;
+
+    for (int k = 0; k < plan->n_replicas && status == HDT_OK; k++) {
+        hdt_plan_replica_view(plan, k, &view); /* its stages are the plan's */
+        status = hdt_plan_fit_order(&view, err);
+        free(view.flows);
+    }
+    return status;
+}
+
 enum hdt_status hdt_plan_fit_order(struct hdt_plan *plan, struct hdt_error *err)
 {
     int64_t n_stages = (int64_t)plan->n_stages;
 
+    if (plan->n_replicas > 1) {
+        return replicas_fit(plan, err);
+    }
     switch (plan->schedule) {
     case HDT_SCHEDULE_GPIPE:
         warmups_set(plan, plan->n_micro_batches, 0, 0);

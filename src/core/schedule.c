@@ -229,9 +229,10 @@ static int data_flow(const struct hdt_plan *plan, enum hdt_flow_kind kind, int s
     return hdt_plan_find_flow(plan, kind, plan->data_rank, plan->stages[stage].rank, -1, stage);
 }
 
-enum hdt_status hdt_schedule_build(const struct hdt_plan *plan, int rank, enum hdt_phase phase,
-                                   int64_t n_mb, struct hdt_schedule *schedule,
-                                   struct hdt_error *err)
+/* Of a plan that has one replica. */
+static enum hdt_status schedule_pipeline(const struct hdt_plan *plan, int rank,
+                                         enum hdt_phase phase, int64_t n_mb,
+                                         struct hdt_schedule *schedule, struct hdt_error *err)
 {
     struct schedule_builder b = {
         .plan = plan, .phase = phase, .n_mb = n_mb, .rank = rank, .out = schedule};
@@ -261,6 +262,96 @@ enum hdt_status hdt_schedule_build(const struct hdt_plan *plan, int rank, enum h
     }
     free(b.rows);
     return HDT_OK;
+}
+
+/* ---- replicas ---- */
+
+/* Tokens and labels of the other replicas, which the data rank sends beside its own loads: before
+ * load i of n those of the same part of their micro-batches, rounded up: they begin at once. */
+static void feed_others(struct schedule_builder *b, int64_t i, int64_t n)
+{
+    const struct hdt_plan *plan = b->plan;
+
+    for (int k = 1; k < plan->n_replicas; k++) {
+        int64_t first, n_k = hdt_plan_replica_micro_batches(plan, k, &first);
+        size_t begin, end;
+
+        hdt_plan_replica_stages(plan, k, &begin, &end);
+        b->tokens_flow = data_flow(plan, HDT_FLOW_TOKENS, (int)begin);
+        b->labels_flow = data_flow(plan, HDT_FLOW_LABELS, (int)end - 1);
+        for (int64_t m = (i * n_k + n - 1) / n; m < ((i + 1) * n_k + n - 1) / n; m++) {
+            ops_load(b, -1, first + m);
+        }
+    }
+}
+
+/* A replica's list with the plan's numbers: stages, and micro-batches of the step. */
+static void replica_list(struct schedule_builder *b, const struct hdt_schedule *own, int replica,
+                         int64_t n_mb)
+{
+    bool feeds = b->rank == b->plan->data_rank && b->phase == HDT_PHASE_TRAIN;
+    int64_t first, n_fed = 0;
+    size_t begin, end;
+
+    hdt_plan_replica_stages(b->plan, replica, &begin, &end);
+    hdt_plan_replica_micro_batches(b->plan, replica, &first);
+    for (size_t i = 0; i < own->n_ops; i++) {
+        const struct hdt_op *op = &own->ops[i];
+        bool loads = op->kind == HDT_OP_LOAD && op->mb == n_fed;
+
+        while (feeds && n_fed < n_mb && (loads || op->kind == HDT_OP_NORM_SYNC)) {
+            feed_others(b, n_fed++, n_mb);
+            loads = false;
+        }
+        op_push(b, op->kind, op->stage >= 0 ? op->stage + (int)begin : -1,
+                op->mb >= 0 && b->phase == HDT_PHASE_TRAIN ? op->mb + first : op->mb, op->flow);
+    }
+    for (size_t s = begin; s < end; s++) {
+        b->out->n_slots[s] = own->n_slots[s - begin];
+    }
+    if (b->phase == HDT_PHASE_TRAIN && hdt_schedule_first_stage(b->plan, b->rank) >= 0) {
+        op_push(b, HDT_OP_OUTER_SYNC, -1, -1, -1);
+    }
+}
+
+/* The list of a rank in its replica, and what joins the replicas: tokens from the data rank, and
+ * outer steps. Evaluations run in the first replica. */
+static enum hdt_status schedule_replica(const struct hdt_plan *plan, int rank, enum hdt_phase phase,
+                                        int64_t n_mb, struct hdt_schedule *schedule,
+                                        struct hdt_error *err)
+{
+    struct schedule_builder b = {.plan = plan, .phase = phase, .rank = rank, .out = schedule};
+    int replica = hdt_plan_rank_replica(plan, rank);
+    struct hdt_schedule own;
+    enum hdt_status status;
+    struct hdt_plan view;
+
+    memset(schedule, 0, sizeof(*schedule));
+    schedule->n_slots = hdt_calloc(plan->n_stages, sizeof(*schedule->n_slots));
+    if (phase == HDT_PHASE_EVAL && replica != 0) {
+        return HDT_OK;
+    }
+    hdt_plan_replica_view(plan, replica, &view);
+    n_mb = phase == HDT_PHASE_TRAIN ? view.n_micro_batches : n_mb;
+    status = schedule_pipeline(&view, rank, phase, n_mb, &own, err);
+    free(view.flows);
+    if (status != HDT_OK) {
+        hdt_schedule_release(schedule);
+        return status;
+    }
+    replica_list(&b, &own, replica, n_mb);
+    hdt_schedule_release(&own);
+    return HDT_OK;
+}
+
+enum hdt_status hdt_schedule_build(const struct hdt_plan *plan, int rank, enum hdt_phase phase,
+                                   int64_t n_mb, struct hdt_schedule *schedule,
+                                   struct hdt_error *err)
+{
+    if (plan->n_replicas > 1 && rank >= 0 && (size_t)rank < plan->n_ranks) {
+        return schedule_replica(plan, rank, phase, n_mb, schedule, err);
+    }
+    return schedule_pipeline(plan, rank, phase, n_mb, schedule, err);
 }
 
 void hdt_schedule_release(struct hdt_schedule *schedule)

@@ -42,13 +42,13 @@ enum hdt_op_kind {
     HDT_OP_BACKWARD_INPUT,
     HDT_OP_BACKWARD_WEIGHT,
     HDT_OP_SEND_BACKWARD,
-    HDT_OP_TIED_SYNC, /* exchange the two accumulators of a tied embedding, add in fixed order */
-    HDT_OP_GRAD_SYNC, /* data parallel: all-reduce of a layer group's gradients */
-    HDT_OP_OUTER_SYNC,
-    HDT_OP_NORM_SYNC, /* SYNC_UP / SYNC_DOWN: losses, norms, decisions of this step */
-    HDT_OP_STEP,      /* optimizer */
-    HDT_OP_OFFLOAD,   /* in simulations: activations go to the host's memory, */
-    HDT_OP_FETCH,     /* and come back */
+    HDT_OP_TIED_SYNC,  /* exchange the two accumulators of a tied embedding, add in fixed order */
+    HDT_OP_GRAD_SYNC,  /* data parallel: all-reduce of a layer group's gradients */
+    HDT_OP_OUTER_SYNC, /* several replicas: average their changes, when an outer step is due */
+    HDT_OP_NORM_SYNC,  /* SYNC_UP / SYNC_DOWN: losses, norms, decisions of this step */
+    HDT_OP_STEP,       /* optimizer */
+    HDT_OP_OFFLOAD,    /* in simulations: activations go to the host's memory, */
+    HDT_OP_FETCH,      /* and come back */
     HDT_OP_KIND_COUNT
 };
 
@@ -75,6 +75,8 @@ struct hdt_schedule {
  * ends in NORM_SYNC) over n_mb. Rules that keep it free of deadlock for depths from
  * hdt_plan_complete: RECV directly before its use, SEND directly after; tokens and labels of a
  * micro-batch are loaded and sent directly before the data rank's (or first stage's) FORWARD of it.
+ * With several replicas each rank has its replica's part of the step, numbered as the plan numbers
+ * stages and micro-batches; an EVAL pass is of the first replica, and empty for the others' ranks.
  * HDT_EINVAL when the plan has no such rank, or its stages do not take turns where its schedule
  * wants it. */
 enum hdt_status hdt_schedule_build(const struct hdt_plan *plan, int rank, enum hdt_phase phase,

@@ -111,11 +111,30 @@ struct hdt_cost_link {
     double busy_s; /* of a step */
 };
 
+/* An outer step of a plan with several replicas; all zero for others. */
+struct hdt_cost_outer {
+    int64_t steps; /* that it follows on */
+    double step_s; /* it alone, when all replicas begin it together */
+    double bytes;  /* that it sends between sites, after codecs */
+    struct hdt_cost_link *links;
+    size_t n_links;
+};
+/* Of a complete plan. HDT_ENOENT: a link is missing. Released by hdt_cost_outer_release on HDT_OK.
+ */
+enum hdt_status hdt_cost_outer(const struct hdt_cost_inputs *in, const struct hdt_plan *plan,
+                               struct hdt_cost_outer *outer, struct hdt_error *err);
+void hdt_cost_outer_release(struct hdt_cost_outer *outer);
+
+/* Bytes of the host's memory that a stage of a replica takes for outer steps. */
+uint64_t hdt_cost_outer_memory(const struct hdt_cost_inputs *in, const struct hdt_plan *plan,
+                               int stage);
+
 struct hdt_cost {
-    double step_s; /* a step among others, not the first one */
+    double step_s; /* a step among others, not the first one; with its share of an outer step */
     double tokens_per_s;
     double bubble_share; /* of the busiest rank */
     double wan_bytes;
+    double outer_s; /* of step_s, a step's share of an outer step */
     char limit[160];
     double *rank_busy_s; /* a rank: computing and coding, held up by gateways */
     double *rank_held_s; /* of rank_busy_s, by gateways */
@@ -128,7 +147,8 @@ struct hdt_cost {
 
 /* Play the op lists of a complete plan (stages with fwd_s and bwd_s): ranks run their ops in order,
  * a SEND waits for a slot, a RECV for its frame, frames of all flows between two sites queue for
- * the link. HDT_EINVAL when a worker has no profile; HDT_ENOENT when a link is missing. */
+ * the link. Of an outer step each step has its share, also of its bytes. HDT_EINVAL when a worker
+ * has no profile; HDT_ENOENT when a link is missing. */
 enum hdt_status hdt_cost_play(const struct hdt_cost_inputs *in, const struct hdt_plan *plan,
                               bool timeline, struct hdt_cost *cost, struct hdt_error *err);
 void hdt_cost_release(struct hdt_cost *cost);

@@ -83,6 +83,35 @@ static int link_index(struct play *p, const char *from, const char *to)
     return (int)cost->n_links++;
 }
 
+/* Outer steps are no frames of every step: their share of the time is a move of all ranks, and that
+ * of the bytes is added to the links'. */
+static enum hdt_status outer_setup(struct play *p, struct hdt_error *err)
+{
+    struct hdt_cost_outer outer;
+
+    HDT_TRY(hdt_cost_outer(p->in, p->plan, &outer, err));
+    p->cost->outer_s = outer.steps > 0 ? outer.step_s / (double)outer.steps : 0;
+    hdt_cost_outer_release(&outer);
+    return HDT_OK;
+}
+
+static enum hdt_status outer_links(struct play *p, struct hdt_error *err)
+{
+    struct hdt_cost_outer outer;
+
+    HDT_TRY(hdt_cost_outer(p->in, p->plan, &outer, err));
+    for (size_t i = 0; i < outer.n_links; i++) {
+        const struct hdt_cost_link *o = &outer.links[i];
+        struct hdt_cost_link *link = &p->cost->links[link_index(p, o->from, o->to)];
+
+        link->bytes += o->bytes / (double)outer.steps;
+        link->busy_s += o->busy_s / (double)outer.steps;
+    }
+    p->cost->wan_bytes += outer.steps > 0 ? outer.bytes / (double)outer.steps : 0;
+    hdt_cost_outer_release(&outer);
+    return HDT_OK;
+}
+
 static enum hdt_status flow_setup(struct play *p, size_t i, struct hdt_error *err)
 {
     const struct hdt_plan_flow *f = &p->plan->flows[i];
@@ -109,14 +138,16 @@ static void move_push(struct play_rank *r, struct play_move move)
     r->moves[r->n_moves++] = move;
 }
 
-/* A send or receive of one frame on each flow of `kind` at the rank. */
+/* A send or receive of one frame on each flow of `kind` at the rank, within its replica. */
 static void moves_push_flows(struct play *p, int rank, const struct hdt_op *op,
                              enum hdt_flow_kind kind, bool send)
 {
     for (size_t i = 0; i < p->plan->n_flows; i++) {
         const struct hdt_plan_flow *f = &p->plan->flows[i];
 
-        if (f->kind == kind && (send ? f->src_rank : f->dst_rank) == rank) {
+        if (f->kind == kind && (send ? f->src_rank : f->dst_rank) == rank &&
+            hdt_plan_rank_replica(p->plan, f->src_rank) ==
+                hdt_plan_rank_replica(p->plan, f->dst_rank)) {
             move_push(&p->ranks[rank],
                       (struct play_move){send ? PLAY_SEND : PLAY_RECV, (int)i,
                                          rank_profile(p, rank)->op_overhead_s, *op});
@@ -126,7 +157,7 @@ static void moves_push_flows(struct play *p, int rank, const struct hdt_op *op,
 
 static void moves_push_norm_sync(struct play *p, int rank, const struct hdt_op *op)
 {
-    if (rank == p->plan->root_rank) {
+    if (rank == hdt_plan_replica_root(p->plan, hdt_plan_rank_replica(p->plan, rank))) {
         moves_push_flows(p, rank, op, HDT_FLOW_SYNC_UP, false);
         moves_push_flows(p, rank, op, HDT_FLOW_SYNC_DOWN, true);
     } else {
@@ -194,6 +225,9 @@ static void moves_push_op(struct play *p, int rank, const struct hdt_op *op)
     case HDT_OP_STEP:
         move_push(r, (struct play_move){PLAY_WORK, -1, busy_s + rank_step_s(p, rank), *op});
         break;
+    case HDT_OP_OUTER_SYNC:
+        move_push(r, (struct play_move){PLAY_WORK, -1, p->cost->outer_s, *op});
+        break;
     case HDT_OP_SEND_FORWARD:
     case HDT_OP_SEND_BACKWARD:
     case HDT_OP_SEND_TOKENS:
@@ -249,6 +283,7 @@ static enum hdt_status play_setup(struct play *p, struct hdt_error *err)
 {
     HDT_TRY(ranks_check(p, err));
     HDT_TRY(halves_check(p, err));
+    HDT_TRY(outer_setup(p, err));
     for (size_t i = 0; i < p->plan->n_flows; i++) {
         HDT_TRY(flow_setup(p, i, err));
     }
@@ -295,7 +330,10 @@ static void limit_set(const struct play *p)
     double link_share = link ? link->busy_s / cost->step_s : 0;
 
     cost->bubble_share = rank_share < 1 ? 1 - rank_share : 0;
-    if (link_share > rank_share) {
+    if (cost->outer_s > 0.5 * cost->step_s) {
+        snprintf(cost->limit, sizeof(cost->limit), "outer steps, %.0f %% of the time",
+                 100 * cost->outer_s / cost->step_s);
+    } else if (link_share > rank_share) {
         snprintf(cost->limit, sizeof(cost->limit), "link %.60s -> %.60s, busy %.0f %%", link->from,
                  link->to, 100 * link_share);
     } else if (rank_share < 0.7 && p->plan->n_stages > 1) {
@@ -308,19 +346,34 @@ static void limit_set(const struct play *p)
     }
 }
 
+/* Replicas go their own ways between outer steps, where the slowest is waited for. */
+static double slowest_step_s(const struct play *p, double *begin_s)
+{
+    double slowest_s = 0;
+
+    *begin_s = p->ranks[p->plan->root_rank].step_end_s[HDT_PLAY_STEPS - 2];
+    for (int k = 0; k < p->plan->n_replicas; k++) {
+        const struct play_rank *root = &p->ranks[hdt_plan_replica_root(p->plan, k)];
+        double step_s = root->step_end_s[HDT_PLAY_STEPS - 1] - root->step_end_s[HDT_PLAY_STEPS - 2];
+
+        slowest_s = step_s > slowest_s ? step_s : slowest_s;
+    }
+    return slowest_s;
+}
+
 static void results_fill(struct play *p)
 {
     struct hdt_cost *cost = p->cost;
-    const struct play_rank *root = &p->ranks[p->plan->root_rank];
-    double begin_s = root->step_end_s[HDT_PLAY_STEPS - 2];
+    double begin_s;
 
-    cost->step_s = root->step_end_s[HDT_PLAY_STEPS - 1] - begin_s;
+    cost->step_s = slowest_step_s(p, &begin_s);
     cost->tokens_per_s = (double)p->plan->micro_batch * (double)p->plan->n_micro_batches *
                          (double)p->plan->seq_len / cost->step_s;
     cost->n_ranks = p->plan->n_ranks;
     cost->rank_busy_s = hdt_calloc(cost->n_ranks, sizeof(double));
     cost->rank_held_s = hdt_calloc(cost->n_ranks, sizeof(double));
     for (size_t i = 0; i < cost->n_ranks; i++) {
+        p->ranks[i].busy_s -= rank_step_s(p, (int)i) > 0 ? cost->outer_s : 0; /* mostly waits */
         cost->rank_busy_s[i] = p->ranks[i].busy_s;
         cost->rank_held_s[i] = p->ranks[i].held_s;
     }
@@ -363,6 +416,9 @@ static enum hdt_status play(struct play *p, struct hdt_error *err)
 
     HDT_TRY(hdt_play_open(p, err));
     status = hdt_play_run(p, err);
+    if (status == HDT_OK) {
+        status = outer_links(p, err);
+    }
     if (status == HDT_OK) {
         results_fill(p);
     } else {

@@ -136,8 +136,9 @@ static void lists_fill(const struct play *p, struct play_tables *t)
     for (size_t i = 0; i < p->plan->n_stages; i++) {
         const struct hdt_plan_stage *s = &p->plan->stages[i];
 
-        t->mem_base[s->rank] +=
-            stage_bytes(p, i, 0) + (int64_t)hdt_cost_feedback_memory(p->in, p->plan, (int)i);
+        t->mem_base[s->rank] += stage_bytes(p, i, 0) +
+                                (int64_t)hdt_cost_feedback_memory(p->in, p->plan, (int)i) +
+                                (int64_t)hdt_cost_outer_memory(p->in, p->plan, (int)i);
     }
 }
 

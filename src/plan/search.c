@@ -304,8 +304,8 @@ static void refuse_turns(struct search *s, const struct hdt_search_cut *cut)
     hdt_error_hint(&s->last_err, "choose another plan.schedule, or fewer workers by plan.sites");
 }
 
-static void plan_words(const struct hdt_plan *plan, const struct hdt_plan *best, char *out,
-                       size_t out_cap)
+void hdt_search_words(const struct hdt_plan *plan, const struct hdt_plan *best, char *out,
+                      size_t out_cap)
 {
     size_t used = (size_t)snprintf(out, out_cap, "%.3f s a step:", plan->step_s);
     char moves[128];
@@ -530,7 +530,8 @@ static enum hdt_status search_one(const struct hdt_cost_inputs *in, enum hdt_sch
         hdt_error_prefix(err, "cannot plan the job");
         hdt_search_result_release(result);
     } else if (result->second_plan.n_stages > 0) {
-        plan_words(&result->second_plan, &result->plan, result->second, sizeof(result->second));
+        hdt_search_words(&result->second_plan, &result->plan, result->second,
+                         sizeof(result->second));
     }
     free(s);
     return status;
@@ -569,13 +570,20 @@ static enum hdt_status search_auto(const struct hdt_cost_inputs *in,
     return status;
 }
 
-enum hdt_status hdt_search_plan(const struct hdt_cost_inputs *in, struct hdt_search_result *result,
-                                struct hdt_error *err)
+enum hdt_status hdt_search_pipeline(const struct hdt_cost_inputs *in,
+                                    struct hdt_search_result *result, struct hdt_error *err)
 {
     enum hdt_schedule_kind schedule = (enum hdt_schedule_kind)in->job->plan.schedule;
 
     return schedule == HDT_SCHEDULE_AUTO ? search_auto(in, result, err)
                                          : search_one(in, schedule, result, err);
+}
+
+enum hdt_status hdt_search_plan(const struct hdt_cost_inputs *in, struct hdt_search_result *result,
+                                struct hdt_error *err)
+{
+    return in->job->outer.steps > 0 ? hdt_search_outer(in, result, err)
+                                    : hdt_search_pipeline(in, result, err);
 }
 
 void hdt_search_result_release(struct hdt_search_result *result)

@@ -13,7 +13,8 @@ extern "C" {
 #endif
 
 /* A step must be so much shorter for an order that keeps more micro-batches, or sends more frames,
- * where the job leaves the schedule open. */
+ * where the job leaves the schedule open; and for replicas in place of one pipeline, whose steps
+ * are exact. */
 #define HDT_SEARCH_SCHEDULE_GAIN 0.02
 
 struct hdt_search_result {
@@ -33,6 +34,10 @@ struct hdt_search_result {
  * HDT_SEARCH_SCHEDULE_GAIN than what was taken before it. Under wan the warm-up of a stage is: the
  * stages behind it, and for each link behind it the frames that fill its round trip at the pace of
  * the slowest stage, capped by the micro-batches and by memory.
+ *
+ * With outer.steps a pipeline over all sites is weighed against a replica in each site that can
+ * hold the model, each with micro-batches as it is fast; a cut that covers the model several times
+ * is of so many replicas.
  *
  * HDT_EINVAL: a worker without profile, a cut or site that does not exist. HDT_ENOMEM: the model
  * does not fit: what is missing where, and what would help. HDT_ENOENT: no link, no worker.

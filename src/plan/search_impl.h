@@ -33,6 +33,22 @@ void hdt_search_add_stage(struct search *s, struct hdt_plan *plan,
 /* Fill in what follows from the stages and play it. Why it does not do: s->last_err. */
 enum hdt_status hdt_search_judge(struct search *s, struct hdt_plan *plan, struct hdt_cost *cost);
 
+/* The rest of it, once stages have warm-ups and memory: ranks for data and checkpoints, flows, and
+ * the play. */
+enum hdt_status hdt_search_finish(struct search *s, struct hdt_plan *plan, struct hdt_cost *cost);
+
+/* As hdt_search_plan: of one pipeline; of several replicas; the better of both. */
+enum hdt_status hdt_search_pipeline(const struct hdt_cost_inputs *in,
+                                    struct hdt_search_result *result, struct hdt_error *err);
+enum hdt_status hdt_search_replicas(const struct hdt_cost_inputs *in,
+                                    struct hdt_search_result *result, struct hdt_error *err);
+enum hdt_status hdt_search_outer(const struct hdt_cost_inputs *in, struct hdt_search_result *result,
+                                 struct hdt_error *err);
+
+/* A plan in words, and what makes it another than `best`. */
+void hdt_search_words(const struct hdt_plan *plan, const struct hdt_plan *best, char *out,
+                      size_t out_cap);
+
 /* Codec of an edge: the search's, or the one with the shortest transfer. */
 struct hdt_codec_spec hdt_search_codec(const struct search *s, const char *from, const char *to,
                                        bool is_grad);

@@ -336,6 +336,30 @@ static enum hdt_status plan_check_memory(struct search *s, const struct hdt_plan
     return HDT_OK;
 }
 
+enum hdt_status hdt_search_finish(struct search *s, struct hdt_plan *plan, struct hdt_cost *cost)
+{
+    HDT_TRY(plan_add_role(s, plan, "data.site", s->in->job->data.site));
+    HDT_TRY(plan_add_role(s, plan, "checkpoint.site", s->in->job->checkpoint.site));
+    HDT_TRY(hdt_plan_complete(plan, s->in->job, s->in->model, &s->last_err));
+    for (size_t i = 0; i < plan->n_stages; i++) {
+        plan->stages[i].memory_bytes += hdt_cost_outer_memory(s->in, plan, (int)i);
+    }
+    HDT_TRY(plan_check_memory(s, plan));
+    HDT_TRY(hdt_cost_play(s->in, plan, true, cost, &s->last_err));
+    for (size_t i = 0; i < plan->n_ranks; i++) {
+        plan->ranks[i].busy_s = cost->rank_busy_s[i];
+        plan->ranks[i].held_s = cost->rank_held_s[i];
+        plan->ranks[i].gateway_share = hdt_cost_gateway_share(
+            s->in, plan,
+            hdt_cost_find_worker(s->in->cluster, plan->ranks[i].site, plan->ranks[i].worker));
+    }
+    plan->step_s = cost->step_s;
+    plan->bubble_share = cost->bubble_share;
+    plan->wan_bytes = cost->wan_bytes;
+    snprintf(plan->limit, sizeof(plan->limit), "%s", cost->limit);
+    return HDT_OK;
+}
+
 /* Fill in what follows from the stages and play it. */
 enum hdt_status hdt_search_judge(struct search *s, struct hdt_plan *plan, struct hdt_cost *cost)
 {
@@ -351,23 +375,7 @@ enum hdt_status hdt_search_judge(struct search *s, struct hdt_plan *plan, struct
     if (status == HDT_OK) {
         status = plan_set_order(s, plan, round_trip_s, slowest_edge_s);
     }
-    status = status == HDT_OK ? plan_check_memory(s, plan) : status;
     free(round_trip_s);
     HDT_TRY(status);
-    HDT_TRY(plan_add_role(s, plan, "data.site", s->in->job->data.site));
-    HDT_TRY(plan_add_role(s, plan, "checkpoint.site", s->in->job->checkpoint.site));
-    HDT_TRY(hdt_plan_complete(plan, s->in->job, s->in->model, &s->last_err));
-    HDT_TRY(hdt_cost_play(s->in, plan, true, cost, &s->last_err));
-    for (size_t i = 0; i < plan->n_ranks; i++) {
-        plan->ranks[i].busy_s = cost->rank_busy_s[i];
-        plan->ranks[i].held_s = cost->rank_held_s[i];
-        plan->ranks[i].gateway_share = hdt_cost_gateway_share(
-            s->in, plan,
-            hdt_cost_find_worker(s->in->cluster, plan->ranks[i].site, plan->ranks[i].worker));
-    }
-    plan->step_s = cost->step_s;
-    plan->bubble_share = cost->bubble_share;
-    plan->wan_bytes = cost->wan_bytes;
-    snprintf(plan->limit, sizeof(plan->limit), "%s", cost->limit);
-    return HDT_OK;
+    return hdt_search_finish(s, plan, cost);
 }

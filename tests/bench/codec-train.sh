@@ -8,7 +8,8 @@
 # codecs at the same seeds. Two runs that differ in one bit part ways, as two seeds do: a codec's figure
 # means something beside the standard error of its difference only, which stands in the row below.
 #
-# HDT_BENCH_CODECS  cases, ACTIVATIONS or ACTIVATIONS/GRADIENTS each [those below]
+# HDT_BENCH_CODECS  cases, ACTIVATIONS or ACTIVATIONS/GRADIENTS each [those below]; outer-N: no codec, but
+#                   both sites train the whole model with half of the batch and average every N steps
 # HDT_BENCH_SEEDS   [1 2 3 4 5]
 # HDT_BENCH_STEPS   [200]
 # HDT_BENCH_THREADS of the evaluation [1]
@@ -50,13 +51,17 @@ text_make() { # the first 95 % to train, the rest to judge
 
 # loss_of CODEC SEED: held-out loss in nats a byte, over the whole of the text that was kept back.
 loss_of() {
-    local name=run-$2
+    local name=run-$2 codec=$1 how=("plan.cut: [a/w0=4, b/w0=4]")
 
+    if [[ $codec == outer-* ]]; then
+        how=("plan.cut: [a/w0=8, b/w0=8]" "outer.steps: ${codec#outer-}")
+        codec=lossless
+    fi
     rm -rf "$work/$name.yaml-ckpt"
     job "$work/$name.yaml" "$steps" "seed: $2" "batch.micro_batch: 4" "batch.n_micro_batches: 8" \
         "batch.seq_len: 128" "optimizer.lr: 4e-3" "optimizer.min_lr: 4e-4" \
-        "optimizer.warmup_steps: $((steps / 12 + 1))" "plan.min_stages: 2" "plan.cut: [a/w0=4, b/w0=4]" \
-        "codec.activations: \"${1%%/*}\"" "codec.activation_grads: \"${1##*/}\""
+        "optimizer.warmup_steps: $((steps / 12 + 1))" "${how[@]}" \
+        "codec.activations: \"${codec%%/*}\"" "codec.activation_grads: \"${codec##*/}\""
     submit a "$name" || train_fail "$1: $(tail -n 3 "$work/$name.log")"
     hdt eval --json --threads "${HDT_BENCH_THREADS:-1}" --checkpoint "$work/$name.yaml-ckpt" --data "$work/valid.bin" |
         json_of 'd["loss"]'

@@ -182,19 +182,21 @@ static void model_fill(const struct rig_run *run, struct hdt_model_config *model
 static json_t *conf_json(const struct rig_run *run, uint32_t job)
 {
     const char *codec = run->codec ? run->codec : "none";
-    char site[16], own[32];
+    char site[16], ckpt_site[16], own[32];
 
     snprintf(site, sizeof(site), "s%d", run->data_rank);
+    snprintf(ckpt_site, sizeof(ckpt_site), "s%d", run->ckpt_rank ? run->ckpt_rank : run->data_rank);
     snprintf(own, sizeof(own), "ckpt-%u", job);
     return json_pack(
         "{s:s,s:s,s:{s:s,s:s,s:s},s:{s:i,s:i,s:i},s:I,s:I,s:b,s:{s:f,s:f,s:i},s:{s:s,s:s},"
-        "s:{s:s,s:s,s:I,s:i},s:{s:I,s:i},s:{s:s},s:I}",
+        "s:{s:i,s:s},s:{s:s,s:s,s:I,s:i},s:{s:I,s:i},s:{s:s},s:I}",
         "name", "rig", "model", "config.json", "data", "train", "train.bin", "valid", "valid.bin",
         "site", site, "batch", "micro_batch", 2, "n_micro_batches", 4, "seq_len", 16, "steps",
         (json_int_t)run->steps, "seed", (json_int_t)7, "recompute", (int)run->recompute,
         "optimizer", "lr", run->lr ? run->lr : 1e-2, "min_lr", 1e-4, "warmup_steps", 2, "codec",
-        "activations", codec, "activation_grads", codec, "checkpoint", "dir",
-        run->ckpt_name ? run->ckpt_name : own, "site", site, "every",
+        "activations", codec, "activation_grads", codec, "outer", "steps", run->outer_steps,
+        "codec", run->outer_codec ? run->outer_codec : "none", "checkpoint", "dir",
+        run->ckpt_name ? run->ckpt_name : own, "site", ckpt_site, "every",
         (json_int_t)run->checkpoint_every, "keep", 2, "eval", "every", (json_int_t)run->eval_every,
         "n_micro_batches", 3, "plan", "schedule", hdt_schedule_names[run->schedule],
         "progress_timeout", (json_int_t)5000);
@@ -219,13 +221,22 @@ static json_t *plan_json(const struct rig_run *run, const json_t *conf,
         snprintf(plan.ranks[i].worker, HDT_NAME_CAP, "w%d", i);
     }
     for (i = 0; i < run->n_stages; i++) {
-        plan.stages[i].pos = i;
+        bool first = i == 0 || run->replica[i] != run->replica[i - 1];
+        int last = i;
+
+        while (last + 1 < run->n_stages && run->replica[last + 1] == run->replica[i]) {
+            last++;
+        }
+        unit = first ? 0 : unit;
+        plan.stages[i].replica = run->replica[i];
+        plan.stages[i].n_micro_batches = run->replica_mb[run->replica[i]];
+        plan.stages[i].pos = first ? 0 : plan.stages[i - 1].pos + 1;
         plan.stages[i].rank = run->stage_rank[i];
         plan.stages[i].n_slices = 1;
         plan.stages[i].unit_begin = unit;
         unit += run->n_units[i];
         plan.stages[i].unit_end = unit;
-        plan.stages[i].warmup = run->n_stages - 1 - i;
+        plan.stages[i].warmup = last - i;
         plan.stages[i].in_flight = plan.stages[i].warmup + 1 + run->n_more;
         plan.stages[i].recompute = run->recompute;
     }
@@ -371,6 +382,7 @@ static void on_step(struct rig *rig, const struct rig_run *run, const json_t *bo
 
     must(step >= 1 && step <= RIG_STEPS_MAX, "step out of bounds", NULL);
     result->losses[step] = json_real_value(json_object_get(body, "loss"));
+    result->outer_losses[step] = json_real_value(json_object_get(body, "outer_loss"));
     result->norms[step] = json_real_value(json_object_get(body, "grad_norm"));
     result->n_losses++;
     if (run->cut_every && step % run->cut_every == 0) {

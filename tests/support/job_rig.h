@@ -23,8 +23,13 @@ struct rig_run {
     int n_ranks, n_stages;
     int stage_rank[RIG_STAGES_MAX]; /* rank of each stage */
     int n_units[RIG_STAGES_MAX];    /* of each stage; their sum is the model's */
+    int replica[RIG_STAGES_MAX];    /* of each stage; n_units sum to the model's in each */
+    int replica_mb[RIG_RANKS_MAX];  /* micro-batches of each replica, where there are several */
+    int outer_steps;                /* 0: off */
+    const char *outer_codec;        /* NULL: none */
     int threads[RIG_RANKS_MAX];     /* 0: one */
     int data_rank;                  /* 0: the first; its site is data.site */
+    int ckpt_rank;                  /* 0: the data rank; its site is checkpoint.site */
     int64_t steps, checkpoint_every, eval_every;
     const char *codec; /* of activations and their gradients; NULL: none */
     bool tied, recompute;
@@ -53,6 +58,7 @@ struct rig_result {
     double losses[RIG_STEPS_MAX + 1]; /* by step, from 1 */
     double norms[RIG_STEPS_MAX + 1];
     double val_loss;
+    double outer_losses[RIG_STEPS_MAX + 1]; /* by step; 0: no outer step after it */
     char digest[17], ckpt_digest[17];
     char checkpoint[4096];
     int64_t ckpt_step, start_step;

@@ -170,6 +170,16 @@ Test(job, what_does_not_fit_is_refused_with_its_line)
         {MINIMAL "codec:\n  activations: int9\n", "job.yaml:6", "'int9' is no codec"},
         {MINIMAL "codec:\n  lossy: true\n  activation_grads: bf16:block=64\n", "job.yaml:7",
          "codec bf16 has no option 'block=64'"},
+        {MINIMAL "checkpoint:\n  every: 10\nouter:\n  steps: 4\n", "job.yaml:6", "no multiple"},
+        {MINIMAL "outer:\n  codec: topk:16\n", "job.yaml:6", "keeps feedback"},
+        {MINIMAL "outer:\n  steps: 4\nplan:\n  cut: [a/w0=6, b/w0=5]\n", "job.yaml:8",
+         "a replica has 5 units"},
+        {MINIMAL "outer:\n  steps: 4\nplan:\n  cut: [a/w0=4, b/w0=8]\n", "job.yaml:8",
+         "a replica has 12 units"},
+        {MINIMAL "outer:\n  steps: 4\n  parts: [8, 8]\n", "job.yaml:7", "plan.cut 0 replicas"},
+        {MINIMAL "outer:\n  steps: 4\n  parts: [4, 5]\nplan:\n  cut: [a/w0=6, b/w0=6]\n",
+         "job.yaml:7", "9 micro-batches"},
+        {MINIMAL "plan:\n  cut: [a/w0=6, b/w0=6]\n", "job.yaml:6", "12 units"},
         {MINIMAL "codec:\n  activations: ''\n", "job.yaml:6", "'' is no codec"},
     };
 
@@ -182,6 +192,31 @@ Test(job, what_does_not_fit_is_refused_with_its_line)
         cr_expect_eq(strncmp(err.where, cases[i].where, strlen(cases[i].where)), 0,
                      "%s instead of %s: %s", err.where, cases[i].where, err.msg);
     }
+}
+
+Test(job, outer_steps_follow_on_multiples_and_on_the_last)
+{
+    static const char *const text = MINIMAL "checkpoint:\n  every: 60\nouter:\n  steps: 30\n"
+                                            "  parts: [3, 5]\n  codec: int4:rotate\n"
+                                            "plan:\n  cut: [a/w0=6, b/w0=2, b/w1=4]\n";
+    struct hdt_job job;
+    struct hdt_error err = {0};
+    struct hdt_codec_spec codec;
+    char name[HDT_CODEC_SPEC_TEXT];
+
+    cr_assert_eq(job_read(text, &job, &err), HDT_OK, "%s: %s", err.where, err.msg);
+    for (int64_t step = 0; step < 100; step++) {
+        cr_expect_eq(hdt_job_outer_is_due(&job, step),
+                     step == 29 || step == 59 || step == 89 || step == 99, "step %d", (int)step);
+    }
+    codec = hdt_job_outer_codec(&job);
+    cr_expect_str_eq(hdt_codec_spec_format(&codec, name), "int4:rotate");
+    hdt_conf_release(&hdt_job_schema, &job);
+    cr_assert_eq(job_read(MINIMAL, &job, &err), HDT_OK);
+    cr_expect_not(hdt_job_outer_is_due(&job, 99), "off");
+    codec = hdt_job_outer_codec(&job);
+    cr_expect_str_eq(hdt_codec_spec_format(&codec, name), "lossless");
+    hdt_conf_release(&hdt_job_schema, &job);
 }
 
 Test(job, learning_rate_warms_up_and_decays)

@@ -338,3 +338,116 @@ Test(plan, foreign_plans_are_checked)
     refused(NULL, 0, "ranks", json_array());
     refused(NULL, 0, "stages", json_null());
 }
+
+/* ---- replicas ---- */
+
+/* The first of two stages on ranks 0 and 1, the second of one on rank 2, 5 and 3 micro-batches. */
+static json_t *replicas_json(const char *codec)
+{
+    struct hdt_job job = {.batch = {2, 8, 16}, .outer = {.steps = 4, .codec = (char *)codec}};
+    struct hdt_plan plan;
+    struct hdt_error err = {0};
+    json_t *json;
+
+    plan_make(&plan, 3);
+    plan.stages[0].unit_end = plan.stages[1].unit_begin = 3;
+    plan.stages[1].unit_end = 6;
+    plan.stages[2].unit_begin = 0;
+    plan.stages[2].pos = 0;
+    plan.stages[2].replica = 1;
+    plan.stages[0].n_micro_batches = plan.stages[1].n_micro_batches = 5;
+    plan.stages[2].n_micro_batches = 3;
+    cr_assert_eq(hdt_plan_complete(&plan, &job, &model, &err), HDT_OK, "%s", err.msg);
+    json = hdt_plan_to_json(&plan);
+    hdt_plan_release(&plan);
+    return json;
+}
+
+static size_t count(const struct hdt_plan *plan, enum hdt_flow_kind kind)
+{
+    size_t n = 0;
+
+    for (size_t i = 0; i < plan->n_flows; i++) {
+        n += plan->flows[i].kind == kind;
+    }
+    return n;
+}
+
+Test(plan, replicas_meet_where_they_hold_the_same_units)
+{
+    json_t *json = replicas_json("int8+lossless"), *again;
+    struct hdt_plan plan;
+    struct hdt_error err = {0};
+    const struct hdt_plan_flow *f;
+    int64_t first;
+
+    cr_assert_eq(hdt_plan_from_json(json, &model, &plan, &err), HDT_OK, "%s", err.msg);
+    again = hdt_plan_to_json(&plan);
+    cr_expect(json_equal(json, again));
+    json_decref(json);
+    json_decref(again);
+    cr_expect_eq(plan.n_replicas, 2);
+    cr_expect_eq(hdt_plan_replica_micro_batches(&plan, 1, &first), 3);
+    cr_expect_eq(first, 5);
+    cr_expect_eq(hdt_plan_replica_root(&plan, 1), 2);
+    cr_expect_eq(hdt_plan_rank_replica(&plan, 1), 0);
+    cr_expect_eq(count(&plan, HDT_FLOW_ACTIVATION), 1);
+    cr_expect_eq(count(&plan, HDT_FLOW_TOKENS), 1, "to the second replica alone");
+    cr_expect_eq(count(&plan, HDT_FLOW_LABELS), 2);
+    cr_expect_eq(count(&plan, HDT_FLOW_OUTER), 4);
+    cr_expect(flow_of(&plan, HDT_FLOW_SYNC_UP, 1, 0) && flow_of(&plan, HDT_FLOW_SYNC_UP, 2, 0));
+    for (int i = 0; i < 4; i++) {
+        f = flow_of(&plan, HDT_FLOW_OUTER, i < 2 ? i : 2, i < 2 ? 2 : i - 2);
+        cr_assert(f, "%d", i);
+        expect_codec(f, "int8+lossless");
+        cr_expect_eq(f->prio, HDT_PRIO_OUTER);
+        cr_expect_eq(f->frame_cap, frame_bytes("int8", hdt_plan_outer_slab(&model)));
+    }
+    hdt_plan_release(&plan);
+}
+
+static void replicas_refused(const char *list, size_t idx, const char *key, json_t *value,
+                             const char *word)
+{
+    json_t *json = replicas_json("none");
+    json_t *at = list ? json_array_get(json_object_get(json, list), idx) : json;
+    struct hdt_plan plan;
+    struct hdt_error err = {0};
+
+    json_object_set_new(at, key, value);
+    cr_expect_eq(hdt_plan_from_json(json, &model, &plan, &err), HDT_EINVAL, "%s", key);
+    cr_expect(strstr(err.msg, word), "%s", err.msg);
+    json_decref(json);
+}
+
+static size_t outer_flow(void)
+{
+    json_t *json = replicas_json("none");
+    size_t n = json_array_size(json_object_get(json, "flows"));
+
+    json_decref(json);
+    return n - 1; /* they come last */
+}
+
+Test(plan, foreign_replicas_are_checked)
+{
+    struct hdt_model_config tied = model;
+    struct hdt_plan plan;
+    struct hdt_error err = {0};
+    json_t *json = replicas_json("none");
+
+    replicas_refused("stages", 2, "n_micro_batches", json_integer(4), "9 micro-batches");
+    replicas_refused("stages", 1, "n_micro_batches", json_integer(4), "its first 5");
+    replicas_refused("stages", 2, "rank", json_integer(0), "two replicas");
+    replicas_refused("stages", 2, "replica", json_integer(2), "out of bounds");
+    replicas_refused("stages", 0, "replica", json_integer(1), "stands after");
+    replicas_refused("stages", 2, "unit_end", json_integer(5), "cover 5 units");
+    replicas_refused(NULL, 0, "n_replicas", json_integer(3), "out of bounds");
+    replicas_refused(NULL, 0, "data_rank", json_integer(2), "not of the first replica");
+    replicas_refused("flows", outer_flow(), "codec", json_string("bf16"), "another codec");
+    replicas_refused("flows", outer_flow(), "codec", json_string("topk:8"), "cannot use codec");
+    tied.tie_word_embeddings = true;
+    cr_expect_eq(hdt_plan_from_json(json, &tied, &plan, &err), HDT_EINVAL);
+    cr_expect(strstr(err.msg, "tied embeddings"), "%s", err.msg);
+    json_decref(json);
+}

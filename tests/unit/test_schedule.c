@@ -479,6 +479,56 @@ Test(schedule, one_rank_needs_no_flow)
     hdt_plan_release(&plan);
 }
 
+/* The data rank sends the second replica's micro-batches, 3 and 4 of the step, beside its own
+ * three; an evaluation is the first's. */
+Test(schedule, replicas_have_their_part_of_a_step)
+{
+    static const int64_t warmups[] = {0, 0};
+    struct hdt_job job = {.batch = {2, 5, 16}, .outer = {.steps = 4}};
+    struct hdt_schedule list;
+    struct hdt_plan plan;
+    struct hdt_error err = {0};
+    char *text;
+
+    plan_chain(&plan, 2, warmups);
+    for (int i = 0; i < 2; i++) {
+        plan.stages[i].pos = 0;
+        plan.stages[i].replica = i;
+        plan.stages[i].unit_begin = 0;
+        plan.stages[i].unit_end = 10;
+        plan.stages[i].n_micro_batches = i ? 2 : 3;
+    }
+    cr_assert_eq(hdt_plan_complete(&plan, &job, &base_model, &err), HDT_OK, "%s", err.msg);
+    cr_assert_eq(hdt_schedule_build(&plan, 0, HDT_PHASE_TRAIN, 5, &list, &err), HDT_OK);
+    text = schedule_text(&list);
+    cr_expect_str_eq(text,
+                     "LOAD:3 SEND_TOKENS:3 SEND_LABELS:3 LOAD:0 FORWARD:0 BACKWARD:0 "
+                     "LOAD:4 SEND_TOKENS:4 SEND_LABELS:4 LOAD:1 FORWARD:1 BACKWARD:1 "
+                     "LOAD:2 FORWARD:2 BACKWARD:2 "
+                     "NORM_SYNC STEP OUTER_SYNC",
+                     "%s", text);
+    free(text);
+    hdt_schedule_release(&list);
+    cr_assert_eq(hdt_schedule_build(&plan, 1, HDT_PHASE_TRAIN, 5, &list, &err), HDT_OK);
+    text = schedule_text(&list);
+    cr_expect_str_eq(text,
+                     "RECV_TOKENS:3 RECV_LABELS:3 FORWARD:3 BACKWARD:3 "
+                     "RECV_TOKENS:4 RECV_LABELS:4 FORWARD:4 BACKWARD:4 "
+                     "NORM_SYNC STEP OUTER_SYNC",
+                     "%s", text);
+    cr_expect_eq(list.ops[2].stage, 1);
+    cr_expect_eq(list.n_slots[1], 1);
+    free(text);
+    hdt_schedule_release(&list);
+    cr_assert_eq(hdt_schedule_build(&plan, 1, HDT_PHASE_EVAL, 4, &list, &err), HDT_OK);
+    cr_expect_eq(list.n_ops, 0);
+    hdt_schedule_release(&list);
+    cr_assert_eq(hdt_schedule_build(&plan, 0, HDT_PHASE_EVAL, 4, &list, &err), HDT_OK);
+    cr_expect_eq(list.n_ops, 4 * 2 + 1);
+    hdt_schedule_release(&list);
+    hdt_plan_release(&plan);
+}
+
 Test(schedule, an_unknown_rank_is_refused)
 {
     static const int64_t warmups[] = {0};

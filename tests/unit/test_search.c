@@ -438,3 +438,122 @@ Test(search, data_stays_at_its_site)
     hdt_search_result_release(&result);
     hdt_cluster_release(&cluster);
 }
+
+/* ---- replicas ---- */
+
+static void expect_outer(const struct hdt_cost_inputs *in, const struct hdt_plan *plan, double rate,
+                         double rtt)
+{
+    struct hdt_cost_outer outer;
+    struct hdt_error err = {0};
+    double bytes = 4.0 * (double)hdt_model_n_params(in->model);
+
+    cr_assert_eq(hdt_cost_outer(in, plan, &outer, &err), HDT_OK, "%s", err.msg);
+    cr_expect_eq(outer.n_links, 2);
+    cr_expect_eq(outer.steps, in->job->outer.steps);
+    /* The whole model once each way, plain float32. */
+    cr_expect_float_eq(outer.bytes, 2 * bytes, 1e-6 * bytes, "%g, not %g", outer.bytes, 2 * bytes);
+    cr_expect_float_eq(outer.step_s, bytes / rate + 1.5 * rtt, 0.02 * bytes / rate, "%g, not %g",
+                       outer.step_s, bytes / rate + 1.5 * rtt);
+    hdt_cost_outer_release(&outer);
+}
+
+Test(search, slow_links_are_for_replicas)
+{
+    static const double speeds[] = {1, 2};
+    char none[] = "none";
+    struct hdt_job job = hdt_test_job();
+    struct hdt_cluster cluster;
+    struct hdt_cost_inputs in = {&job, &hdt_test_model, &cluster};
+    struct hdt_search_result r;
+    struct hdt_error err = {0};
+    double alone_s;
+
+    /* 10 Mbit/s: activations of 16 micro-batches take far longer than all arithmetic. */
+    hdt_test_cluster(&cluster, 2, speeds, 1.25e6, 0.05);
+    cr_assert_eq(hdt_search_plan(&in, &r, &err), HDT_OK, "%s", err.msg);
+    cr_expect_eq(r.plan.n_replicas, 1);
+    alone_s = r.plan.step_s;
+    hdt_search_result_release(&r);
+    job.outer.steps = 500;
+    job.outer.codec = none;
+    cr_assert_eq(hdt_search_plan(&in, &r, &err), HDT_OK, "%s", err.msg);
+    cr_assert_eq(r.plan.n_replicas, 2);
+    cr_assert_eq(r.plan.n_stages, 2);
+    cr_expect_eq(r.plan.stages[0].n_micro_batches + r.plan.stages[1].n_micro_batches, 16);
+    cr_expect_geq(r.plan.stages[1].n_micro_batches, 10, "twice as fast, twice as much: %lld",
+                  (long long)r.plan.stages[1].n_micro_batches);
+    cr_expect_lt(r.plan.step_s, alone_s);
+    cr_expect_eq(r.second_plan.n_replicas, 1, "the pipeline is the runner-up");
+    expect_outer(&in, &r.plan, 1.25e6, 0.05);
+    /* A step costs its own time and its share of an outer step. */
+    double own_s = 0;
+    for (int i = 0; i < 2; i++) {
+        const struct hdt_plan_stage *s = &r.plan.stages[i];
+        own_s = fmax(own_s, (double)s->n_micro_batches * (s->fwd_s + s->bwd_s));
+    }
+    cr_expect_float_eq(r.plan.step_s - r.cost.outer_s, own_s, 0.05 * own_s, "%g + %g, not %g",
+                       r.plan.step_s - r.cost.outer_s, r.cost.outer_s, own_s);
+    hdt_search_result_release(&r);
+    hdt_cluster_release(&cluster);
+}
+
+Test(search, fast_links_are_for_one_pipeline)
+{
+    static const double speeds[] = {1, 1};
+    struct hdt_job job = hdt_test_job();
+    struct hdt_cluster cluster;
+    struct hdt_cost_inputs in = {&job, &hdt_test_model, &cluster};
+    struct hdt_search_result r;
+    struct hdt_error err = {0};
+
+    /* Every step outer, and memory for half a model only. */
+    hdt_test_cluster(&cluster, 2, speeds, 1.25e9, 0.0002);
+    job.outer.steps = 1;
+    for (size_t i = 0; i < cluster.n_workers; i++) {
+        const struct hdt_cost_memory whole = {
+            .begin = 0, .end = hdt_model_n_units(&hdt_test_model), .n_slots = 1};
+
+        cluster.workers[i].memory_bytes = hdt_cost_stage_memory(&in, &whole) * 3 / 4;
+    }
+    cr_assert_eq(hdt_search_plan(&in, &r, &err), HDT_OK, "%s", err.msg);
+    cr_expect_eq(r.plan.n_replicas, 1);
+    cr_expect_eq(r.plan.n_stages, 2);
+    hdt_search_result_release(&r);
+    hdt_cluster_release(&cluster);
+}
+
+Test(search, a_cut_may_be_of_replicas)
+{
+    static const double speeds[] = {1, 1, 2};
+    char *cut[] = {"a/w0=4", "b/w0=4", "c/w0=8"};
+    struct hdt_job job = hdt_test_job();
+    struct hdt_cluster cluster;
+    struct hdt_cost_inputs in = {&job, &hdt_test_model, &cluster};
+    struct hdt_search_result r;
+    struct hdt_error err = {0};
+
+    hdt_test_cluster(&cluster, 3, speeds, 12.5e6, 0.02);
+    job.outer.steps = 10;
+    job.plan.cut.items = cut;
+    job.plan.cut.n = 3;
+    cr_assert_eq(hdt_search_plan(&in, &r, &err), HDT_OK, "%s", err.msg);
+    cr_expect_eq(r.plan.n_replicas, 2);
+    cr_assert_eq(r.plan.n_stages, 3);
+    cr_expect_eq(r.plan.stages[1].replica, 0);
+    cr_expect_eq(r.plan.stages[1].pos, 1);
+    cr_expect_eq(r.plan.stages[2].replica, 1);
+    cr_expect_eq(r.plan.stages[2].pos, 0);
+    cr_expect_eq(r.plan.stages[0].n_micro_batches, r.plan.stages[1].n_micro_batches);
+    hdt_search_result_release(&r);
+    job.outer.parts.items = (char *[]){"11", "5"};
+    job.outer.parts.n = 2;
+    cr_assert_eq(hdt_search_plan(&in, &r, &err), HDT_OK, "%s", err.msg);
+    cr_expect_eq(r.plan.stages[0].n_micro_batches, 11);
+    cr_expect_eq(r.plan.stages[2].n_micro_batches, 5);
+    hdt_search_result_release(&r);
+    job.data.site = (char[]){"c"};
+    cr_expect_eq(hdt_search_plan(&in, &r, &err), HDT_EINVAL);
+    cr_expect(strstr(err.msg, "it must be the first"), "%s", err.msg);
+    hdt_cluster_release(&cluster);
+}
