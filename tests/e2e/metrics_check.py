@@ -121,10 +121,13 @@ def lines(doc_path, path):
              "When the job goes on with another plan, a line of it": "replan",
              "When a checkpoint cannot be written, and the job goes on, a line of that": "ckpt.failed"}
     fields = {kind: {row[0]: row[1] for row in rows[title]} for title, kind in kinds.items()}
+    outer = "With several replicas, when an outer step followed, a line of a step has also"
+    fields["outer"] = {**fields["loss"], **{row[0]: row[1] for row in rows[outer]}}
     seen = {kind: 0 for kind in fields}
     for text in open(path, encoding="utf-8"):
         line = json.loads(text)
-        kind = line.get("event", "val_loss" if "val_loss" in line else "loss")
+        kind = line.get("event", "val_loss" if "val_loss" in line else "outer" if "outer_loss" in line
+                        else "loss")
         seen[kind] += 1
         for name in sorted(line.keys() ^ fields[kind].keys()):
             wrong(f"{name}: {'not documented' if name in line else 'missing'} in {text.strip()}")

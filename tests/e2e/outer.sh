@@ -26,6 +26,8 @@ same "the checkpoint's weights are those of all replicas" \
 metrics=$(echo "$work"/whole/run-*/site-a/state/jobs/*/metrics.jsonl)
 same "outer steps after steps 3, 6 and 8" \
     "$(sed -n 's/.*"step": *\([0-9]*\),.*"outer_loss".*/\1/p' "$metrics" | tr '\n' ' ')" "3 6 8 "
+check "lines of steps are as documented" \
+    python3 "${srcdir:-.}/tests/e2e/metrics_check.py" lines "${srcdir:-.}/doc/metrics.md" "$metrics"
 for rank in 0 1; do
     check "rank $rank does outer steps" grep -q OUTER_SYNC "$work"/whole/run-*/*/state/jobs/*/trace-rank$rank.json
 done
