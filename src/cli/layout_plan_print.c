@@ -172,10 +172,14 @@ static void settings_print(const struct hdt_layout_planned *p, FILE *out)
     }
     fprintf(out, "\n");
     shares_print(p, out);
-    fprintf(out, "gradients  %s%s, all-reduce %s",
-            l->sync == HDT_LAYOUT_SYNC_OVERLAPPED ? "added while the last backward goes on"
-                                                  : "added after the last backward",
-            l->optimizer.sharded ? ", optimizer sharded (ZeRO-1)" : "", all_reduce[l->all_reduce]);
+    fprintf(out, "gradients  %s%s%s, all-reduce %s",
+            l->sync == HDT_LAYOUT_SYNC_AFTER ? "added after the last backward"
+                                             : "added while the last backward goes on",
+            l->optimizer.sharded ? ", optimizer sharded (ZeRO-1)" : "",
+            l->optimizer.sharded && l->sync == HDT_LAYOUT_SYNC_BOTH
+                ? ", weights gathered while the first forward goes on"
+                : "",
+            all_reduce[l->all_reduce]);
     if (l->wan.codec_ratio < 1 || l->wan.sync_ratio < 1) {
         fprintf(out, "; between sites %.3g of activations' bytes, %.3g of gradients'",
                 l->wan.codec_ratio, l->wan.sync_ratio);

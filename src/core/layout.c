@@ -16,7 +16,7 @@
 static const char *const exchange_names[] = {"free", "paired", NULL};
 static const char *const all_reduce_names[] = {"auto", "ring", "hierarchical", "tree", NULL};
 static const char *const attention_names[] = {"plain", "fused", NULL};
-static const char *const sync_names[] = {"after", "overlapped", NULL};
+static const char *const sync_names[] = {"after", "overlapped", "both", NULL};
 static const char *const moments_names[] = {"fp32", "bf16", "int8", NULL};
 static const char *const offload_names[] = {"none", "optimizer", "activations", "both", NULL};
 static const char *const stage_offload_names[] = {"layout",      "none", "optimizer",
@@ -134,9 +134,12 @@ static const struct hdt_conf_row layout_rows[] = {
                   "latency counts. auto: hierarchical between sites, else a ring."),
     HDT_CONF_ENUM(struct hdt_layout, sync, "after", sync_names,
                   "When: after all that is computed; or overlapped, in buckets while the backward "
-                  "of the last micro-batch goes on, as Megatron and DDP can."),
+                  "of the last micro-batch goes on, as Megatron and DDP can. both: weights of a "
+                  "sharded optimizer are gathered so, too, while the forward of the next step's "
+                  "first micro-batch goes on, as Megatron can."),
     HDT_CONF_BYTES(struct hdt_layout, sync_bucket, "25MiB", 1 << 20, 1e12,
-                   "Gradients of a device that are added at a time when that is overlapped."),
+                   "Gradients of a device that are added at a time when that is overlapped; and "
+                   "weights that are gathered."),
     HDT_CONF_SECTION(struct hdt_layout, optimizer, optimizer_rows, "Adam, and where its state is."),
     HDT_CONF_ENUM(struct hdt_layout, offload, "none", offload_names,
                   "What hosts have instead of devices: the optimizer's state and its step, the "

@@ -43,10 +43,11 @@ enum hdt_layout_attention {
     HDT_LAYOUT_FUSED, /* in one kernel: FlashAttention */
 };
 
-/* How replicas' gradients are added. */
+/* How replicas' gradients are added, and weights gathered where each has stepped on a part. */
 enum hdt_layout_sync {
-    HDT_LAYOUT_SYNC_AFTER,      /* when all is computed */
-    HDT_LAYOUT_SYNC_OVERLAPPED, /* in buckets, while the last backward goes on */
+    HDT_LAYOUT_SYNC_AFTER,      /* when all is computed; when all have stepped */
+    HDT_LAYOUT_SYNC_OVERLAPPED, /* gradients in buckets, while the last backward goes on */
+    HDT_LAYOUT_SYNC_BOTH,       /* weights, too, while the next step's first forward goes on */
 };
 
 enum hdt_layout_moments {

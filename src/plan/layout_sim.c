@@ -14,6 +14,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Tasks of a rank beside those of its schedule: about as many. */
+#define LIST_ENDS 64
 /* More than any device has; 64 chunks of it can be added. */
 #define BYTES_MAX 1e16
 
@@ -162,6 +164,45 @@ static void buckets_push(const struct replica *r, size_t rank, const struct hdt_
     }
 }
 
+static void gather_push(const struct replica *r, size_t rank, int part, int64_t mb)
+{
+    struct hdt_sim_task go = {
+        .kind = HDT_SIM_GROUP, .flags = HDT_SIM_ASYNC, .peer = r->sim->gathers[part].chain.first};
+
+    go.op = (struct hdt_op){.kind = HDT_OP_GRAD_SYNC, .stage = part, .mb = mb, .flow = -1};
+    hdt_sim_list_push(list_of(r, rank), &go);
+}
+
+static void gather_join(const struct replica *r, size_t rank, const struct hdt_op *op)
+{
+    const struct layout_chain *chain = &r->sim->gathers[op->stage].chain;
+
+    for (int i = 0; i < chain->n; i++) {
+        struct hdt_sim_task join = {.kind = HDT_SIM_JOIN, .peer = chain->first + i, .op = *op};
+
+        join.op.kind = HDT_OP_GRAD_SYNC;
+        hdt_sim_list_push(list_of(r, rank), &join);
+    }
+}
+
+/* A step begins where others have stepped on parts of the weights: the first forward is cut into
+ * pieces that each wait for theirs, while those of the next one come. */
+static void gathers_push(const struct replica *r, size_t rank, const struct hdt_sim_task *task)
+{
+    int n = r->sim->gathers[task->op.stage].n;
+    struct hdt_sim_task piece = *task;
+
+    piece.dur_s /= n;
+    for (int i = 0; i < n; i++) {
+        gather_join(r, rank, &task->op);
+        if (i + 1 < n) {
+            gather_push(r, rank, (int)task->op.stage, task->op.mb);
+        }
+        piece.mem_begin = i == 0 ? task->mem_begin : 0;
+        hdt_sim_list_push(list_of(r, rank), &piece);
+    }
+}
+
 static bool completes_gradients(const struct replica *r, const struct hdt_op *op)
 {
     return (op->kind == HDT_OP_BACKWARD || op->kind == HDT_OP_BACKWARD_WEIGHT) &&
@@ -193,6 +234,10 @@ static void compute_push(const struct replica *r, size_t rank, const struct hdt_
     }
     if (completes_gradients(r, op)) {
         buckets_push(r, rank, &task);
+        return;
+    }
+    if (op->kind == HDT_OP_FORWARD && op->mb == 0 && r->sim->gathers[op->stage].n > 0) {
+        gathers_push(r, rank, &task);
         return;
     }
     hdt_sim_list_push(list_of(r, rank), &task);
@@ -383,11 +428,15 @@ static enum hdt_status lists_fill(struct replica *r, struct hdt_error *err)
 
         HDT_TRY(hdt_schedule_build(&r->plan, (int)s, HDT_PHASE_TRAIN, r->plan.n_micro_batches,
                                    &schedule, err));
+        hdt_sim_list_reserve(list_of(r, rank), schedule.n_ops + LIST_ENDS);
         if (is_paired(r)) {
             ops_pair(&schedule, r->sim->n_parts);
         }
         for (size_t p = s; p < r->sim->n_parts; p += r->sim->n_stages) {
             hdt_layout_away_init(r->sim, rank, &r->parts[p].cost, schedule.n_slots[p], &r->away[p]);
+            if (r->sim->gathers[p].n > 0) {
+                gather_push(r, rank, (int)p, 0);
+            }
         }
         for (size_t i = 0; i < schedule.n_ops; i++) {
             hdt_layout_away_before(r->sim, rank, r->away, &schedule, i);
@@ -581,6 +630,7 @@ enum hdt_status hdt_layout_sim_open(const struct hdt_layout_files *files,
     sim->ring_share = constants->ring_share;
     sim->ranks = hdt_calloc(sim->n_ranks, sizeof(sim->ranks[0]));
     sim->buckets = hdt_calloc(sim->n_parts, sizeof(sim->buckets[0]));
+    sim->gathers = hdt_calloc(sim->n_parts, sizeof(sim->gathers[0]));
     sim->mem_base = hdt_calloc(sim->n_ranks, sizeof(sim->mem_base[0]));
     sim->lists.ranks = hdt_calloc(sim->n_ranks, sizeof(sim->lists.ranks[0]));
     sim->lists.n_steps = 1;
@@ -610,6 +660,7 @@ void hdt_layout_sim_close(struct hdt_layout_sim *sim)
     free(sim->lists.ranks);
     free(sim->ranks);
     free(sim->buckets);
+    free(sim->gathers);
     free(sim->mem_base);
     free(sim->flows);
     free(sim->routes);

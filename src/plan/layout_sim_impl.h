@@ -29,7 +29,8 @@ struct layout_syncs {
     int n;
 };
 
-/* Gradients of a part of the pipeline that go while its last backward does. */
+/* Gradients of a part of the pipeline that go while its last backward does; weights of it that come
+ * while its first forward does. */
 struct layout_buckets {
     struct layout_chain chain;
     int n; /* buckets, all through the same chain; 0: nothing goes so */
@@ -53,6 +54,7 @@ struct hdt_layout_sim {
     struct layout_net net;
     struct layout_rank *ranks;
     struct layout_buckets *buckets; /* by part */
+    struct layout_buckets *gathers; /* the same of weights, which the first forward waits for */
     int norm;                       /* group of all ranks, when there are several */
     struct hdt_sim_flow *flows;
     size_t n_flows, flows_cap;
@@ -87,7 +89,7 @@ int hdt_layout_sim_add_transfer(struct hdt_layout_sim *sim, const size_t *ranks,
 void hdt_layout_sim_push(struct hdt_layout_sim *sim, size_t rank, enum hdt_op_kind op,
                          const struct hdt_sim_task *task);
 
-/* Fill sim->buckets of a part, whose first replica costs this. HDT_EINVAL: too many. */
+/* Fill sim->buckets and gathers of a part, whose first replica costs this. HDT_EINVAL: too many. */
 enum hdt_status hdt_layout_sim_add_buckets(struct hdt_layout_sim *sim, size_t part,
                                            const struct hdt_stage_cost *cost,
                                            struct hdt_error *err);

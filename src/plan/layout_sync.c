@@ -330,6 +330,36 @@ static enum hdt_status buckets_check(struct hdt_layout_sim *sim, size_t part, do
     return HDT_OK;
 }
 
+static void buckets_add(struct hdt_layout_sim *sim, const struct collective *c, double n,
+                        struct layout_buckets *buckets)
+{
+    buckets->chain = collective_add(sim, c);
+    buckets->n = buckets->chain.n > 0 ? (int)n : 0;
+    for (int i = 1; i < buckets->chain.n; i++) {
+        sim->groups[buckets->chain.first + i].chained = true;
+    }
+}
+
+/* Weights that come while the first forward goes on: in buckets where that begins at once. The
+ * forward of a later part begins when there is something from the one before it; until then all of
+ * its weights can come. */
+static enum hdt_status gathers_add(struct hdt_layout_sim *sim, size_t part,
+                                   const struct hdt_stage_cost *cost, struct hdt_error *err)
+{
+    double bytes = hdt_stage_cost_gather_bytes(cost);
+    double n = part == 0 ? fmax(1, ceil(bytes / (double)sim->files->layout.sync_bucket)) : 1;
+    struct collective c;
+    size_t *ranks;
+
+    HDT_TRY(buckets_check(sim, part, n, err));
+    ranks = stage_ranks(sim, part % sim->n_stages);
+    c = gradients_of(sim, ranks, bytes / n, 0);
+    c.is_gather = true;
+    buckets_add(sim, &c, n, &sim->gathers[part]);
+    free(ranks);
+    return HDT_OK;
+}
+
 enum hdt_status hdt_layout_sim_add_buckets(struct hdt_layout_sim *sim, size_t part,
                                            const struct hdt_stage_cost *cost, struct hdt_error *err)
 {
@@ -342,13 +372,11 @@ enum hdt_status hdt_layout_sim_add_buckets(struct hdt_layout_sim *sim, size_t pa
     HDT_TRY(buckets_check(sim, part, n, err));
     ranks = stage_ranks(sim, part % sim->n_stages);
     c = gradients_of(sim, ranks, bytes / n, down / n);
-    sim->buckets[part].chain = collective_add(sim, &c);
-    sim->buckets[part].n = sim->buckets[part].chain.n > 0 ? (int)n : 0;
-    for (int i = 1; i < sim->buckets[part].chain.n; i++) {
-        sim->groups[sim->buckets[part].chain.first + i].chained = true;
-    }
+    buckets_add(sim, &c, n, &sim->buckets[part]);
     free(ranks);
-    return HDT_OK;
+    return sim->files->layout.sync == HDT_LAYOUT_SYNC_BOTH && hdt_stage_cost_gather_bytes(cost) > 0
+               ? gathers_add(sim, part, cost, err)
+               : HDT_OK;
 }
 
 static void chain_note(struct layout_syncs *syncs, const struct layout_chain *chain)
@@ -382,7 +410,7 @@ static void tied_add(struct hdt_layout_sim *sim, size_t replica)
     free(ring.links);
     chain_note(&sim->ranks[ends[0]].before, &chain);
     chain_note(&sim->ranks[ends[1]].before, &chain);
-    if (sim->files->layout.sync == HDT_LAYOUT_SYNC_OVERLAPPED) {
+    if (sim->files->layout.sync != HDT_LAYOUT_SYNC_AFTER) {
         tied_down_add(sim, ends[0]);
         tied_down_add(sim, ends[1]);
     }
@@ -420,7 +448,7 @@ static void stage_add(struct hdt_layout_sim *sim, size_t stage)
             chain_note(&sim->ranks[ranks[i]].before, &chain);
         }
     }
-    if (first->gather_bytes > 0) {
+    if (first->gather_bytes > 0 && sim->files->layout.sync != HDT_LAYOUT_SYNC_BOTH) {
         c.bytes = first->gather_bytes;
         c.down_bytes = 0;
         c.is_gather = true;

@@ -279,6 +279,14 @@ void hdt_sim_result_release(struct hdt_sim_result *result)
 
 /* ---- lists ---- */
 
+void hdt_sim_list_reserve(struct hdt_sim_list *list, size_t n)
+{
+    if (list->n_tasks + n > list->cap) {
+        list->cap = list->n_tasks + n;
+        list->tasks = hdt_realloc(list->tasks, list->cap * sizeof(list->tasks[0]));
+    }
+}
+
 void hdt_sim_list_push(struct hdt_sim_list *list, const struct hdt_sim_task *task)
 {
     if (list->n_tasks == list->cap) {

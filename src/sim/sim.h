@@ -209,6 +209,8 @@ struct hdt_sim_lists {
     int n_steps;
 };
 bool hdt_sim_list_task(void *lists, int rank, int64_t idx, struct hdt_sim_task *task);
+/* Room for so many more at once. */
+void hdt_sim_list_reserve(struct hdt_sim_list *list, size_t n);
 /* Append; the list grows. */
 void hdt_sim_list_push(struct hdt_sim_list *list, const struct hdt_sim_task *task);
 

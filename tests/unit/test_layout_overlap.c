@@ -98,6 +98,7 @@ static void expect_step(double got, double want)
 #define THREE(nodes)                                                                               \
  "global_batch: 3\nstages:\n  - {layers: 2, on: [{nodes: " nodes ", count: 3}]}\n"
 #define OVERLAPPED "sync: overlapped\nsync_bucket: 1MiB\n"
+#define BOTH       "sync: both\nsync_bucket: 1MiB\n"
 
 /* A ring of three: 4/3 of the bytes. At 0.1 GB/s each of 23 buckets takes 14 ms, and its piece of
  * the backward 174 ms: only the last one shows. */
@@ -213,10 +214,16 @@ Test(layout_overlap, never_takes_longer)
                                   "  - {layers: %d, on: [{nodes: fast, count: 2}]}\n",
                                   order, sharded, layers, layers);
         char *overlapped = hdt_asprintf("sync: overlapped\nsync_bucket: %s\n%s", bucket, text);
+        char *both = hdt_asprintf("sync: both\nsync_bucket: %s\n%s", bucket, text);
         double after_s = step_of(NO_HOST, text), overlapped_s = step_of(NO_HOST, overlapped);
+        double both_s = step_of(NO_HOST, both);
 
         cr_expect(overlapped_s <= after_s + 1e-9, "%s, %s, sharded %s: %g s, not %g s", order,
                   bucket, sharded, overlapped_s, after_s);
+        cr_expect(both_s <= overlapped_s + 1e-9, "%s, %s, sharded %s: %g s, not %g s", order,
+                  bucket, sharded, both_s, overlapped_s);
+        cr_expect(i / 16 || fabs(both_s - overlapped_s) < 1e-9, "%s: nothing is gathered", order);
+        free(both);
         free(overlapped);
         free(text);
     }
@@ -230,6 +237,53 @@ Test(layout_overlap, shards_are_reduced_and_gathered)
     expect_step(step_of(NO_HOST, "optimizer: {sharded: true}\n" THREE("fast")), 6 + 1.5 * half_s);
     expect_step(step_of(NO_HOST, "optimizer: {sharded: true}\n" OVERLAPPED THREE("fast")),
                 6 + half_s / 23 + half_s / 2);
+}
+
+/* The first forward, of 2 s, is cut into a piece for each bucket of weights: all but the first
+ * bucket come while a piece before is computed. */
+Test(layout_overlap, all_but_the_first_weights_are_hidden)
+{
+    double half_s = 2.0 / 3 * G / 0.1e9;
+
+    cr_assert_eq(ceil(G / 2 / (1 << 20)), 12);
+    expect_step(step_of(NO_HOST, "optimizer: {sharded: true}\n" BOTH THREE("fast")),
+                6 + half_s / 23 + half_s / 2 / 12);
+    /* One bucket is waited for as a whole, before the step and not behind it. */
+    cr_expect_float_eq(
+        step_of(NO_HOST,
+                "optimizer: {sharded: true}\nsync: both\nsync_bucket: 100MB\n" THREE("fast")),
+        step_of(NO_HOST, "optimizer: {sharded: true}\n" THREE("fast")), 1e-9);
+}
+
+/* Of 165 million parameters weights take 2.2 s and gradients 4.4: longer than the first forward and
+ * the last backward, of which one piece each shows. */
+Test(layout_overlap, weights_may_take_longer_than_the_forward)
+{
+    double params = 2 * 2501000.0 + 2 * 160000 * 500.0 + 500,
+           gather_s = 2.0 / 3 * 2 * params / 0.1e9;
+    double n_gathers = ceil(2 * params / (1 << 20)), n_sums = ceil(4 * params / (1 << 20));
+
+    expect_step(
+        step_of(NO_HOST, "model: wide.json\noptimizer: {sharded: true}\n" BOTH THREE("fast")),
+        gather_s + 2 / n_gathers + 4 / n_sums + 2 * gather_s);
+}
+
+/* A second stage has its weights before it has something to compute. */
+Test(layout_overlap, weights_of_a_later_stage_come_in_the_bubble)
+{
+    static const char stages[] = "global_batch: 2\noptimizer: {sharded: true}\nstages:\n"
+                                 "  - {layers: 1, on: [{nodes: fast, count: 2}]}\n"
+                                 "  - {layers: 1, on: [{nodes: fast, count: 2}]}\n";
+    char *overlapped = hdt_asprintf(OVERLAPPED "%s", stages),
+         *both = hdt_asprintf(BOTH "%s", stages);
+    /* Halves of two replicas: of the first stage's 6 buckets one shows. */
+    double gather_s = 0.5 * 2 * (2501000.0 + 500000) / 0.1e9;
+
+    cr_assert_eq(ceil(2 * (2501000.0 + 500000) / (1 << 20)), 6);
+    cr_expect_float_eq(step_of(NO_HOST, overlapped) - step_of(NO_HOST, both),
+                       gather_s - gather_s / 6, 1e-3);
+    free(overlapped);
+    free(both);
 }
 
 /* ---- hosts ---- */
