@@ -22,6 +22,9 @@ const char *const hdt_layout_objective_names[] = {"throughput", "cost", "energy"
 #define TASKS_LEAST  INT64_C(300000)
 #define TASKS_DEVICE INT64_C(700)
 #define TASKS_MOST   INT64_C(3500000)
+/* Of more kinds more shapes are to be held against each other, where that is quick. */
+#define MEDIUM_DEVICES 512
+#define TASKS_KIND     INT64_C(400000)
 
 unsigned hdt_layout_search_given(const struct hdt_layout_files *base)
 {
@@ -214,6 +217,7 @@ static enum hdt_status setup(struct search *s, const struct hdt_layout_files *ba
 {
     s->base = base;
     s->options = options;
+    s->space = options->space;
     s->constants = options->constants ? options->constants : &hdt_stage_cost_fitted;
     s->start_us = hdt_clock_now_us();
     s->best_estimate_s = s->best_score = INFINITY;
@@ -241,8 +245,12 @@ static enum hdt_status setup(struct search *s, const struct hdt_layout_files *ba
 
 int64_t hdt_seek_tasks_of(const struct search *s)
 {
-    int64_t n = TASKS_LEAST + TASKS_DEVICE * hdt_cluster_file_n_devices(&s->base->cluster);
+    int64_t n_devices = hdt_cluster_file_n_devices(&s->base->cluster);
+    int64_t n = TASKS_LEAST + TASKS_DEVICE * n_devices;
 
+    if (n_devices <= MEDIUM_DEVICES && s->n_kinds > 2) {
+        n += TASKS_KIND * (s->n_kinds - 2);
+    }
     return n < TASKS_MOST ? n : TASKS_MOST;
 }
 
@@ -259,6 +267,7 @@ static void teardown(struct search *s)
     free(s->paths);
     free(s->leg_busy_s);
     free(s->founds);
+    free(s->judged);
     free(s->pool);
     free(s->scratch);
     free(s);
@@ -330,7 +339,7 @@ static void top_fill(struct search *s, struct hdt_layout_search_result *result)
     }
 }
 
-void hdt_seek_all(struct search *s)
+void hdt_seek_space(struct search *s)
 {
     s->tasks_left = hdt_seek_tasks_of(s);
     hdt_seek_enumerate(s);
@@ -341,6 +350,14 @@ void hdt_seek_all(struct search *s)
         hdt_seek_generate(s);
     }
     hdt_seek_improve(s);
+}
+
+void hdt_seek_all(struct search *s)
+{
+    hdt_seek_space(s);
+    if (!s->is_small) {
+        hdt_seek_parts(s);
+    }
 }
 
 static struct hdt_layout_search_other other_of(const struct search *s, const struct search_cand *c)

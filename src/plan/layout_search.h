@@ -16,7 +16,9 @@
  * Where they are few, all are held against the simulator of layout_sim.h in the order of their
  * bounds until no bound is below the best that was simulated, so that the best there is has been
  * found (but for the simulator's drift); else the best by estimate are improved step by step and
- * those at the top simulated. What is returned has always been simulated, and fits.
+ * those at the top simulated, one of each shape (stages, and nodes in them) before others of it; on
+ * clusters of up to 96 devices smaller spaces are searched by themselves, too. What is returned has
+ * always been simulated, and fits.
  *
  * A plan that runs (options.current) is a place to begin at, and what the others are weighed
  * against: the search then looks for the least of (steps that are left) x (a step) + (what has to

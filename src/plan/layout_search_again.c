@@ -219,7 +219,7 @@ static void settings_take(const struct search *s, struct search_cand *c)
     unsigned keep = s->options->keep;
 
     if (!search_keeps_schedule(s) && l->schedule != HDT_SCHEDULE_AUTO &&
-        !(s->options->space & HDT_LAYOUT_SPACE_1F1B)) {
+        !(s->space & HDT_LAYOUT_SPACE_1F1B)) {
         c->schedule = (uint8_t)l->schedule;
         c->chunks = (uint8_t)(l->schedule == HDT_SCHEDULE_INTERLEAVED ? l->chunks : 1);
     }

@@ -128,7 +128,31 @@ void hdt_seek_stage_cost(struct search *s, const struct search_cand *c, int clas
     cost->activations_on_host = c->offload[stage] & HDT_LAYOUT_OFFLOAD_ACTIVATIONS;
 }
 
-int hdt_seek_in_flight(const struct search_cand *c, int stage, int64_t n_mb)
+/* Micro-batches more that cover the round trips of the edges behind a stage: no fewer than the
+ * simulator takes. */
+static int64_t wan_warmup(struct search *s, const struct search_cand *c, int class_idx, int stage)
+{
+    double slowest_s = 0;
+    int64_t n = 0;
+
+    for (int t = 0; t < c->n_stages; t++) {
+        double fwd_s, bwd_s;
+
+        hdt_seek_stage_time(s, c, class_idx, t, &fwd_s, &bwd_s);
+        slowest_s = search_max(slowest_s, fwd_s + bwd_s);
+    }
+    for (int t = stage; t + 1 < c->n_stages; t++) {
+        struct search_way way;
+
+        hdt_seek_way_find(s, c, class_idx, t, t + 1,
+                          hdt_seek_unit_of(s, c, class_idx, t)->message_bytes, &way);
+        n += (int64_t)ceil(2 * way.latency_s / slowest_s);
+    }
+    return n;
+}
+
+int hdt_seek_in_flight(struct search *s, const struct search_cand *c, int class_idx, int stage,
+                       int64_t n_mb)
 {
     int64_t n = c->n_stages - stage;
 
@@ -138,6 +162,8 @@ int hdt_seek_in_flight(const struct search_cand *c, int stage, int64_t n_mb)
         n = c->n_stages;
     } else if (c->schedule == HDT_SCHEDULE_ZB_MEM) {
         n = 2 * c->n_stages - 1;
+    } else if (c->schedule == HDT_SCHEDULE_WAN) {
+        n += wan_warmup(s, c, class_idx, stage);
     }
     return (int)(n < n_mb ? n : n_mb);
 }
@@ -194,7 +220,8 @@ bool hdt_seek_stage_fits(struct search *s, const struct search_cand *c, int clas
     struct hdt_stage_cost_memory m;
 
     hdt_seek_stage_cost(s, c, class_idx, stage, &cost);
-    hdt_stage_cost_memory(&cost, hdt_seek_in_flight(c, stage, most_mb(&c->classes[class_idx])), &m);
+    hdt_stage_cost_memory(
+        &cost, hdt_seek_in_flight(s, c, class_idx, stage, most_mb(&c->classes[class_idx])), &m);
     if (m.total > k->memory_bytes) {
         shortage_note(s, c, class_idx, stage, m.total, k->memory_bytes, false);
         return false;
@@ -208,7 +235,7 @@ int hdt_seek_stage_most(struct search *s, const struct search_cand *c, int class
 {
     struct search_cell cell = c->cells[class_idx][stage];
     const struct search_kind *k = &s->kinds[cell.kind];
-    int n_in_flight = hdt_seek_in_flight(c, stage, most_mb(&c->classes[class_idx]));
+    int n_in_flight = hdt_seek_in_flight(s, c, class_idx, stage, most_mb(&c->classes[class_idx]));
     int64_t tp = k->tps[cell.tp], per = k->nodes->devices / tp;
     double groups = (double)(c->classes[class_idx].n < per ? c->classes[class_idx].n : per);
     struct hdt_stage_cost cost;
@@ -471,7 +498,7 @@ static void pipe_offload(struct search *s, const struct search_cand *c, int clas
 {
     for (int t = 0; t < c->n_stages; t++) {
         const struct search_kind *k = &s->kinds[c->cells[class_idx][t].kind];
-        int64_t n = hdt_seek_in_flight(c, t, p->n_mb);
+        int64_t n = hdt_seek_in_flight(s, c, class_idx, t, p->n_mb);
         struct hdt_stage_cost cost;
         struct hdt_stage_cost_memory m;
         double move_s;
@@ -539,21 +566,34 @@ static double sync_s_of(struct search *s, const struct search_cand *c, int stage
     hdt_seek_stage_cost(s, c, 0, stage, &cost);
     sync_s = hdt_seek_all_reduce_s(s, c, stage, hdt_stage_cost_grad_bytes(&cost), false) *
              (c->sharded ? 0.5 : 1);
-    if (c->sync == HDT_LAYOUT_SYNC_OVERLAPPED) {
+    if (c->sync != HDT_LAYOUT_SYNC_AFTER) {
         buckets = search_max(1, ceil(hdt_stage_cost_grad_bytes(&cost) / (double)s->bucket));
         sync_s = search_max(sync_s / buckets, sync_s - bwd_s * (buckets - 1) / buckets);
     }
     return sync_s;
 }
 
-static double gather_s_of(struct search *s, const struct search_cand *c, int stage)
+/* What the step is longer by where replicas gather weights; before_s: of a step that passes before
+ * the stage has something to do, fwd_s: its first forward. */
+static double gather_s_of(struct search *s, const struct search_cand *c, int stage, double before_s,
+                          double fwd_s)
 {
     struct hdt_stage_cost cost;
+    double gather_s, buckets;
 
+    if (!c->sharded) {
+        return 0;
+    }
     hdt_seek_stage_cost(s, c, 0, stage, &cost);
-    return c->sharded
-               ? 0.5 * hdt_seek_all_reduce_s(s, c, stage, hdt_stage_cost_gather_bytes(&cost), true)
-               : 0;
+    gather_s = 0.5 * hdt_seek_all_reduce_s(s, c, stage, hdt_stage_cost_gather_bytes(&cost), true);
+    if (c->sync != HDT_LAYOUT_SYNC_BOTH) {
+        return gather_s;
+    }
+    if (stage > 0) {
+        return search_max(0, gather_s - before_s);
+    }
+    buckets = search_max(1, ceil(hdt_stage_cost_gather_bytes(&cost) / (double)s->bucket));
+    return search_max(gather_s / buckets, gather_s - fwd_s * (buckets - 1) / buckets);
 }
 
 /* Zero bubble: weights' halves fill what a pipeline waits for at its end. */
@@ -640,15 +680,16 @@ double hdt_seek_wan_least(struct search *s, struct search_cand *c)
 void hdt_seek_estimate_step(struct search *s, struct search_cand *c)
 {
     double step_s = 0, gather_s = 0, done_s = 0, bound_s = 0, bwd_s = 0, played_s = 0, legs_s = 0;
-    double gain = split_gain(c, &s->pipes[0]);
+    double gain = split_gain(c, &s->pipes[0]), before_s = 0;
 
     for (int t = 0; t < c->n_stages; t++) {
         struct hdt_stage_cost cost;
-        double end_s = 0, slowest = 0, leg_s;
+        double end_s = 0, slowest = 0, least_fwd = INFINITY, leg_s;
 
         for (int i = 0; i < c->n_classes; i++) {
             end_s = search_max(end_s, s->pipes[i].done_s[t] - gain);
             slowest = search_max(slowest, s->pipes[i].bwd_s[t]);
+            least_fwd = search_min(least_fwd, s->pipes[i].fwd_s[t]);
             step_s = search_max(step_s, step_s_of(s, c, i, t));
         }
         hdt_seek_stage_cost(s, c, 0, t, &cost);
@@ -656,9 +697,10 @@ void hdt_seek_estimate_step(struct search *s, struct search_cand *c)
             hdt_seek_wan_sync_s(s, c, t, hdt_stage_cost_grad_bytes(&cost)) * (c->sharded ? 0.5 : 1);
         legs_s += leg_s;
         done_s = search_max(done_s, end_s + sync_s_of(s, c, t, slowest));
-        gather_s = search_max(gather_s, gather_s_of(s, c, t));
+        gather_s = search_max(gather_s, gather_s_of(s, c, t, before_s, least_fwd));
+        before_s += least_fwd;
         played_s = search_max(played_s, end_s);
-        bwd_s = search_max(bwd_s, c->sync == HDT_LAYOUT_SYNC_OVERLAPPED ? slowest : 0);
+        bwd_s = search_max(bwd_s, c->sync != HDT_LAYOUT_SYNC_AFTER ? slowest : 0);
         if (c->sharded) {
             legs_s += 0.5 * hdt_seek_wan_sync_s(s, c, t, hdt_stage_cost_gather_bytes(&cost));
         }

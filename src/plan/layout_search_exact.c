@@ -11,7 +11,7 @@
 #include <math.h>
 #include <string.h>
 
-#define EXACT_MAX_DEVICES 8
+#define EXACT_MAX_DEVICES SEARCH_SMALL_DEVICES
 #define EXACT_MAX_LAYERS  12
 #define EXACT_MAX_CELLS   12
 /* Candidates that are offered before it is given up: the cluster was not small. */
@@ -108,7 +108,7 @@ static void layers_try(struct exact *e, struct search_cand *c, int stage, int le
         if (is_hopeless(e, c, c->n_stages)) {
             return;
         }
-        if (e->s->options->space & HDT_LAYOUT_SPACE_ALIKE) {
+        if (e->s->space & HDT_LAYOUT_SPACE_ALIKE) {
             if (hdt_seek_share(e->s, c)) {
                 shared_offer(e, c);
             }
@@ -120,7 +120,7 @@ static void layers_try(struct exact *e, struct search_cand *c, int stage, int le
     for (int n = 1; n <= left - behind; n++) {
         int even = (int)e->s->base->model.L / c->n_stages;
 
-        if (e->s->options->space & HDT_LAYOUT_SPACE_EVEN && (n < even || n > even + 1)) {
+        if (e->s->space & HDT_LAYOUT_SPACE_EVEN && (n < even || n > even + 1)) {
             continue;
         }
         c->layers[stage] = (int16_t)n;

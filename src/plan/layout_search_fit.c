@@ -40,7 +40,7 @@ static bool is_allowed(const struct search *s, const struct search_cand *c, cons
     unsigned keep = s->options->keep;
     bool is_split = hdt_schedule_is_split((enum hdt_schedule_kind)c->schedule);
 
-    if (s->options->space & HDT_LAYOUT_SPACE_NO_RELIEF) {
+    if (s->space & HDT_LAYOUT_SPACE_NO_RELIEF) {
         return r->recompute == HDT_LAYOUT_KEEP && r->offload == HDT_LAYOUT_OFFLOAD_NONE;
     }
     return !(keep & HDT_LAYOUT_KEEP_RECOMPUTE && r->recompute != l->recompute) &&
@@ -160,7 +160,7 @@ static bool alike_relieve(struct search *s, struct search_cand *c)
 
 bool hdt_seek_relieve(struct search *s, struct search_cand *c)
 {
-    if (s->options->space & HDT_LAYOUT_SPACE_ONE_RELIEF) {
+    if (s->space & HDT_LAYOUT_SPACE_ONE_RELIEF) {
         return alike_relieve(s, c);
     }
     for (int t = 0; t < c->n_stages; t++) {
@@ -308,7 +308,7 @@ bool hdt_seek_share(struct search *s, struct search_cand *c)
             }
         }
     }
-    return s->options->space & HDT_LAYOUT_SPACE_ALIKE ? share_alike(s, c) : share_by_pace(s, c);
+    return s->space & HDT_LAYOUT_SPACE_ALIKE ? share_alike(s, c) : share_by_pace(s, c);
 }
 
 /* ---- layers ---- */
@@ -593,8 +593,8 @@ bool hdt_seek_fill(struct search *s, struct search_cand *c)
             }
         }
     }
-    if (s->options->space & HDT_LAYOUT_SPACE_EVEN ? !layers_even(s, c)
-                                                  : !layers_balance(s, c) || !layers_pin(s, c)) {
+    if (s->space & HDT_LAYOUT_SPACE_EVEN ? !layers_even(s, c)
+                                         : !layers_balance(s, c) || !layers_pin(s, c)) {
         s->n_misfits++;
         return false;
     }

@@ -27,15 +27,17 @@ static inline double search_min(double a, double b)
     return a < b ? a : b;
 }
 
-#define SEARCH_MAX_KINDS   64
-#define SEARCH_MAX_CLASSES 8
-#define SEARCH_MAX_STAGES  64
-#define SEARCH_MAX_TPS     8  /* degrees of a kind */
-#define SEARCH_MAX_BATCHES 12 /* sizes of micro-batches */
-#define SEARCH_MAX_CODECS  (HDT_LAYOUT_SEARCH_CODECS + 2)
-#define SEARCH_MAX_CHOICES 64    /* of what links between sites have */
-#define SEARCH_MAX_PAIRS   64    /* of sites, between which a candidate sends */
-#define SEARCH_POOL        20000 /* candidates that are kept by estimate where all are tried */
+#define SEARCH_MAX_KINDS     64
+#define SEARCH_MAX_CLASSES   8
+#define SEARCH_MAX_STAGES    64
+#define SEARCH_MAX_TPS       8  /* degrees of a kind */
+#define SEARCH_MAX_BATCHES   12 /* sizes of micro-batches */
+#define SEARCH_MAX_CODECS    (HDT_LAYOUT_SEARCH_CODECS + 2)
+#define SEARCH_MAX_CHOICES   64    /* of what links between sites have */
+#define SEARCH_MAX_PAIRS     64    /* of sites, between which a candidate sends */
+#define SEARCH_STARTS        16    /* candidates that are improved by estimate */
+#define SEARCH_SMALL_DEVICES 8     /* clusters on which all are tried */
+#define SEARCH_POOL          20000 /* candidates that are kept by estimate where all are tried */
 
 struct search_kind {
     size_t site_idx, nodes_idx;
@@ -109,6 +111,8 @@ struct search_pipe {
 struct search {
     const struct hdt_layout_files *base;
     const struct hdt_layout_search_options *options;
+    unsigned space; /* that is searched now: options->space, or a part of it */
+    int part;       /* parts that were begun */
     const struct hdt_stage_cost_constants *constants;
     struct hdt_stage_cost_model model;
     struct search_kind kinds[SEARCH_MAX_KINDS];
@@ -136,6 +140,12 @@ struct search {
     size_t n_pool, pool_cap;
     struct hdt_layout_found *founds; /* without layouts */
     size_t n_founds, founds_cap;
+    struct search_judged { /* what was simulated, by what it is */
+        uint64_t hash;
+        int found; /* -1: it does not fit */
+        int part;  /* of the search */
+    } * judged;
+    size_t n_judged, judged_cap;
     double best_estimate_s, best_score;
     int64_t n_asked;         /* whether to go on */
     int64_t n_unpinned;      /* candidates that a pin speaks against */
@@ -227,7 +237,8 @@ void hdt_seek_crossings(struct search *s, const struct search_cand *c, search_cr
 double hdt_seek_wan_least(struct search *s, struct search_cand *c);
 
 /* Micro-batches that a stage keeps. */
-int hdt_seek_in_flight(const struct search_cand *c, int stage, int64_t n_mb);
+int hdt_seek_in_flight(struct search *s, const struct search_cand *c, int class_idx, int stage,
+                       int64_t n_mb);
 
 /* c->estimate_s, bound_s and score. */
 void hdt_seek_estimate(struct search *s, struct search_cand *c);
@@ -256,10 +267,22 @@ void hdt_seek_move(struct search *s, struct search_cand *c);
 /* The same, whether or not they count now. */
 void hdt_seek_move_weigh(struct search *s, struct search_cand *c);
 
+/* ---- layout_search_parts.c ---- */
+
+/* Candidates of the sorted pool that are improved by estimate; starts: SEARCH_STARTS. */
+size_t hdt_seek_starts(struct search *s, struct search_cand *starts);
+/* As many stages, and the same kinds of nodes in them: degrees, replicas and layers may differ. */
+bool hdt_seek_is_of_shape(const struct search_cand *a, const struct search_cand *b);
+/* Smaller spaces by themselves, where that is quick: s->best, and what was simulated in the pool.
+ */
+void hdt_seek_parts(struct search *s);
+
 /* ---- layout_search.c ---- */
 
 /* As if nothing ran: candidates, and the best of them improved. */
 void hdt_seek_all(struct search *s);
+/* The same of s->space alone. */
+void hdt_seek_space(struct search *s);
 /* Work of all simulations. */
 int64_t hdt_seek_tasks_of(const struct search *s);
 

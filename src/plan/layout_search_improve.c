@@ -13,8 +13,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Candidates that are improved by estimate. */
-#define N_CLIMBS 12
+/* Those that are about as likely quicker than the best one as not are simulated. */
+#define ROUND_SLACK 1.005
+/* Shapes that are improved by simulation, where they take no longer than the best times this. */
+#define N_SHAPES   6
+#define NEXT_SHAPE 1.05
 /* Estimates of each, times its stages and some more. */
 #define CLIMB_WORK 3000
 /* Steps that lower less than this share are not taken. */
@@ -78,7 +81,7 @@ static bool step_layer(struct climb *m, int from, int to)
 {
     struct search_cand c = m->at;
 
-    if (from == to || c.layers[from] < 2 || m->s->options->space & HDT_LAYOUT_SPACE_EVEN) {
+    if (from == to || c.layers[from] < 2 || m->s->space & HDT_LAYOUT_SPACE_EVEN) {
         return false;
     }
     c.layers[from]--;
@@ -177,7 +180,7 @@ static bool degree_climb(struct climb *m)
 {
     bool moved = false;
 
-    if (m->s->options->space & HDT_LAYOUT_SPACE_ONE_TP) {
+    if (m->s->space & HDT_LAYOUT_SPACE_ONE_TP) {
         return false;
     }
     for (int i = 0; i < m->at.n_classes; i++) {
@@ -200,7 +203,7 @@ static bool replicas_climb(struct climb *m)
 {
     bool moved = false;
 
-    if (m->s->options->space & HDT_LAYOUT_SPACE_POWERS) {
+    if (m->s->space & HDT_LAYOUT_SPACE_POWERS) {
         return false;
     }
     for (int i = 0; i < m->at.n_classes; i++) {
@@ -236,7 +239,7 @@ static bool share_climb(struct climb *m)
 {
     bool moved = false;
 
-    if (m->s->options->space & HDT_LAYOUT_SPACE_ALIKE) {
+    if (m->s->space & HDT_LAYOUT_SPACE_ALIKE) {
         return false;
     }
     for (int from = 0; from < m->at.n_classes; from++) {
@@ -262,7 +265,7 @@ static bool relief_climb(struct climb *m)
 {
     bool moved = false;
 
-    if (m->s->options->space & (HDT_LAYOUT_SPACE_NO_RELIEF | HDT_LAYOUT_SPACE_ONE_RELIEF) ||
+    if (m->s->space & (HDT_LAYOUT_SPACE_NO_RELIEF | HDT_LAYOUT_SPACE_ONE_RELIEF) ||
         hdt_schedule_is_split((enum hdt_schedule_kind)m->at.schedule)) {
         return false;
     }
@@ -306,7 +309,7 @@ static bool schedule_climb(struct climb *m)
 {
     static const uint8_t kinds[] = {HDT_SCHEDULE_1F1B, HDT_SCHEDULE_ZB_H1, HDT_SCHEDULE_ZB_MEM,
                                     HDT_SCHEDULE_WAN};
-    const unsigned space = m->s->options->space;
+    const unsigned space = m->s->space;
     bool moved = false;
 
     if (search_keeps_schedule(m->s) || space & HDT_LAYOUT_SPACE_1F1B || m->at.n_stages < 2) {
@@ -342,8 +345,7 @@ static bool sync_climb(struct climb *m)
     struct search_cand c = m->at;
 
     if (!(m->s->options->keep & HDT_LAYOUT_KEEP_SYNC)) {
-        c.sync =
-            c.sync == HDT_LAYOUT_SYNC_AFTER ? HDT_LAYOUT_SYNC_OVERLAPPED : HDT_LAYOUT_SYNC_AFTER;
+        c.sync = c.sync == HDT_LAYOUT_SYNC_AFTER ? HDT_LAYOUT_SYNC_BOTH : HDT_LAYOUT_SYNC_AFTER;
         moved = (rate(m, &c) && take(m, &c)) || moved;
     }
     c = m->at;
@@ -518,6 +520,7 @@ static void climb_by_estimate(struct search *s, const struct search_cand *from)
         moved = stages_climb(&m) || moved;
         moved = share_climb(&m) || moved;
         moved = relief_climb(&m) || moved;
+        moved = schedule_climb(&m) || moved;
         if (!moved) {
             return;
         }
@@ -577,24 +580,6 @@ static void codecs_climb(struct search *s)
     }
 }
 
-/* Shapes that differ in more than layers have their turn. */
-static void starts_pick(struct search *s, struct search_cand *starts, size_t *n)
-{
-    size_t most = s->n_climbs > 0 ? (size_t)s->n_climbs : N_CLIMBS;
-
-    *n = 0;
-    for (size_t i = 0; i < s->n_pool && *n < most; i++) {
-        bool is_new = true;
-
-        for (size_t k = 0; k < *n && is_new; k++) {
-            is_new = !hdt_seek_is_alike(&starts[k], &s->pool[i]);
-        }
-        if (is_new) {
-            starts[(*n)++] = s->pool[i];
-        }
-    }
-}
-
 bool hdt_seek_is_alike(const struct search_cand *a, const struct search_cand *b)
 {
     bool alike = a->n_stages == b->n_stages && a->n_classes == b->n_classes &&
@@ -607,18 +592,51 @@ bool hdt_seek_is_alike(const struct search_cand *a, const struct search_cand *b)
     return alike;
 }
 
+/* How much longer a candidate takes than was estimated, by those of its shape that were simulated:
+ * what replicas cost that meet on links is much the same for all of a shape. 0: none was. */
+static double shape_error(const struct search *s, const struct search_cand *c)
+{
+    double least = 0;
+
+    for (size_t i = 0; i < s->n_pool; i++) {
+        const struct search_cand *b = &s->pool[i];
+
+        if (b->step_s > 0 && hdt_seek_is_of_shape(b, c)) {
+            double error = b->step_s / b->estimate_s;
+
+            least = least > 0 ? search_min(least, error) : error;
+        }
+    }
+    return least;
+}
+
+/* Is it worth to be simulated? In the first round one of each shape is, in the second those that
+ * are quicker than the best one if they err as much as their shape. */
+static bool is_wanted(const struct search *s, const struct search_cand *c, int round)
+{
+    double error;
+
+    if (s->is_small || s->best.step_s <= 0) {
+        return true;
+    }
+    error = shape_error(s, c);
+    return round == 0 ? error == 0 : c->score * error < ROUND_SLACK * s->best.score;
+}
+
 /* Hold those at the top against the simulator, until what is left cannot be better, or the work is
  * spent: half of it, the rest is for steps. */
-static void pool_judge(struct search *s)
+static void pool_round(struct search *s, int round)
 {
     int64_t keep = s->is_small ? 0 : s->tasks_left / 2;
 
-    pool_sort(s);
     for (size_t i = 0; i < s->n_pool && judges_on(s); i++) {
         struct search_cand *c = &s->pool[i];
 
         if (c->step_s > 0 || (s->best.step_s > 0 && c->bound_s + c->move >= s->best.score &&
                               s->options->objective == HDT_LAYOUT_THROUGHPUT)) {
+            continue;
+        }
+        if (!is_wanted(s, c, round)) {
             continue;
         }
         if (s->best.step_s > 0 && (s->tasks_left - keep < hdt_seek_tasks(c) ||
@@ -636,19 +654,67 @@ static void pool_judge(struct search *s)
     }
 }
 
+static void pool_judge(struct search *s)
+{
+    pool_sort(s);
+    pool_round(s, 0);
+    if (!s->is_small) {
+        pool_round(s, 1);
+    }
+}
+
+/* The best that was simulated of those whose shape is none of these; NULL: there is none that is
+ * near the best one. */
+static const struct search_cand *next_shape(const struct search *s, const struct search_cand *from,
+                                            int n)
+{
+    const struct search_cand *best = NULL;
+
+    for (size_t i = 0; i < s->n_pool; i++) {
+        const struct search_cand *c = &s->pool[i];
+        bool is_new = c->step_s > 0 && c->score < NEXT_SHAPE * s->best.score;
+
+        for (int k = 0; k < n && is_new; k++) {
+            is_new = !hdt_seek_is_of_shape(&from[k], c);
+        }
+        best = is_new && (!best || c->score < best->score) ? c : best;
+    }
+    return best;
+}
+
+/* Where there is work left, from other shapes, too: what is a little slower may be quicker with
+ * another schedule, or other layers. */
+static void shapes_climb(struct search *s, const struct search_cand *first)
+{
+    struct search_cand from[N_SHAPES];
+    int n = 1;
+
+    from[0] = *first;
+    while (n < N_SHAPES && !s->is_small && judges_on(s)) {
+        const struct search_cand *next = next_shape(s, from, n);
+
+        if (!next) {
+            return;
+        }
+        from[n] = *next;
+        climb_by_simulation(s, &from[n++]);
+    }
+}
+
 void hdt_seek_climb(struct search *s, const struct search_cand *from)
 {
     climb_by_simulation(s, from);
     codecs_climb(s);
+    shapes_climb(s, from);
 }
 
 void hdt_seek_improve(struct search *s)
 {
-    struct search_cand *starts = hdt_calloc(N_CLIMBS, sizeof(starts[0]));
+    struct search_cand *starts = hdt_calloc(SEARCH_STARTS, sizeof(starts[0]));
     size_t n;
 
     pool_sort(s);
-    starts_pick(s, starts, &n);
+    n = hdt_seek_starts(s, starts);
     pool_heap(s);
     for (size_t i = 0; i < n && hdt_seek_goes_on(s); i++) {
         climb_by_estimate(s, &starts[i]);

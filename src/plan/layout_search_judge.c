@@ -137,7 +137,10 @@ void hdt_seek_layout(struct search *s, const struct search_cand *c, struct hdt_l
     replicas_write(s, c, layout);
     layout->schedule = c->schedule;
     layout->chunks = c->chunks;
-    layout->sync = c->sync;
+    layout->sync =
+        c->sync == HDT_LAYOUT_SYNC_BOTH && !c->sharded && !(s->options->keep & HDT_LAYOUT_KEEP_SYNC)
+            ? HDT_LAYOUT_SYNC_OVERLAPPED /* nothing to gather */
+            : c->sync;
     layout->sync_bucket = hdt_seek_bucket(s, c);
     layout->all_reduce = c->all_reduce;
     layout->optimizer.sharded = c->sharded;
@@ -176,7 +179,74 @@ static struct hdt_layout_found *found_new(struct search *s)
     return &s->founds[s->n_founds];
 }
 
-bool hdt_seek_judge(struct search *s, struct search_cand *c)
+static uint64_t hash_add(uint64_t hash, const void *data, size_t len)
+{
+    const unsigned char *bytes = data;
+
+    for (size_t i = 0; i < len; i++) {
+        hash = (hash ^ bytes[i]) * 0x100000001b3; /* FNV-1a */
+    }
+    return hash;
+}
+
+/* What a candidate is, as hdt_seek_is_same has it; 0: its links have codecs of their own, whose
+ * number may be another's before. */
+static uint64_t hash_of(const struct search *s, const struct search_cand *c)
+{
+    uint8_t all[] = {c->schedule,   c->chunks, c->sharded,  c->sync,
+                     c->all_reduce, c->codec,  c->more_last};
+    size_t n = (size_t)c->n_stages;
+    uint64_t hash = hash_add(0xcbf29ce484222325, all, sizeof(all));
+
+    if (s->choices[c->codec].by_pair) {
+        return 0;
+    }
+    hash = hash_add(hash, c->layers, n * sizeof(c->layers[0]));
+    hash = hash_add(hash, c->recompute, n);
+    hash = hash_add(hash, c->offload, n);
+    for (int i = 0; i < c->n_classes; i++) {
+        const struct search_class *cl = &c->classes[i];
+        int64_t own[] = {cl->n, cl->batch, cl->n_mb, cl->n_more};
+
+        hash = hash_add(hash, own, sizeof(own));
+        hash = hash_add(hash, c->cells[i], n * sizeof(c->cells[0][0]));
+    }
+    return hash ? hash : 1;
+}
+
+/* What a simulation of the same has said; NULL: there was none. */
+static const struct search_judged *judged_find(const struct search *s, uint64_t hash)
+{
+    for (size_t i = 0; i < s->n_judged; i++) {
+        if (s->judged[i].hash == hash && hash != 0) {
+            return &s->judged[i];
+        }
+    }
+    return NULL;
+}
+
+static void judged_add(struct search *s, uint64_t hash, int found)
+{
+    if (s->n_judged == s->judged_cap) {
+        s->judged_cap = s->judged_cap ? 2 * s->judged_cap : 64;
+        s->judged = hdt_realloc(s->judged, s->judged_cap * sizeof(s->judged[0]));
+    }
+    s->judged[s->n_judged++] = (struct search_judged){hash, found, s->part};
+}
+
+static void judged_take(struct search *s, struct search_cand *c, int found)
+{
+    c->step_s = s->founds[found].prediction.step_s;
+    hdt_seek_move(s, c);
+    c->score = s->founds[found].objective + c->move;
+    c->found = found;
+    if (s->best.step_s <= 0 || c->score < s->best.score) {
+        s->best = *c;
+    }
+}
+
+/* Simulate; false: it does not fit. Else s->founds has one more. */
+static bool simulate(struct search *s, struct search_cand *c)
 {
     struct hdt_layout layout;
     struct hdt_layout_files files;
@@ -193,15 +263,28 @@ bool hdt_seek_judge(struct search *s, struct search_cand *c)
     }
     hdt_conf_release(&hdt_layout_schema, &layout);
     s->n_simulated++;
-    s->tasks_left -= hdt_seek_tasks(c);
+    /* What does not fit is not played. */
+    s->tasks_left -= fits ? hdt_seek_tasks(c) : hdt_seek_tasks(c) / 4;
+    s->n_founds += fits;
+    return fits;
+}
+
+bool hdt_seek_judge(struct search *s, struct search_cand *c)
+{
+    uint64_t hash = hash_of(s, c);
+    const struct search_judged *known = judged_find(s, hash);
+    bool fits = known ? known->found >= 0 : simulate(s, c);
+
+    /* A part of the search goes the same way, whatever another one has found out. */
+    if (known && known->part != s->part) {
+        s->tasks_left -= fits ? hdt_seek_tasks(c) : hdt_seek_tasks(c) / 4;
+    }
+    c->step_s = 0;
     if (fits) {
-        c->step_s = found->prediction.step_s;
-        hdt_seek_move(s, c);
-        c->score = found->objective + c->move;
-        c->found = (int)s->n_founds++;
-        if (s->best.step_s <= 0 || c->score < s->best.score) {
-            s->best = *c;
-        }
+        judged_take(s, c, known ? known->found : (int)s->n_founds - 1);
+    }
+    if (!known && hash != 0) {
+        judged_add(s, hash, fits ? c->found : -1);
     }
     return fits;
 }

@@ -121,7 +121,7 @@ static void pool_put(struct search *s, const struct search_cand *c)
 
 bool hdt_seek_is_in_space(const struct search *s, const struct search_cand *c)
 {
-    unsigned space = s->options->space;
+    unsigned space = s->space;
     int tp = s->kinds[c->cells[0][0].kind].tps[c->cells[0][0].tp];
     int64_t n = 0;
 
@@ -168,12 +168,29 @@ static bool is_tried(const struct search *s, int choice, const struct search_pai
     return false;
 }
 
+/* Sums by levels may be quicker than a ring through all devices; of small clusters they are tried
+ * where the best plans are improved. Takes the better one. */
+static void levels_try(struct search *s, struct search_cand *c)
+{
+    struct search_cand ring = *c;
+
+    if (s->is_small || s->options->keep & HDT_LAYOUT_KEEP_ALL_REDUCE ||
+        c->all_reduce != HDT_LAYOUT_AUTO || c->score > SLACK * s->best_score) {
+        return;
+    }
+    c->all_reduce = HDT_LAYOUT_HIERARCHICAL;
+    hdt_seek_estimate_step(s, c);
+    if (c->score >= ring.score) {
+        *c = ring;
+    }
+}
+
 /* Codecs and sharding that are free: the best of them by estimate; of small clusters all. */
 static void ways_try(struct search *s, struct search_cand *c)
 {
     bool free_shards = !(s->options->keep & HDT_LAYOUT_KEEP_SHARDED);
     int kept = c->sharded, n_choices = crosses_wan(s, c) ? s->n_choices : 1;
-    int n_pairs;
+    int n_pairs, all_reduce = c->all_reduce;
     struct search_pair pairs[SEARCH_MAX_PAIRS];
     bool by_time = s->options->objective == HDT_LAYOUT_THROUGHPUT;
     struct search_cand best = *c;
@@ -191,12 +208,14 @@ static void ways_try(struct search *s, struct search_cand *c)
         }
         for (int shards = 0; shards < 2; shards++) {
             c->sharded = (uint8_t)shards;
+            c->all_reduce = (uint8_t)all_reduce;
             /* Trees add whole gradients: nothing is sharded. */
             if ((!free_shards && shards != kept) || (shards && c->all_reduce == HDT_LAYOUT_TREE) ||
                 !hdt_seek_fits(s, c)) {
                 continue;
             }
             hdt_seek_estimate_step(s, c);
+            levels_try(s, c);
             if (s->is_small) {
                 pool_put(s, c);
             }
@@ -336,8 +355,7 @@ void hdt_seek_cand_begin(const struct search *s, struct search_cand *c)
     memset(c, 0, sizeof(*c));
     c->schedule = (uint8_t)(search_keeps_schedule(s) ? l->schedule : HDT_SCHEDULE_1F1B);
     c->chunks = (uint8_t)(c->schedule == HDT_SCHEDULE_INTERLEAVED ? l->chunks : 1);
-    c->sync =
-        (uint8_t)(s->options->keep & HDT_LAYOUT_KEEP_SYNC ? l->sync : HDT_LAYOUT_SYNC_OVERLAPPED);
+    c->sync = (uint8_t)(s->options->keep & HDT_LAYOUT_KEEP_SYNC ? l->sync : HDT_LAYOUT_SYNC_BOTH);
     c->all_reduce =
         (uint8_t)(s->options->keep & HDT_LAYOUT_KEEP_ALL_REDUCE ? l->all_reduce : HDT_LAYOUT_AUTO);
     c->sharded = s->options->keep & HDT_LAYOUT_KEEP_SHARDED ? l->optimizer.sharded
@@ -527,7 +545,7 @@ static void stages_try(struct search *s, const struct search_cut *cut, int n_sta
         int shares[SEARCH_MAX_KINDS];
         int64_t n = n_replicas > 0 ? n_replicas : replicas_of(s, cut, &cut->teams[i], n_stages);
 
-        if (s->options->space & HDT_LAYOUT_SPACE_POWERS) {
+        if (s->space & HDT_LAYOUT_SPACE_POWERS) {
             while (!is_power(n) && n > 0) {
                 n--;
             }
@@ -578,7 +596,7 @@ static void one_team_try(struct search *s, const struct search_cut *cut)
         for (int i = 0; i < cut->teams[0].n; i++) {
             sum = 131 * sum + (uint64_t)(groups_of(s, cut, cut->teams[0].kinds[i]) / n);
         }
-        if (sum == last && !(s->options->space & HDT_LAYOUT_SPACE_ALIKE)) {
+        if (sum == last && !(s->space & HDT_LAYOUT_SPACE_ALIKE)) {
             continue;
         }
         last = sum;
@@ -647,7 +665,7 @@ static void degrees_try(struct search *s, struct search_cut *cut)
     for (int i = 0; i < n_types; i++) {
         n_all *= n_all > 64 ? 1 : n_tps[i];
     }
-    if (n_all > 64 || s->options->space & HDT_LAYOUT_SPACE_ONE_TP) {
+    if (n_all > 64 || s->space & HDT_LAYOUT_SPACE_ONE_TP) {
         n_all = most;
     }
     for (int64_t at = 0; at < n_all && hdt_seek_goes_on(s); at++) {
@@ -665,7 +683,7 @@ static void degrees_try(struct search *s, struct search_cut *cut)
             first = i == 0 ? s->kinds[0].tps[cut->tp[0]] : first;
             is_one = is_one && (!is_in[type[i]] || s->kinds[i].tps[cut->tp[i]] == first);
         }
-        if (is_one || !(s->options->space & HDT_LAYOUT_SPACE_ONE_TP)) {
+        if (is_one || !(s->space & HDT_LAYOUT_SPACE_ONE_TP)) {
             cut_try(s, cut);
         }
     }
@@ -741,7 +759,7 @@ static bool has_many_degrees(const struct search *s)
 
 void hdt_seek_teams_try(struct search *s, struct search_cut *cut)
 {
-    bool many = has_many_degrees(s) && !(s->options->space & HDT_LAYOUT_SPACE_ONE_TP);
+    bool many = has_many_degrees(s) && !(s->space & HDT_LAYOUT_SPACE_ONE_TP);
     double last = INFINITY;
 
     for (int b = 0; b < s->n_batches && hdt_seek_goes_on(s); b++) {

@@ -183,6 +183,7 @@ struct want {
 struct plan {
     bool found;
     double step_s, tokens_per_s, seconds, total;
+    double bound_s;  /* of all devices, busy all the time */
     bool has_relief; /* it recomputes or offloads */
     char text[160];
 };
@@ -260,6 +261,7 @@ static struct plan plan_search(const struct hdt_layout_files *files, const struc
     plan.step_s = result.top[0].prediction.step_s;
     plan.tokens_per_s = result.top[0].tokens_per_s;
     plan.total = result.top[0].total;
+    plan.bound_s = result.bound_s;
     if (want->keep) {
         hdt_layout_copy(&result.top[0].layout, want->keep);
     }
@@ -407,22 +409,29 @@ static void ratio(const char *path)
     sum = alone_sum(path, &none, names, n, false, relief);
     fprintf(stderr, "    alone, the whole batch for each type\n");
     whole = alone_sum(path, &none, names, n, true, relief);
-    printf("ratio %.4f\nwhole %.4f\nseconds %.3f\n", plan.tokens_per_s / sum,
-           plan.tokens_per_s / whole, plan.seconds);
+    printf("ratio %.4f\nwhole %.4f\nmost %.4f\nseconds %.3f\n", plan.tokens_per_s / sum,
+           plan.tokens_per_s / whole, plan.tokens_per_s * plan.step_s / plan.bound_s / sum,
+           plan.seconds);
     hdt_layout_release(&files);
 }
 
 /* Peaks of B, C and D beside A's. */
 static const double grid_b[] = {0.5, 1}, grid_cd[] = {0.25, 0.5, 1};
 
-static void point(const char *path, const double peaks[4], double *ratio_is, double *relief_is,
-                  bool *is_short)
+struct point {
+    double ratio, relief; /* R; what memory for everything would bring to the types alone */
+    double most;          /* R if all devices computed all the time */
+    bool is_short;        /* C and D alone recompute or offload */
+};
+
+static struct point point(const char *path, const double peaks[4])
 {
     static const char *const names[] = {"a", "b", "c", "d"};
     struct change change = {.peaks = peaks}, roomy = {.peaks = peaks, .memory_gb = 1000};
     struct hdt_layout_files files;
     struct want want = {0};
     struct plan plan;
+    struct point p;
     bool relief[4], none[4];
     double sum, room;
 
@@ -433,39 +442,43 @@ static void point(const char *path, const double peaks[4], double *ratio_is, dou
     sum = alone_sum(path, &change, names, 4, false, relief);
     fprintf(stderr, "    the same with memory for everything\n");
     room = alone_sum(path, &roomy, names, 4, false, none);
-    *ratio_is = plan.tokens_per_s / sum;
-    *relief_is = room / sum;
-    *is_short = relief[2] && relief[3];
-    fprintf(stderr, "    R %.4f = memory %.4f x balance %.4f%s\n", *ratio_is, *relief_is,
-            *ratio_is / *relief_is, *is_short ? "; C and D alone recompute or offload" : "");
+    p.ratio = plan.tokens_per_s / sum;
+    p.relief = room / sum;
+    p.most = plan.tokens_per_s * plan.step_s / plan.bound_s / sum;
+    p.is_short = relief[2] && relief[3];
+    fprintf(stderr, "    R %.4f = memory %.4f x balance %.4f, %.4f at most%s\n", p.ratio, p.relief,
+            p.ratio / p.relief, p.most, p.is_short ? "; C and D alone recompute or offload" : "");
     hdt_layout_release(&files);
+    return p;
 }
 
 static void grid(const char *path)
 {
-    double least = INFINITY, most = 0, sum = 0, relief = 0, r, m;
+    double least = INFINITY, most = 0, sum = 0, relief = 0, low = INFINITY, high = 0;
     int n = 0, n_short = 0;
-    bool is_short;
 
     for (size_t b = 0; b < sizeof(grid_b) / sizeof(grid_b[0]); b++) {
         for (size_t c = 0; c < sizeof(grid_cd) / sizeof(grid_cd[0]); c++) {
             for (size_t d = 0; d < sizeof(grid_cd) / sizeof(grid_cd[0]); d++) {
                 double peaks[4] = {1, grid_b[b], grid_cd[c], grid_cd[d]};
+                struct point p = point(path, peaks);
 
-                point(path, peaks, &r, &m, &is_short);
                 n++;
-                most = fmax(most, r);
-                if (is_short) {
+                most = fmax(most, p.ratio);
+                if (p.is_short) {
                     n_short++;
-                    least = fmin(least, r);
-                    sum += r;
-                    relief += m;
+                    least = fmin(least, p.ratio);
+                    sum += p.ratio;
+                    relief += p.relief;
+                    low = fmin(low, p.most);
+                    high = fmax(high, p.most);
                 }
             }
         }
     }
     printf("points %d\nshort %d\nleast %.4f\nmean %.4f\nmost %.4f\nrelief %.4f\n", n, n_short,
            least, sum / n_short, most, relief / n_short);
+    printf("at_most_low %.4f\nat_most_high %.4f\n", low, high);
 }
 
 static void wan(const char *path)

@@ -64,6 +64,7 @@ ratios() {
         search ratio "hdt/llama-2-$size.yaml"
         goal "HDT, Llama-2 $size" R "$(sum ratio)" x higher 0.97
         row plan "HDT, Llama-2 $size" R_whole_batch "$(sum whole)" x higher none null null
+        row plan "HDT, Llama-2 $size" R_at_most "$(sum most)" x higher none null null
     done
     search ratio hethub/llama-140b.yaml
     goal "HETHUB, 140B" R "$(sum ratio)" x higher 0.98
@@ -72,6 +73,8 @@ ratios() {
         search grid "h2/llama-100b-$size.yaml"
         goal "H2, $size: C, D short" least_R "$(sum least)" x higher 1.17
         row plan "H2, $size: C, D short" mean_R "$(sum mean)" x higher none null null
+        row plan "H2, $size: C, D short" R_at_most_low "$(sum at_most_low)" x higher none null null
+        row plan "H2, $size: C, D short" R_at_most_high "$(sum at_most_high)" x higher none null null
         row plan "H2, $size: of it relief" mean "$(sum relief)" x higher none null null
         row plan "H2, $size: C, D short" points "$(sum short)" "of $(sum points)" higher none null null
     done
