@@ -20,7 +20,8 @@
 #define GIB (1024.0 * 1024 * 1024)
 
 /* The plan that runs stays where what is left takes no more than so much of the best one. */
-#define WORTH_IT 1.001
+#define WORTH_IT  1.001
+#define STEPS_ANY 1e15 /* so many that no move costs */
 
 /* ---- reading ---- */
 
@@ -161,6 +162,7 @@ static enum hdt_status before_search(struct hdt_layout_planned *p, struct hdt_er
         if (status == HDT_OK) {
             p->before_step_s = result.top[0].prediction.step_s;
             p->before_is_cut = result.is_cut;
+            hdt_layout_copy(&result.top[0].layout, &p->before);
             hdt_layout_search_release(&result);
         } else if (status == HDT_ENOMEM || status == HDT_ETIMEDOUT) {
             snprintf(p->before_why, sizeof(p->before_why), "%s", err->msg);
@@ -469,14 +471,43 @@ static enum hdt_status look_closer(struct hdt_layout_planned *p, struct hdt_erro
     return p->args->compare ? compare(p, err) : HDT_OK;
 }
 
+/* From a plan that runs; NULL: none does. */
+static enum hdt_status search_from(struct hdt_layout_planned *p,
+                                   const struct hdt_layout_files *current, double steps_left,
+                                   struct hdt_error *err)
+{
+    enum hdt_status status;
+
+    p->options.current = current;
+    p->options.steps_left = steps_left;
+    status = search(&p->files, &p->options, &p->result, err);
+    p->options.current = NULL; /* what is asked beside the plan is of one step */
+    p->options.steps_left = 0;
+    p->has_result = status == HDT_OK;
+    return status;
+}
+
+/* On a changed cluster the search begins at the plan of the unchanged one, too, as if it cost
+ * nothing to move from: so that a faster link or device makes no plan worse. */
+static enum hdt_status changed_search(struct hdt_layout_planned *p, struct hdt_error *err)
+{
+    struct hdt_layout_files before;
+    struct hdt_error unfit = {0};
+    enum hdt_status status;
+
+    if (p->before.stages.n == 0 ||
+        hdt_layout_derive(&p->files, &p->before, &before, &unfit) != HDT_OK) {
+        return search_from(p, NULL, 0, err);
+    }
+    status = search_from(p, &before, STEPS_ANY, err);
+    hdt_layout_derived_release(&before);
+    return status;
+}
+
 static enum hdt_status plan_with(struct hdt_layout_planned *p, struct hdt_layout_files *current,
                                  struct hdt_error *err)
 {
-    p->options.current = current;
-    p->options.steps_left = p->args->steps_left;
-    HDT_TRY(search(&p->files, &p->options, &p->result, err));
-    p->options.current = NULL; /* what is asked beside the plan is of one step */
-    p->has_result = true;
+    HDT_TRY(current ? search_from(p, current, p->args->steps_left, err) : changed_search(p, err));
     p->best = &p->result.top[0];
     if (current) {
         current_rate(p, &current->layout);
@@ -525,6 +556,9 @@ void hdt_layout_planned_release(struct hdt_layout_planned *p)
     }
     if (p->kept.layout.name) {
         hdt_layout_found_release(&p->kept);
+    }
+    if (p->before.stages.n > 0) {
+        hdt_conf_release(&hdt_layout_schema, &p->before);
     }
     if (p->files.doc) {
         hdt_layout_release(&p->files);

@@ -32,8 +32,9 @@ struct hdt_layout_planned {
     struct hdt_layout_flows flows;       /* of it */
     struct hdt_layout_gain gains[HDT_LAYOUT_GAINS_MAX];
     size_t n_gains;
-    double before_step_s; /* --what-if: of the best plan without; NAN: there is none */
-    bool before_is_cut;   /* its search was ended early */
+    double before_step_s;     /* --what-if: of the best plan without; NAN: there is none */
+    bool before_is_cut;       /* its search was ended early */
+    struct hdt_layout before; /* that plan; without stages where there is none */
     char before_why[HDT_ERROR_MSG_CAP]; /* why there is none; "": not asked */
     struct hdt_layout_found other;      /* --compare */
     char *other_path;                   /* NULL: not asked */

@@ -93,6 +93,7 @@ enum hdt_layout_space {
     HDT_LAYOUT_SPACE_NO_RELIEF = 64,   /* neither recomputes nor offloads */
     HDT_LAYOUT_SPACE_ONE_RELIEF = 128, /* all stages recompute and offload the same */
     HDT_LAYOUT_SPACE_1F1B = 256,       /* that schedule only */
+    HDT_LAYOUT_SPACE_ONE_SITE = 512,   /* devices of one site */
 };
 
 /* What may be sent between sites, beside what the layout says. */

@@ -21,8 +21,10 @@
 /* Clusters of more devices are only searched as a whole. */
 #define PARTS_DEVICES 96
 
-/* What other planners search: one cut for all, one type a stage, one order and one relief. */
+/* What other planners search: one cut for all, one type a stage, one order and one relief. And a
+ * site alone, of which no faster link between sites makes less. */
 static const unsigned parts[] = {
+    HDT_LAYOUT_SPACE_ONE_SITE | HDT_LAYOUT_SPACE_ALIKE | HDT_LAYOUT_SPACE_EVEN,
     HDT_LAYOUT_SPACE_EVEN,
     HDT_LAYOUT_SPACE_EVEN | HDT_LAYOUT_SPACE_ALIKE,
     HDT_LAYOUT_SPACE_PURE | HDT_LAYOUT_SPACE_ALIKE | HDT_LAYOUT_SPACE_NO_RELIEF,
@@ -36,7 +38,8 @@ bool hdt_seek_is_of_shape(const struct search_cand *a, const struct search_cand 
 
     for (int i = 0; is && i < a->n_classes; i++) {
         for (int t = 0; is && t < a->n_stages; t++) {
-            is = a->cells[i][t].kind == b->cells[i][t].kind;
+            is = a->cells[i][t].kind == b->cells[i][t].kind &&
+                 a->cells[i][t].tp == b->cells[i][t].tp;
         }
     }
     return is;
@@ -51,6 +54,10 @@ static bool is_in_part(const struct search *s, const struct search_cand *c, unsi
     for (int t = 0; t < c->n_stages; t++) {
         least = c->layers[t] < least ? c->layers[t] : least;
         most = c->layers[t] > most ? c->layers[t] : most;
+        for (int i = 0; i < c->n_classes && space & HDT_LAYOUT_SPACE_ONE_SITE; i++) {
+            is = is &&
+                 s->kinds[c->cells[i][t].kind].site_idx == s->kinds[c->cells[0][0].kind].site_idx;
+        }
         is = is && !(space & HDT_LAYOUT_SPACE_NO_RELIEF && (c->recompute[t] || c->offload[t]));
         for (int i = 1; i < c->n_classes && space & HDT_LAYOUT_SPACE_PURE; i++) {
             is = is && s->kinds[c->cells[i][t].kind].nodes->device ==
@@ -149,6 +156,9 @@ void hdt_seek_parts(struct search *s)
     kept = hdt_calloc(s->pool_cap, sizeof(kept[0]));
     simulated_keep(s, kept, &n);
     for (size_t p = 0; p < N_PARTS && hdt_seek_goes_on(s); p++) {
+        if (parts[p] & HDT_LAYOUT_SPACE_ONE_SITE && s->base->cluster.sites.n < 2) {
+            continue; /* it is the whole */
+        }
         s->part++;
         s->space = parts[p];
         s->n_pool = 0;

@@ -134,6 +134,10 @@ bool hdt_seek_is_in_space(const struct search *s, const struct search_cand *c)
                 k->nodes->device != s->kinds[c->cells[0][t].kind].nodes->device) {
                 return false;
             }
+            if (space & HDT_LAYOUT_SPACE_ONE_SITE &&
+                k->site_idx != s->kinds[c->cells[0][0].kind].site_idx) {
+                return false;
+            }
             if (space & HDT_LAYOUT_SPACE_ONE_TP && k->tps[c->cells[i][t].tp] != tp) {
                 return false;
             }
