@@ -256,6 +256,7 @@ struct hdt_peer_stats {
     struct hdt_link_stats link;
     unsigned n_streams_used; /* by what this site sends; more may be open, that the peer uses */
     char why_streams[192], why_congestion[192]; /* "8 streams: 4 gave 412 Mbit/s, 8 gave 598" */
+    char why_bursts[128]; /* what a probe said of one stream, and what follows; "": nothing */
     char buffers[192], buffers_hint[192]; /* TCP buffers are the limit, and the remedy; "": no */
     double pace_bytes_per_s; /* that bulk is held to beside something urgent; 0: to none */
 };

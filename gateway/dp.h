@@ -20,10 +20,12 @@
  * of buffers a peer; received ones in a fixed number of buffers a stream.
  */
 #include "gateway/budget_use.h"
+#include "gateway/burst.h"
 #include "gateway/dataplane.h"
 #include "gateway/edge_rate.h"
 #include "gateway/linkinfo.h"
 #include "gateway/pacer.h"
+#include "gateway/probe.h"
 #include "gateway/tuner.h"
 #include "gateway/txlane.h"
 #include "src/base/log.h"
@@ -306,6 +308,7 @@ struct hdt_conn {
     bool hungry;                         /* took all chunks that were ready */
     bool is_full;                        /* has all that it should hold */
     unsigned congestion, congestion_set; /* as in the tuner's list; the latter as pace_set */
+    bool forget_requested;               /* its congestion control is to find the rate anew */
     double pace;                         /* bytes a second that its socket is held to; 0: none */
     double pace_set;      /* owned by the I/O thread: what the kernel was told last */
     int64_t rate_wait_us; /* the rate cap holds it back for so long */
@@ -345,19 +348,6 @@ struct hdt_session {
 /* Round trips that the planner is told the shortest of: a route may have changed since the session
  * began, and of a few some fall between the bursts of a job or probe. */
 #define HDT_DP_RTTS 4
-
-struct hdt_probe_out {
-    bool active;
-    uint64_t id, total, left;
-    int64_t cpu_ns; /* of the process, when it began */
-    int64_t deadline_us;
-};
-
-struct hdt_probe_in {
-    uint64_t id, total, n_bytes, mark_bytes;
-    int64_t first_us, mark_us, cpu_ns;
-    bool is_answered;
-};
 
 /* Sessions that a peer has dialled: how many more it may now, and by which of its processes the
  * last ones were, which tells a link that breaks from a gateway that restarts and from two of one
@@ -402,7 +392,8 @@ struct hdt_peer {
     const struct hdt_conn *kept; /* stream that was kept from them then; only compared */
 
     struct hdt_tuner tuner;
-    bool has_tuner;           /* since the first bulk stream */
+    bool has_tuner; /* since the first bulk stream */
+    struct hdt_burst burst;
     unsigned n_buffer_bound;  /* loaded windows in a row in which buffers were the limit */
     struct hdt_error buffers; /* says which, and what to do; msg "": they are not */
 
@@ -783,17 +774,6 @@ struct hdt_local_copy {
 };
 bool hdt_local_take(struct hdt_dataplane *dp, struct hdt_local_copy *copy);
 void hdt_local_done(struct hdt_local_copy *copy);
-
-/* ---- probe.c; all L ---- */
-
-struct hdt_out *hdt_probe_next_out(struct hdt_conn *conn, int64_t now_us);
-/* A PROBE record came. */
-void hdt_probe_received(struct hdt_conn *conn, const struct hdt_frame *frame, int64_t now_us);
-/* true: the message was an answer to a probe and is dealt with. */
-bool hdt_probe_msg(struct hdt_peer *peer, const json_t *msg);
-void hdt_probe_tick(struct hdt_peer *peer, int64_t now_us);
-/* The peer's session is over; after its event. */
-void hdt_probe_session_lost(struct hdt_peer *peer);
 
 #include "gateway/dpsession.h" /* peers and their sessions */
 

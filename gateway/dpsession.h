@@ -95,7 +95,15 @@ void hdt_session_want_streams(struct hdt_session *session, int64_t now_us);
 bool hdt_session_tune_msg(struct hdt_session *session, const json_t *msg);
 /* L: streams that what we send goes over. */
 unsigned hdt_session_n_used(const struct hdt_session *session);
+/* L: the first of them that is up; NULL: none is. */
+struct hdt_conn *hdt_session_first_stream(const struct hdt_session *session);
+/* L: could bursts use one of them alone, if a probe says so (burst.h)? */
+bool hdt_session_may_use_one(const struct hdt_session *session);
+/* L: the stream that all goes over for now; NULL: each that has room takes what is next. */
+struct hdt_conn *hdt_session_burst_stream(const struct hdt_session *session);
 /* On its thread, without the lock: the congestion control of that number in the tuner's list. */
 void hdt_session_set_congestion(struct hdt_conn *conn, unsigned congestion);
+/* On its thread: what it is sent at is found anew. */
+void hdt_session_forget_rate(const struct hdt_conn *conn);
 
 #endif /* HDT_GATEWAY_DPSESSION_H */

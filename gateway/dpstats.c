@@ -41,6 +41,20 @@ static void dpstats_add_tcp(const struct hdt_conn *conn, struct hdt_peer_stats *
     stats->acked_bytes += tcp->acked_bytes;
 }
 
+/* L: one stream or all, for bursts. */
+static void dpstats_why_bursts(const struct hdt_peer *peer, struct hdt_peer_stats *stats)
+{
+    const struct hdt_burst *burst = &peer->burst;
+
+    if (burst->first_bytes_per_s > 0 && hdt_session_may_use_one(peer->session)) {
+        snprintf(stats->why_bursts, sizeof(stats->why_bursts),
+                 "over %s: the first stream carried %.0f Mbit/s alone, the others %.0f together%s",
+                 burst->one_will_do ? "one" : "all", 8e-6 * burst->first_bytes_per_s,
+                 8e-6 * burst->others_bytes_per_s,
+                 burst->is_bulk ? "; the load lasts now, and uses all" : "");
+    }
+}
+
 /* L */
 static void dpstats_fill_peer(const struct hdt_peer *peer, int64_t now_us,
                               struct hdt_peer_stats *stats)
@@ -70,6 +84,7 @@ static void dpstats_fill_peer(const struct hdt_peer *peer, int64_t now_us,
     if (session != NULL && peer->has_tuner) {
         stats->n_streams_used = hdt_session_n_used(session);
         hdt_tuner_why_streams(&peer->tuner, stats->why_streams);
+        dpstats_why_bursts(peer, stats);
         hdt_tuner_why_congestion(&peer->tuner, stats->why_congestion);
         snprintf(stats->buffers, sizeof(stats->buffers), "%.191s", peer->buffers.msg);
         snprintf(stats->buffers_hint, sizeof(stats->buffers_hint), "%.191s", peer->buffers.hint);

@@ -115,6 +115,7 @@ static json_t *facts_json(struct hdt_gateway *gw, const struct hdt_peer_stats *p
     json_object_set_new(facts, "streams", json_integer(peer->n_streams));
     json_object_set_new(facts, "streams_used", json_integer(peer->n_streams_used));
     json_object_set_new(facts, "why_streams", json_string(peer->why_streams));
+    json_object_set_new(facts, "why_bursts", json_string(peer->why_bursts));
     json_object_set_new(facts, "why_congestion", json_string(peer->why_congestion));
     json_object_set_new(facts, "buffers", json_string(peer->buffers));
     json_object_set_new(facts, "buffers_hint", json_string(peer->buffers_hint));

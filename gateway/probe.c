@@ -7,14 +7,31 @@
 #include <string.h>
 
 /*
- * Probes: fill all bulk streams for a while and let the receiver count. The first quarter is TCP
- * finding its rate and is not timed. Over a slow link the receiver does not wait for the rest: what
- * came in its share of the sender's deadline is an answer, too. Filler travels when no chunk is
- * ready, so that a probe never delays a job; then it says how much is left over.
+ * Probes: fill all bulk streams for a while and let the receiver count (arrival.h). Over a slow
+ * link it does not wait for all: what came in its share of the sender's deadline is an answer, too.
+ * Filler travels when no chunk is ready, so that a probe never delays a job; then it says how much
+ * is left over. The round trip is taken first: in front of the filler a ping waits for nothing.
+ *
+ * A path that has become another one is measured as it is. BBR would take half a minute to find ten
+ * times the rate (a quarter more every eight round trips), so that streams forget theirs first.
+ *
+ * Where bursts could use one stream alone (burst.h), the first stream is filled first and then the
+ * others, and the larger rate is the link's. In this order, and not all after one: the first
+ * stream then knows the whole rate, and keeps it.
  */
 #define PROBE_BYTES_MAX (1ull << 40)
+#define PROBE_OTHERS_S  1 /* of filler at the first one's rate, for those that come second */
 
 static const uint8_t probe_filler[HDT_FRAME_MAX_PROBE];
+
+/* Does this part of the probe use that stream? */
+static bool probe_is_over(const struct hdt_conn *conn)
+{
+    const enum hdt_probe_part part = conn->peer->probe_out.part;
+
+    return part == HDT_PROBE_ALL ||
+           (conn == hdt_session_first_stream(conn->session)) == (part == HDT_PROBE_FIRST);
+}
 
 struct hdt_out *hdt_probe_next_out(struct hdt_conn *conn, int64_t now_us)
 {
@@ -23,7 +40,8 @@ struct hdt_out *hdt_probe_next_out(struct hdt_conn *conn, int64_t now_us)
     struct hdt_out *out;
     uint32_t len;
 
-    if (!probe->active || probe->left == 0 || peer->session != conn->session) {
+    if (!probe->has_begun || probe->left == 0 || peer->session != conn->session ||
+        !probe_is_over(conn)) {
         return NULL;
     }
     conn->rate_wait_us = hdt_txq_rate_wait(peer->dp, now_us);
@@ -48,46 +66,50 @@ static bool probe_is_late(const struct hdt_probe_in *probe, int64_t now_us,
                           const struct hdt_peer *peer)
 {
     return now_us - probe->first_us >= peer->dp->conf.deadlines.probe_us / 5 * 3 &&
-           probe->n_bytes > probe->mark_bytes;
+           probe->arrival.n > 1;
+}
+
+static void probe_answer(struct hdt_peer *peer, struct hdt_probe_in *probe)
+{
+    json_t *body, *msg;
+    uint64_t bytes;
+    int64_t us;
+
+    probe->is_answered = true;
+    peer->dp->probe_recv_s_per_byte = 1e-9 * (double)(hdt_clock_process_cpu_ns() - probe->cpu_ns) /
+                                      (double)probe->arrival.n_bytes;
+    if (peer->session == NULL || peer->session->conns[0] == NULL) {
+        return;
+    }
+    hdt_arrival_rate(&probe->arrival, &bytes, &us);
+    body = json_object();
+    json_object_set_new(body, "id", hdt_msg_u64_hex(probe->id));
+    json_object_set_new(body, "bytes", json_integer((json_int_t)bytes));
+    json_object_set_new(body, "us", json_integer(us));
+    msg = hdt_msg_new("probe.is", NULL, body);
+    (void)hdt_conn_send_msg(peer->session->conns[0], msg, NULL); /* else the probe times out */
+    json_decref(msg);
 }
 
 void hdt_probe_received(struct hdt_conn *conn, const struct hdt_frame *frame, int64_t now_us)
 {
     struct hdt_peer *peer = conn->peer;
     struct hdt_probe_in *probe = &peer->probe_in;
-    json_t *msg;
 
-    if (probe->id != frame->seq) {
-        memset(probe, 0, sizeof(*probe));
-        probe->id = frame->seq;
-        probe->total = frame->offset;
-        probe->first_us = now_us;
-        probe->cpu_ns = hdt_clock_process_cpu_ns();
-    }
-    probe->n_bytes += frame->coded_len;
-    if (probe->mark_us == 0 &&
-        (probe->n_bytes >= probe->total / 4 ||
-         now_us - probe->first_us >= peer->dp->conf.deadlines.probe_us / 5)) {
-        probe->mark_us = now_us;
-        probe->mark_bytes = probe->n_bytes;
-    }
-    if (probe->is_answered ||
-        (probe->n_bytes < probe->total && !probe_is_late(probe, now_us, peer))) {
+    if (frame->seq == probe->id_before) {
         return;
     }
-    probe->is_answered = true;
-    peer->dp->probe_recv_s_per_byte =
-        1e-9 * (double)(hdt_clock_process_cpu_ns() - probe->cpu_ns) / (double)probe->n_bytes;
-    if (peer->session != NULL && peer->session->conns[0] != NULL) {
-        json_t *body = json_object();
-
-        json_object_set_new(body, "id", hdt_msg_u64_hex(probe->id));
-        json_object_set_new(body, "bytes",
-                            json_integer((json_int_t)(probe->n_bytes - probe->mark_bytes)));
-        json_object_set_new(body, "us", json_integer(now_us - probe->mark_us));
-        msg = hdt_msg_new("probe.is", NULL, body);
-        (void)hdt_conn_send_msg(peer->session->conns[0], msg, NULL); /* then the probe times out */
-        json_decref(msg);
+    if (probe->id != frame->seq) {
+        *probe = (struct hdt_probe_in){.id = frame->seq,
+                                       .id_before = probe->id,
+                                       .total = frame->offset,
+                                       .first_us = now_us,
+                                       .cpu_ns = hdt_clock_process_cpu_ns()};
+    }
+    hdt_arrival_add(&probe->arrival, frame->coded_len, now_us);
+    if (!probe->is_answered &&
+        (probe->arrival.n_bytes >= probe->total || probe_is_late(probe, now_us, peer))) {
+        probe_answer(peer, probe);
     }
 }
 
@@ -108,28 +130,80 @@ static int64_t probe_rtt_us(const struct hdt_peer *peer)
 
 static void probe_end(struct hdt_peer *peer, double bytes_per_s)
 {
-    peer->probe_out.active = false;
+    peer->probe_out.active = peer->probe_out.has_begun = false;
     hdt_dpevent_probed(peer->dp, peer->site, bytes_per_s, (double)probe_rtt_us(peer) * 1e-6);
+}
+
+static void probe_begin(struct hdt_peer *peer, enum hdt_probe_part part, uint64_t bytes)
+{
+    struct hdt_probe_out *probe = &peer->probe_out;
+    const struct hdt_session *session = peer->session;
+    unsigned i;
+
+    probe->part = part;
+    probe->has_begun = true;
+    probe->id = hdt_dp_random(peer->dp);
+    probe->total = bytes;
+    probe->left = bytes;
+    probe->cpu_ns = hdt_clock_process_cpu_ns();
+    for (i = 1; i <= session->n_streams; i++) {
+        struct hdt_conn *conn = session->conns[i];
+
+        if (conn != NULL && conn->state == HDT_CONN_UP && probe_is_over(conn)) {
+            conn->forget_requested = true;
+            hdt_conn_kick(conn);
+        }
+    }
+}
+
+/* The probe's first filler: a ping that leaves in front of it waits for nothing. */
+void hdt_probe_pong(struct hdt_peer *peer)
+{
+    const struct hdt_probe_out *probe = &peer->probe_out;
+
+    if (probe->active && !probe->has_begun) {
+        probe_begin(peer, hdt_session_may_use_one(peer->session) ? HDT_PROBE_FIRST : HDT_PROBE_ALL,
+                    probe->total);
+    }
+}
+
+/* One part is answered: the next, or the end. */
+static void probe_answered(struct hdt_peer *peer, double bytes_per_s)
+{
+    struct hdt_probe_out *probe = &peer->probe_out;
+    const double most = PROBE_OTHERS_S * bytes_per_s;
+
+    if (probe->part == HDT_PROBE_FIRST) {
+        probe->first_bytes_per_s = bytes_per_s;
+        probe_begin(peer, HDT_PROBE_OTHERS,
+                    most < (double)probe->total ? (uint64_t)most + 1 : probe->total);
+        return;
+    }
+    if (probe->part == HDT_PROBE_OTHERS) {
+        hdt_burst_probed(&peer->burst, probe->first_bytes_per_s, bytes_per_s);
+    }
+    peer->goodput_bytes_per_s =
+        bytes_per_s > probe->first_bytes_per_s ? bytes_per_s : probe->first_bytes_per_s;
+    probe_end(peer, peer->goodput_bytes_per_s);
 }
 
 bool hdt_probe_msg(struct hdt_peer *peer, const json_t *msg)
 {
+    struct hdt_probe_out *probe = &peer->probe_out;
     const json_t *body = hdt_msg_body(msg);
     double bytes, us;
 
     if (strcmp(hdt_msg_type(msg), "probe.is") != 0) {
         return false;
     }
-    if (peer->probe_out.active &&
-        hdt_msg_hex_u64(json_object_get(body, "id")) == peer->probe_out.id) {
+    if (probe->active && hdt_msg_hex_u64(json_object_get(body, "id")) == probe->id) {
         bytes = (double)json_integer_value(json_object_get(body, "bytes"));
         us = (double)json_integer_value(json_object_get(body, "us"));
-        if (bytes > 0 && us > 0) {
-            peer->goodput_bytes_per_s = bytes * 1e6 / us;
-            peer->dp->probe_send_s_per_byte =
-                1e-9 * (double)(hdt_clock_process_cpu_ns() - peer->probe_out.cpu_ns) /
-                (double)(peer->probe_out.total - peer->probe_out.left);
-            probe_end(peer, peer->goodput_bytes_per_s);
+        if (bytes > 0 && us > 0 && peer->session != NULL) {
+            peer->dp->probe_send_s_per_byte = 1e-9 *
+                                              (double)(hdt_clock_process_cpu_ns() - probe->cpu_ns) /
+                                              (double)(probe->total - probe->left);
+            probe_answered(peer, bytes * 1e6 / us);
         } else {
             probe_end(peer, 0);
         }
@@ -137,10 +211,11 @@ bool hdt_probe_msg(struct hdt_peer *peer, const json_t *msg)
     return true;
 }
 
+/* Nothing came there: of a slow link, what came is an answer. */
 void hdt_probe_tick(struct hdt_peer *peer, int64_t now_us)
 {
     if (peer->probe_out.active && now_us >= peer->probe_out.deadline_us) {
-        probe_end(peer, 0); /* nothing came there: of a slow link, what came is an answer */
+        probe_end(peer, peer->probe_out.first_bytes_per_s);
     }
 }
 
@@ -151,8 +226,7 @@ void hdt_probe_session_lost(struct hdt_peer *peer)
     }
 }
 
-/* The round trip of now: what was seen before may be of another route, and a ping that leaves in
- * front of the filler waits for nothing. */
+/* The round trip of now: what was seen before may be of another route. */
 static void probe_ping(struct hdt_peer *peer)
 {
     struct hdt_conn *conn = peer->session->conns[0];
@@ -167,28 +241,20 @@ static void probe_ping(struct hdt_peer *peer)
 void hdt_dataplane_probe(struct hdt_dataplane *dp, const char *site, uint64_t bytes, int timeout_ms)
 {
     struct hdt_peer *peer;
-    unsigned i;
 
     hdt_dp_lock(dp);
     peer = hdt_peer_get(dp, site);
     if (peer->probe_out.active) {
         probe_end(peer, 0); /* the newer one counts */
     }
-    peer->probe_out.active = true;
-    peer->probe_out.id = hdt_dp_random(dp);
-    peer->probe_out.total = bytes < PROBE_BYTES_MAX ? bytes : PROBE_BYTES_MAX;
-    peer->probe_out.left = peer->probe_out.total;
-    peer->probe_out.cpu_ns = hdt_clock_process_cpu_ns();
-    peer->probe_out.deadline_us = hdt_clock_now_us() + timeout_ms * HDT_US_PER_MS;
+    peer->probe_out =
+        (struct hdt_probe_out){.active = true,
+                               .total = bytes < PROBE_BYTES_MAX ? bytes : PROBE_BYTES_MAX,
+                               .deadline_us = hdt_clock_now_us() + timeout_ms * HDT_US_PER_MS};
     if (peer->session == NULL || bytes == 0) {
         probe_end(peer, 0);
     } else {
         probe_ping(peer);
-        for (i = 1; i <= peer->session->n_streams; i++) {
-            if (peer->session->conns[i] != NULL) {
-                hdt_conn_kick(peer->session->conns[i]);
-            }
-        }
     }
     hdt_dp_unlock(dp);
 }

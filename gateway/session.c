@@ -344,4 +344,5 @@ void hdt_session_detach(struct hdt_session *session, struct hdt_conn *conn,
             (int64_t)(hdt_dp_random(peer->dp) % (uint64_t)(*backoff_us / 2 + 1));
     }
     hdt_src_conn_lost(peer, conn->id);
+    hdt_txq_wake(peer); /* another one carries what bursts there are */
 }

@@ -31,17 +31,19 @@ void hdt_session_set_pace(struct hdt_conn *conn, double bytes_per_s)
     }
 }
 
-/* The bulk streams that are up, but for the one that is kept for something urgent. */
+/* The bulk streams that are up and carry what there is, but for the one that is kept for something
+ * urgent. */
 static unsigned pace_streams(const struct hdt_session *session, const struct hdt_conn *kept,
                              struct hdt_conn **conns)
 {
+    const struct hdt_conn *one = hdt_session_burst_stream(session);
     unsigned n = 0, i;
 
     for (i = 1; i <= hdt_session_n_used(session); i++) {
         struct hdt_conn *conn = session->conns[i];
 
         if (conn != NULL && conn->state == HDT_CONN_UP && conn != kept &&
-            conn->link.tcp.rtt_us > 0) {
+            (one == NULL || conn == one) && conn->link.tcp.rtt_us > 0) {
             conns[n++] = conn;
         }
     }

@@ -21,6 +21,7 @@
 #define TUNE_BUFFER_WINDOWS   10
 #define TUNE_BUFFER_LEAST     (16u << 20)
 #define TUNE_CONGESTION_NEVER "reno" /* CUBIC is never slower */
+#define TUNE_KEEPS_RATE       "bbr"  /* and bbr2, bbr3: over a pause */
 
 unsigned hdt_session_n_used(const struct hdt_session *session)
 {
@@ -35,6 +36,39 @@ unsigned hdt_session_n_used(const struct hdt_session *session)
         n = peer->tuner.n_streams;
     }
     return n < session->n_streams ? n : session->n_streams;
+}
+
+struct hdt_conn *hdt_session_first_stream(const struct hdt_session *session)
+{
+    const unsigned n_used = hdt_session_n_used(session);
+    unsigned i;
+
+    for (i = 1; i <= n_used; i++) {
+        if (session->conns[i] != NULL && session->conns[i]->state == HDT_CONN_UP) {
+            return session->conns[i];
+        }
+    }
+    return NULL;
+}
+
+/* Not where more were asked for, or found to pay; nor where a stream is kept for something
+ * urgent, which the rest must not wait behind. */
+bool hdt_session_may_use_one(const struct hdt_session *session)
+{
+    const struct hdt_peer *peer = session->peer;
+    const struct hdt_dataplane_conf *conf = &peer->dp->conf;
+
+    return !conf->pace && peer->has_tuner && hdt_session_n_used(session) > 1 &&
+           peer->tuner.kept_streams <= HDT_TUNER_FIRST_STREAMS &&
+           strncmp(hdt_tuner_congestion(&peer->tuner), TUNE_KEEPS_RATE, strlen(TUNE_KEEPS_RATE)) ==
+               0;
+}
+
+struct hdt_conn *hdt_session_burst_stream(const struct hdt_session *session)
+{
+    return hdt_burst_uses_one(&session->peer->burst) && hdt_session_may_use_one(session)
+               ? hdt_session_first_stream(session)
+               : NULL;
 }
 
 /* ---- their number ---- */
@@ -138,8 +172,10 @@ void hdt_session_tune_begin(struct hdt_session *session, const struct hdt_conn *
     if (peer->has_tuner) {
         return;
     }
-    if (dp->conf.stepped == NULL &&
-        getsockopt(hdt_stream_fd(conn->stream), IPPROTO_TCP, TCP_CONGESTION, name, &len) == 0) {
+    if (dp->conf.stepped != NULL) {
+        tune_add_name(&conf, dp->conf.congestion, strlen(dp->conf.congestion));
+    } else if (getsockopt(hdt_stream_fd(conn->stream), IPPROTO_TCP, TCP_CONGESTION, name, &len) ==
+               0) {
         tune_add_name(&conf, name, strnlen(name, sizeof(name)));
     }
     conf.is_told = strcmp(dp->conf.congestion, "auto") != 0;
@@ -173,6 +209,24 @@ void hdt_session_set_congestion(struct hdt_conn *conn, unsigned congestion)
         hdt_tuner_refused(&peer->tuner);
     }
     hdt_dp_unlock(conn->dp);
+}
+
+/* A congestion control that is taken anew begins anew; the same one again would be no change. Its
+ * window stays. */
+void hdt_session_forget_rate(const struct hdt_conn *conn)
+{
+    char name[HDT_TUNER_NAME_CAP] = "";
+    socklen_t len = sizeof(name) - 1;
+    const int fd = conn->dp->conf.stepped != NULL ? -1 : hdt_stream_fd(conn->stream);
+
+    if (fd >= 0 && getsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, name, &len) == 0 &&
+        strncmp(name, TUNE_KEEPS_RATE, strlen(TUNE_KEEPS_RATE)) == 0 &&
+        setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, TUNE_CONGESTION_NEVER,
+                   (socklen_t)strlen(TUNE_CONGESTION_NEVER)) == 0 &&
+        setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, name, (socklen_t)strlen(name)) != 0) {
+        hdt_log_warn_limited(60, "cannot go back to TCP congestion control '%s' for site %s: %s",
+                             name, conn->peer->site, strerror(errno));
+    }
 }
 
 /* ---- buffers ---- */
@@ -250,6 +304,7 @@ void hdt_session_tune(struct hdt_session *session, const struct hdt_pacer_window
                       int64_t now_us)
 {
     struct hdt_peer *peer = session->peer;
+    const struct hdt_conn *one = hdt_session_burst_stream(session);
     const bool was_searching = peer->tuner.phase != HDT_TUNER_REST;
     struct hdt_tuner_window seen = {.bytes_per_s = window->bytes_per_s, .rtt_us = window->rtt_us};
     char streams[HDT_TUNER_REASON_CAP], congestion[HDT_TUNER_REASON_CAP];
@@ -260,9 +315,13 @@ void hdt_session_tune(struct hdt_session *session, const struct hdt_pacer_window
     tune_watch_buffers(session, window);
     seen.n_up = tune_apply(session);
     seen.is_shared = peer->kept != NULL;
-    /* A rate that somebody holds back says nothing of the path. */
-    seen.is_loaded =
-        window->is_loaded && peer->pacer.rate == 0 && peer->dp->conf.rate_bits_per_s == 0;
+    /* A rate that somebody holds back says nothing of the path, nor one stream of all. */
+    seen.is_loaded = window->is_loaded && peer->pacer.rate == 0 &&
+                     peer->dp->conf.rate_bits_per_s == 0 && one == NULL;
+    if (hdt_burst_window(&peer->burst, window->is_loaded,
+                         one != NULL && one->is_full && window->bytes_per_s == 0)) {
+        hdt_txq_wake(peer);
+    }
     if (hdt_tuner_window(&peer->tuner, &seen)) {
         tune_apply(session);
         hdt_session_want_streams(session, now_us);

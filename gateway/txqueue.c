@@ -343,12 +343,14 @@ void hdt_txq_wake(struct hdt_peer *peer)
 {
     struct hdt_session *session = peer->session;
     const struct hdt_conn *kept = hdt_txq_urgent_conn(peer, hdt_clock_now_us());
+    const struct hdt_conn *one = session != NULL ? hdt_session_burst_stream(session) : NULL;
     unsigned i, n_left = peer->n_ready;
 
     for (i = 1; session != NULL && i <= session->n_streams && n_left > 0; i++) {
         struct hdt_conn *conn = session->conns[i];
 
-        if (conn != NULL && conn->hungry && conn->state == HDT_CONN_UP) {
+        if (conn != NULL && conn->hungry && conn->state == HDT_CONN_UP &&
+            (one == NULL || conn == one)) {
             conn->hungry = false;
             hdt_conn_kick(conn);
             n_left -= conn != kept; /* what is ready may not be for that one */
@@ -402,7 +404,7 @@ static struct hdt_src_frame *txq_frame(const struct hdt_tx_chunk *chunk)
 struct hdt_tx_chunk *hdt_txq_pull(struct hdt_conn *conn, int64_t now_us)
 {
     struct hdt_peer *peer = conn->peer;
-    const struct hdt_conn *kept = hdt_txq_urgent_conn(peer, now_us);
+    const struct hdt_conn *kept = hdt_txq_urgent_conn(peer, now_us), *one;
     int first = 0, last = HDT_PRIO_COUNT - 1;
     struct hdt_tx_chunk *chunk;
     struct hdt_src_frame *frame;
@@ -417,6 +419,12 @@ struct hdt_tx_chunk *hdt_txq_pull(struct hdt_conn *conn, int64_t now_us)
     }
     if (conn->index > hdt_session_n_used(conn->session)) {
         conn->hungry = true; /* the peer sends on it */
+        return NULL;
+    }
+    one = hdt_session_burst_stream(conn->session);
+    if (one != NULL && conn != one) {
+        conn->hungry = true;
+        hdt_shortage_begin(&conn->link.shortage, now_us);
         return NULL;
     }
     if (peer->n_ready > 0) {

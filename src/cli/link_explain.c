@@ -294,6 +294,15 @@ static void explain_streams(struct way *way)
              shares);
 }
 
+static void explain_bursts(struct way *way)
+{
+    const char *why = text_of(way->facts, "why_bursts");
+
+    if (why[0]) {
+        line_add(way, "bursts", "", "%s", why);
+    }
+}
+
 static void explain_congestion(struct way *way)
 {
     const char *set = text_of(way->settings, "congestion");
@@ -376,6 +385,7 @@ json_t *hdt_link_explain(const json_t *facts, const json_t *other)
     explain_limit(&way);
     explain_rate(&way);
     explain_streams(&way);
+    explain_bursts(&way);
     explain_congestion(&way);
     explain_chunk(&way);
     explain_buffers(&way);

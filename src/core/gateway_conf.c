@@ -33,11 +33,14 @@ static const struct hdt_conf_row wan_rows[] = {
     HDT_CONF_STRING(struct hdt_gateway_wan_conf, advertise, "",
                     "Address and port that other sites should dial, where it is not the one that "
                     "they see (a forwarded port). Empty: as they see us."),
-    HDT_CONF_COUNT(struct hdt_gateway_wan_conf, streams, "4", 1, 64,
-                   "Bulk streams (TLS connections) to each peer. With auto there are 4 at first; "
-                   "under load more and fewer are tried, and what carries most is kept. A search "
-                   "costs rate while it lasts, some hundred round trips, and needs load without "
-                   "pauses for as long: where there is none, 4 it stays."),
+    HDT_CONF_COUNT(
+        struct hdt_gateway_wan_conf, streams, "4", 1, 64,
+        "Bulk streams (TLS connections) to each peer. With auto there are 4 at first; "
+        "under load more and fewer are tried, and what carries most is kept. A search "
+        "costs rate while it lasts, some hundred round trips, and needs load without "
+        "pauses for as long: where there is none, 4 it stays. With BBR and 4 at most, bursts go "
+        "over the first of them alone where a measurement of the link shows that it "
+        "carries as much as the others together, load that lasts over all."),
     HDT_CONF_BYTES(struct hdt_gateway_wan_conf, chunk, "256KiB", 64 * KIB, 8 * MIB,
                    "Unit that a tensor is cut into; each chunk takes whichever stream is free."),
     HDT_CONF_RATE(struct hdt_gateway_wan_conf, rate, "max",

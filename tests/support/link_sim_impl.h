@@ -67,7 +67,8 @@ struct sim_site_plan {
     uint64_t chunk_bytes[2]; /* when it starts, and when it is started again, in turn */
     uint64_t rate_bits_per_s;
     bool eager_send, eager_recv; /* the engine tries at once */
-    unsigned burst;              /* operations that finish in one round, at most */
+    bool one_for_bursts; /* where a probe says so; else a stream is kept for what is urgent */
+    unsigned burst;      /* operations that finish in one round, at most */
     int64_t knob_ms;
 };
 

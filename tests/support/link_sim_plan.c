@@ -90,6 +90,10 @@ static void draw_site(struct sim_site_plan *site, struct dice *dice)
     site->eager_recv = roll_chance(dice, 500);
     site->burst = bursts[roll(dice, 4)];
     site->knob_ms = roll_chance(dice, 150) ? 12000 : HDT_DEADLINES_KNOB_MIN_MS;
+    site->one_for_bursts = roll_chance(dice, 500);
+    if (site->one_for_bursts && site->n_streams > 4) {
+        site->n_streams -= 4;
+    }
 }
 
 static void draw_worker(struct sim_worker_plan *worker, struct dice *dice, unsigned faults)
@@ -301,7 +305,7 @@ void hdt_sim_plan_draw(struct sim_plan *plan, uint64_t seed, unsigned *faults)
     }
     draw_faults(plan, &dice, *faults);
     plan->messages = roll_chance(&dice, 700);
-    plan->probe_us = roll_chance(&dice, 200) ? (int64_t)roll_between(&dice, 1, SIM_S) : 0;
+    plan->probe_us = roll_chance(&dice, 400) ? (int64_t)roll_between(&dice, 1, SIM_S) : 0;
 }
 
 /* ---- show ---- */

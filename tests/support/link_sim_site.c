@@ -452,8 +452,8 @@ static void site_conf(const struct sim_site *site, struct hdt_dataplane_conf *co
         .chunk_bytes = plan->chunk_bytes[site->life % 2],
         .memory_bytes = MEMORY,
         .rate_bits_per_s = plan->rate_bits_per_s,
-        .pace = true,
-        .congestion = "",
+        .pace = !plan->one_for_bursts,
+        .congestion = plan->one_for_bursts ? "bbr" : "",
         .stepped = &hdt_sim_engine_ops,
     };
     hdt_deadlines_derive(&conf->deadlines, plan->knob_ms, 0);
