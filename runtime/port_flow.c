@@ -177,7 +177,6 @@ static struct hdt_record *flow_take_data(struct hdt_port_job *job, struct port_f
     record->frame.frame_len = slot->len;
     record->frame.coded_len = shared ? 0 : slot->len;
     record->frame.raw_len = slot->raw_len;
-    record->frame.xxh3 = slot->xxh3;
     record->payload = shared ? NULL : slot->data;
     record->payload_len = shared ? 0 : slot->len;
     slot->queued = true;
@@ -214,6 +213,17 @@ static struct hdt_record *flows_take(struct hdt_port *port, bool *urgent)
     return record;
 }
 
+/* Here and without the lock, so that who computes does not wait for it: of a frame that a device
+ * has just written every byte comes from memory, 8 MiB in a millisecond. A record that was taken
+ * keeps its slot. */
+static void record_hash(struct hdt_record *record)
+{
+    const struct port_record *rec = record->user;
+    const struct port_slot *slot = rec->owner;
+
+    record->frame.xxh3 = XXH3_64bits(slot->data, record->frame.len);
+}
+
 void hdt_port_flows_pump(struct hdt_port *port)
 {
     struct hdt_record *record;
@@ -225,6 +235,9 @@ void hdt_port_flows_pump(struct hdt_port *port)
     flows_announce(port);
     while (hdt_gwlink_queued_bytes(port->gw) < SUBMIT_WATER &&
            (record = flows_take(port, &urgent))) {
+        if (record->frame.kind == HDT_FRAME_DATA) {
+            record_hash(record);
+        }
         hdt_gwlink_send(port->gw, record, urgent);
     }
 }
@@ -326,12 +339,36 @@ enum hdt_status hdt_port_flows_place(struct hdt_port *port, const struct hdt_fra
     return status == HDT_AGAIN ? discard_place(port, len, buf, err) : status;
 }
 
+/* The lock is held, but not while the bytes are read. *is_there: job and flow still are. */
+static enum hdt_status data_inspect(struct hdt_port_job *job, const struct port_flow *flow,
+                                    const struct hdt_frame *frame, bool *is_there,
+                                    struct hdt_error *err)
+{
+    struct hdt_port *port = job->port;
+    const uint8_t *data = port_flow_slot(flow, frame->seq)->data;
+    uint64_t xxh3;
+
+    job->placing = true; /* it is not closed meanwhile */
+    pthread_mutex_unlock(&port->lock);
+    xxh3 = XXH3_64bits(data, frame->frame_len);
+    pthread_mutex_lock(&port->lock);
+    job->placing = false;
+    pthread_cond_broadcast(&port->moved);
+    *is_there = port_job(port) == job;
+    if (*is_there && (uint32_t)frame->xxh3 != (uint32_t)xxh3) {
+        return hdt_error_set(err, HDT_ECRC, "cannot take frame %llu of flow %u: it was damaged",
+                             (unsigned long long)frame->seq, flow->idx);
+    }
+    return HDT_OK;
+}
+
 /* A frame stands in its slot. */
 static enum hdt_status data_arrived(struct hdt_port_job *job, struct port_flow *flow,
                                     const struct hdt_frame *frame, struct hdt_error *err)
 {
     struct port_slot *slot = port_flow_slot(flow, frame->seq);
     enum hdt_status status = data_check(flow, frame, err);
+    bool is_there = true;
 
     if (status == HDT_AGAIN) {
         hdt_window_came_again(&flow->window, frame->seq);
@@ -343,10 +380,11 @@ static enum hdt_status data_arrived(struct hdt_port_job *job, struct port_flow *
         frame->offset != (uint64_t)(slot->data - job->pool.base)) {
         return data_refuse(flow, frame, "it does not lie in its slot", err);
     }
-    if (job->conf.inspect_hash && frame->xxh3 &&
-        (uint32_t)frame->xxh3 != (uint32_t)XXH3_64bits(slot->data, frame->frame_len)) {
-        return hdt_error_set(err, HDT_ECRC, "cannot take frame %llu of flow %u: it was damaged",
-                             (unsigned long long)frame->seq, flow->idx);
+    if (job->conf.inspect_hash && frame->xxh3) {
+        HDT_TRY(data_inspect(job, flow, frame, &is_there, err));
+    }
+    if (!is_there) {
+        return HDT_OK;
     }
     slot->len = frame->frame_len;
     slot->dtype = frame->dtype;

@@ -51,8 +51,7 @@ struct port_slot {
     uint32_t len, raw_len;
     uint8_t dtype;
     uint8_t mark;
-    bool queued; /* rec is on the stream */
-    uint64_t xxh3;
+    bool queued;        /* rec is on the stream */
     int64_t arrived_ns; /* dst: when the frame was whole here */
 };
 

@@ -11,7 +11,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-#include <xxhash.h>
 
 #define CLOSE_WAIT_US (2 * HDT_US_PER_S)
 
@@ -366,7 +365,6 @@ void hdt_port_send_commit(struct hdt_port_job *job, int flow_idx, size_t len, si
     slot->len = (uint32_t)len;
     slot->raw_len = raw_len > UINT32_MAX ? UINT32_MAX : (uint32_t)raw_len;
     slot->dtype = (uint8_t)dtype;
-    slot->xxh3 = XXH3_64bits(slot->data, len);
     pthread_mutex_lock(&job->port->lock);
     flow->window.end++;
     hdt_port_job_moved(job, flow);
