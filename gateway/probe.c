@@ -13,7 +13,8 @@
  * is left over. The round trip is taken first: in front of the filler a ping waits for nothing.
  *
  * A path that has become another one is measured as it is. BBR would take half a minute to find ten
- * times the rate (a quarter more every eight round trips), so that streams forget theirs first.
+ * times the rate (a quarter more every eight round trips), so that streams forget theirs first. To
+ * find 200 Mbit/s over 150 ms takes all of 8 MiB; so a part has rounds, until one finds no more.
  *
  * Where bursts could use one stream alone (burst.h), the first stream is filled first and then the
  * others, and the larger rate is the link's. In this order, and not all after one: the first
@@ -21,6 +22,10 @@
  */
 #define PROBE_BYTES_MAX (1ull << 40)
 #define PROBE_OTHERS_S  1 /* of filler at the first one's rate, for those that come second */
+#define PROBE_LONG_RTTS                                                                            \
+ 20                       /* a round that takes as long has left TCP's search for the rate behind */
+#define PROBE_NEXT_RTTS 4 /* of filler in the next one, at least */
+#define PROBE_GROWN     1.15 /* more than in the round before: it is still being found */
 
 static const uint8_t probe_filler[HDT_FRAME_MAX_PROBE];
 
@@ -134,13 +139,12 @@ static void probe_end(struct hdt_peer *peer, double bytes_per_s)
     hdt_dpevent_probed(peer->dp, peer->site, bytes_per_s, (double)probe_rtt_us(peer) * 1e-6);
 }
 
-static void probe_begin(struct hdt_peer *peer, enum hdt_probe_part part, uint64_t bytes)
+static void probe_begin_round(struct hdt_peer *peer, uint64_t bytes)
 {
     struct hdt_probe_out *probe = &peer->probe_out;
     const struct hdt_session *session = peer->session;
     unsigned i;
 
-    probe->part = part;
     probe->has_begun = true;
     probe->id = hdt_dp_random(peer->dp);
     probe->total = bytes;
@@ -150,10 +154,17 @@ static void probe_begin(struct hdt_peer *peer, enum hdt_probe_part part, uint64_
         struct hdt_conn *conn = session->conns[i];
 
         if (conn != NULL && conn->state == HDT_CONN_UP && probe_is_over(conn)) {
-            conn->forget_requested = true;
+            conn->forget_requested = probe->round_bytes_per_s == 0;
             hdt_conn_kick(conn);
         }
     }
+}
+
+static void probe_begin(struct hdt_peer *peer, enum hdt_probe_part part, uint64_t bytes)
+{
+    peer->probe_out.part = part;
+    peer->probe_out.round_bytes_per_s = 0;
+    probe_begin_round(peer, bytes);
 }
 
 /* The probe's first filler: a ping that leaves in front of it waits for nothing. */
@@ -167,23 +178,46 @@ void hdt_probe_pong(struct hdt_peer *peer)
     }
 }
 
-/* One part is answered: the next, or the end. */
+/* A round that was short against the round trip measured how TCP finds the rate: another one, as
+ * long as that finds more. */
+static bool probe_go_on(struct hdt_peer *peer, double bytes_per_s)
+{
+    struct hdt_probe_out *probe = &peer->probe_out;
+    const double rtt_s = 1e-6 * (double)probe_rtt_us(peer);
+    const double next = PROBE_NEXT_RTTS * rtt_s * bytes_per_s;
+    const bool has_grown = bytes_per_s > PROBE_GROWN * probe->round_bytes_per_s;
+
+    if (bytes_per_s > probe->round_bytes_per_s) {
+        probe->round_bytes_per_s = bytes_per_s;
+    }
+    if (!has_grown || (double)probe->total > PROBE_LONG_RTTS * rtt_s * bytes_per_s) {
+        return false;
+    }
+    probe_begin_round(peer, next > (double)probe->total ? (uint64_t)next : probe->total);
+    return true;
+}
+
+/* One round is answered: another, the next part, or the end. */
 static void probe_answered(struct hdt_peer *peer, double bytes_per_s)
 {
     struct hdt_probe_out *probe = &peer->probe_out;
-    const double most = PROBE_OTHERS_S * bytes_per_s;
+    double best, most;
 
+    if (probe_go_on(peer, bytes_per_s)) {
+        return;
+    }
+    best = probe->round_bytes_per_s;
+    most = PROBE_OTHERS_S * best;
     if (probe->part == HDT_PROBE_FIRST) {
-        probe->first_bytes_per_s = bytes_per_s;
+        probe->first_bytes_per_s = best;
         probe_begin(peer, HDT_PROBE_OTHERS,
                     most < (double)probe->total ? (uint64_t)most + 1 : probe->total);
         return;
     }
     if (probe->part == HDT_PROBE_OTHERS) {
-        hdt_burst_probed(&peer->burst, probe->first_bytes_per_s, bytes_per_s);
+        hdt_burst_probed(&peer->burst, probe->first_bytes_per_s, best);
     }
-    peer->goodput_bytes_per_s =
-        bytes_per_s > probe->first_bytes_per_s ? bytes_per_s : probe->first_bytes_per_s;
+    peer->goodput_bytes_per_s = best > probe->first_bytes_per_s ? best : probe->first_bytes_per_s;
     probe_end(peer, peer->goodput_bytes_per_s);
 }
 
@@ -211,11 +245,16 @@ bool hdt_probe_msg(struct hdt_peer *peer, const json_t *msg)
     return true;
 }
 
-/* Nothing came there: of a slow link, what came is an answer. */
+/* What was answered until then counts. Where nothing was, nothing came there: of a slow link, what
+ * came is an answer. */
 void hdt_probe_tick(struct hdt_peer *peer, int64_t now_us)
 {
-    if (peer->probe_out.active && now_us >= peer->probe_out.deadline_us) {
-        probe_end(peer, peer->probe_out.first_bytes_per_s);
+    const struct hdt_probe_out *probe = &peer->probe_out;
+
+    if (probe->active && now_us >= probe->deadline_us) {
+        probe_end(peer, probe->round_bytes_per_s > probe->first_bytes_per_s
+                            ? probe->round_bytes_per_s
+                            : probe->first_bytes_per_s);
     }
 }
 

@@ -27,6 +27,7 @@ struct hdt_probe_out {
     uint64_t id, total, left;
     int64_t cpu_ns; /* of the process, when this part began */
     int64_t deadline_us;
+    double round_bytes_per_s; /* best of this part's rounds; 0: the first runs */
     double first_bytes_per_s; /* what HDT_PROBE_FIRST gave */
 };
 
