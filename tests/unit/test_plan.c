@@ -468,7 +468,7 @@ static void many_make(struct hdt_plan *plan, int n)
 }
 
 /* Each sends to each: of many that is more than a plan may have, which is said in time. */
-Test(plan, replicas_are_not_too_many, .timeout = 30)
+Test(plan, replicas_are_not_too_many, .timeout = 120)
 {
     struct hdt_job job = {.batch = {2, 200, 16}, .outer = {.steps = 4}};
     struct hdt_plan plan, again;
