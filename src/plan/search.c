@@ -488,6 +488,25 @@ static size_t search_cuts(struct search *s, struct hdt_search_result *result)
     return n;
 }
 
+/* Is it what each edge has when it is chosen for the shortest transfer? */
+static bool codec_is_known(const struct search *s, const struct hdt_codec_spec *codec)
+{
+    for (int i = 0; i < s->n_workers * s->n_workers; i++) {
+        const struct hdt_cluster_worker *a = s->workers[i / s->n_workers];
+        const struct hdt_cluster_worker *b = s->workers[i % s->n_workers];
+
+        for (int is_grad = 0; is_grad < 2; is_grad++) {
+            const struct hdt_codec_spec is = hdt_search_codec(s, a, b, is_grad);
+
+            if (strcmp(a->site, b->site) != 0 && !hdt_search_is_named(s, is_grad) &&
+                !hdt_codec_spec_equal(&is, codec)) {
+                return false;
+            }
+        }
+    }
+    return true;
+}
+
 /* Cuts were those for the shortest transfers. Where transfers hide behind the arithmetic, a codec
  * that costs the processors less may be the better one, with a cut of its own. */
 static void search_codecs(struct search *s, struct hdt_search_result *result)
@@ -498,6 +517,10 @@ static void search_codecs(struct search *s, struct hdt_search_result *result)
     for (size_t i = 0; i < n; i++) {
         struct hdt_search_result other = {0};
 
+        if (codec_is_known(s, &choices[i]) ||
+            (s->is_hinted && (!s->hint || !hdt_codec_spec_equal(s->hint, &choices[i])))) {
+            continue;
+        }
         s->codec = &choices[i];
         if (search_cuts(s, &other) > 0 && other.n_judged > 0) {
             result->n_judged += other.n_judged;
@@ -505,8 +528,8 @@ static void search_codecs(struct search *s, struct hdt_search_result *result)
         }
         hdt_plan_release(&other.second_plan);
         hdt_cost_release(&other.second_cost);
+        s->codec = NULL;
     }
-    s->codec = NULL;
     hdt_search_try_codecs(s, result, false);
 }
 
@@ -535,9 +558,11 @@ static enum hdt_status search_free(struct search *s, struct hdt_search_result *r
     return HDT_OK;
 }
 
-/* The best plan under one schedule. */
+/* The best plan under one schedule. After one under another, cuts are searched for no codecs but
+ * that plan's and those of the shortest transfers: the slow part of the search. */
 static enum hdt_status search_one(const struct hdt_cost_inputs *in, enum hdt_schedule_kind schedule,
-                                  struct hdt_search_result *result, struct hdt_error *err)
+                                  const struct hdt_plan *like, struct hdt_search_result *result,
+                                  struct hdt_error *err)
 {
     struct search *s = hdt_calloc(1, sizeof(*s));
     enum hdt_status status;
@@ -545,6 +570,8 @@ static enum hdt_status search_one(const struct hdt_cost_inputs *in, enum hdt_sch
     memset(result, 0, sizeof(*result));
     s->in = in;
     s->schedule = schedule;
+    s->is_hinted = like != NULL;
+    s->hint = like ? hdt_search_codec_of(in->job, like) : NULL;
     status = in->job->plan.cut.n > 0 ? search_fixed(s, result, err) : search_free(s, result, err);
     if (status != HDT_OK) {
         hdt_error_prefix(err, "cannot plan the job");
@@ -569,13 +596,14 @@ static enum hdt_status search_auto(const struct hdt_cost_inputs *in,
     struct hdt_search_result other;
     enum hdt_status status;
 
-    status = search_one(in, HDT_SCHEDULE_1F1B, result, err);
+    status = search_one(in, HDT_SCHEDULE_1F1B, NULL, result, err);
     if (status != HDT_OK && (status != HDT_ENOMEM || in->job->plan.cut.n == 0)) {
         return status;
     }
     for (size_t i = 0; i < sizeof(others) / sizeof(others[0]); i++) {
         if ((in->job->recompute && hdt_schedule_is_split(others[i])) ||
-            search_one(in, others[i], &other, NULL) != HDT_OK) {
+            search_one(in, others[i], status == HDT_OK ? &result->plan : NULL, &other, NULL) !=
+                HDT_OK) {
             continue;
         }
         if (status != HDT_OK ||
@@ -596,7 +624,7 @@ enum hdt_status hdt_search_pipeline(const struct hdt_cost_inputs *in,
     enum hdt_schedule_kind schedule = (enum hdt_schedule_kind)in->job->plan.schedule;
 
     return schedule == HDT_SCHEDULE_AUTO ? search_auto(in, result, err)
-                                         : search_one(in, schedule, result, err);
+                                         : search_one(in, schedule, NULL, result, err);
 }
 
 enum hdt_status hdt_search_plan(const struct hdt_cost_inputs *in, struct hdt_search_result *result,

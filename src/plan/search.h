@@ -40,8 +40,9 @@ struct hdt_search_result {
  * the slowest stage, capped by the micro-batches and by memory.
  *
  * Codecs that the job leaves open (hdt_cost_codecs) are searched: cuts for each of them in all
- * edges between sites, and for the shortest transfers; then each edge of the best by itself, both
- * ways. What a plan takes is the simulator's figure, gateways' CPU time included.
+ * edges between sites (with schedule auto under 1f1b, under others for the best so far), and for
+ * the shortest transfers; then each edge of the best by itself, both ways. What a plan takes is the
+ * simulator's figure, gateways' CPU time included.
  *
  * With outer.steps a pipeline over all sites is weighed against a replica in each site that can
  * hold the model, each with micro-batches as it is fast; a cut that covers the model several times

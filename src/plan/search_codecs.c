@@ -23,11 +23,11 @@ static const struct hdt_cluster_worker *rank_worker(const struct search *s,
     return hdt_cost_find_worker(s->in->cluster, plan->ranks[rank].site, plan->ranks[rank].worker);
 }
 
-static bool job_leaves_open(const struct hdt_job *job, bool is_grad)
+bool hdt_search_is_named(const struct search *s, bool is_grad)
 {
     struct hdt_codec_spec named;
 
-    return !hdt_job_codec(job, is_grad, &named);
+    return hdt_job_codec(s->in->job, is_grad, &named);
 }
 
 bool hdt_search_has_codecs(const struct search *s)
@@ -37,7 +37,7 @@ bool hdt_search_has_codecs(const struct search *s)
     for (int i = 1; i < s->n_workers; i++) {
         sites = sites || strcmp(s->workers[i]->site, s->workers[0]->site) != 0;
     }
-    return sites && (job_leaves_open(s->in->job, false) || job_leaves_open(s->in->job, true));
+    return sites && (!hdt_search_is_named(s, false) || !hdt_search_is_named(s, true));
 }
 
 /* The same stages by `codec` or `by_stage`; true: it is the best now. */
@@ -87,7 +87,7 @@ static bool edge_is_open(const struct search *s, const struct hdt_plan *plan, si
     const struct hdt_plan_rank *a = &plan->ranks[plan->stages[i].rank];
     const struct hdt_plan_rank *b = &plan->ranks[plan->stages[i + 1].rank];
 
-    return strcmp(a->site, b->site) != 0 && job_leaves_open(s->in->job, is_grad);
+    return strcmp(a->site, b->site) != 0 && !hdt_search_is_named(s, is_grad);
 }
 
 static int count_open(const struct search *s, const struct hdt_plan *plan)
@@ -98,6 +98,31 @@ static int count_open(const struct search *s, const struct hdt_plan *plan)
         n += edge_is_open(s, plan, i, false) + edge_is_open(s, plan, i, true);
     }
     return n;
+}
+
+const struct hdt_codec_spec *hdt_search_codec_of(const struct hdt_job *job,
+                                                 const struct hdt_plan *plan)
+{
+    size_t n;
+    const struct hdt_codec_spec *choices = hdt_cost_codecs(job, &n), *all = NULL;
+    struct hdt_codec_spec named;
+
+    for (size_t i = 0; i < plan->n_flows; i++) {
+        const struct hdt_plan_flow *f = &plan->flows[i];
+        const bool is_grad = f->kind == HDT_FLOW_ACTIVATION_GRAD;
+
+        if ((!is_grad && f->kind != HDT_FLOW_ACTIVATION) || hdt_job_codec(job, is_grad, &named) ||
+            strcmp(plan->ranks[f->src_rank].site, plan->ranks[f->dst_rank].site) == 0) {
+            continue;
+        }
+        for (size_t k = 0; k < n && !all; k++) {
+            all = hdt_codec_spec_equal(&choices[k], &f->codec) ? &choices[k] : NULL;
+        }
+        if (!all || !hdt_codec_spec_equal(all, &f->codec)) {
+            return NULL;
+        }
+    }
+    return all;
 }
 
 /* Each codec for one edge. */

@@ -19,6 +19,8 @@ struct search {
     int n_workers;
     const struct hdt_codec_spec *codec; /* of all edges between sites that the job leaves open;
                                            NULL: chosen for each */
+    bool is_hinted;                     /* cuts are searched for no other codec than: */
+    const struct hdt_codec_spec *hint;  /* NULL: none */
     const struct search_edge *by_stage; /* the same, of the edge behind each stage; NULL: codec */
     int n_chunks;                       /* stages of each worker of a cut; 0: one */
     bool ignore_memory;                 /* to find out what is missing */
@@ -65,6 +67,14 @@ bool hdt_search_offer(struct hdt_search_result *result, double margin, struct hd
 struct hdt_codec_spec hdt_search_codec(const struct search *s,
                                        const struct hdt_cluster_worker *from,
                                        const struct hdt_cluster_worker *to, bool is_grad);
+
+/* Does the job name the codec of all edges? */
+bool hdt_search_is_named(const struct search *s, bool is_grad);
+
+/* The codec that all edges of a plan have which the job leaves open, as it stands among those of
+ * hdt_cost_codecs; NULL: they have several, or there is none. */
+const struct hdt_codec_spec *hdt_search_codec_of(const struct hdt_job *job,
+                                                 const struct hdt_plan *plan);
 
 /* Has the job left a codec open, and may it fall between workers of the search? */
 bool hdt_search_has_codecs(const struct search *s);
