@@ -297,13 +297,15 @@ Test(search, a_slow_link_is_avoided_or_named)
 /* The codec of activations from site a. */
 static void expect_codec(const struct hdt_cost_inputs *in, const char *to, const char *want)
 {
-    struct hdt_codec_spec codec = hdt_cost_edge_codec(in, "a", to, false);
+    struct hdt_codec_spec codec =
+        hdt_cost_edge_codec(in, hdt_cost_find_worker(in->cluster, "a", "w0"),
+                            hdt_cost_find_worker(in->cluster, to, "w0"), false);
     char text[HDT_CODEC_SPEC_TEXT];
 
     cr_expect_str_eq(hdt_codec_spec_format(&codec, text), want);
 }
 
-Test(search, auto_takes_bf16_only_where_loss_is_allowed)
+Test(search, auto_loses_only_what_is_allowed)
 {
     static const double speeds[] = {1, 1};
     struct hdt_cluster cluster;
@@ -314,7 +316,9 @@ Test(search, auto_takes_bf16_only_where_loss_is_allowed)
     expect_codec(&in, "b", "lossless");
     job.codec.lossy = true;
     expect_codec(&in, "b", "bf16+lossless");
-    job.codec.error_budget = 0.02;
+    job.codec.error_budget = 0.02; /* of which int8 takes 0.007 */
+    expect_codec(&in, "b", "int8+lossless");
+    job.codec.error_budget = 0.004;
     expect_codec(&in, "b", "bf16+lossless");
     job.codec.error_budget = 0.0005; /* bf16 loses 0.0017 */
     expect_codec(&in, "b", "lossless");
