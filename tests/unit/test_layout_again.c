@@ -447,3 +447,42 @@ Test(layout_again, a_cut_search_has_the_repair)
     hdt_layout_release(&base);
     hdt_layout_release(&current);
 }
+
+struct cut {
+    int64_t n_simulated;
+};
+
+/* Where nothing has been simulated of what the search does now. */
+static bool ends_between(void *ctx, const struct hdt_layout_progress *progress)
+{
+    struct cut *cut = ctx;
+
+    cut->n_simulated = progress->n_simulated;
+    return progress->n_simulated == 0 || progress->best_step_s < INFINITY;
+}
+
+/* A simulation more takes as long as there is no more. */
+Test(layout_again, nothing_is_simulated_after_the_cut)
+{
+    static const char cluster[] = FOUR("1gbit", "1gbit", "1gbit");
+    struct hdt_layout_files current, base;
+    struct cut cut = {.n_simulated = 0};
+    struct hdt_layout_search_options options = {.current = &current,
+                                                .without = {2},
+                                                .n_without = 1,
+                                                .on_progress = ends_between,
+                                                .ctx = &cut};
+    struct hdt_layout_search_result result;
+    struct hdt_error err = {0};
+
+    open_plan(cluster, TWICE(""), &current);
+    open_job(cluster, JOB, &base);
+    cr_assert_eq(hdt_layout_search(&base, &options, &result, &err), HDT_OK, "%s", err.msg);
+    cr_expect(result.is_cut);
+    cr_expect_gt(cut.n_simulated, 0);
+    cr_expect_eq(result.n_simulated, cut.n_simulated);
+    cr_expect_leq(result.top[0].total, result.repair.total);
+    hdt_layout_search_release(&result);
+    hdt_layout_release(&base);
+    hdt_layout_release(&current);
+}
