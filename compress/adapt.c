@@ -38,37 +38,76 @@ static double codec_rate(const struct hdt_adapt_candidate *c, double tensor_byte
                      slower_of(c->gw_encode_bytes_per_s * up, c->gw_decode_bytes_per_s * up));
 }
 
+static void cross(const struct hdt_adapt_candidate *c, double gw_ratio, double goodput,
+                  struct hdt_adapt_crossing *out)
+{
+    const double chunks = fmax(1, c->frame_bytes / HDT_ADAPT_CHUNK_BYTES);
+
+    out->wire_bytes = c->frame_bytes / fmax(1, gw_ratio);
+    out->link_s = time_of(out->wire_bytes, goodput);
+    out->alone_s = (out->encode_s + out->decode_s) / chunks +
+                   fmax(out->link_s, out->encode_s * (1 - 1 / chunks));
+}
+
+void hdt_adapt_cross(const struct hdt_adapt_candidate *c, double goodput_bytes_per_s,
+                     struct hdt_adapt_crossing *crossing)
+{
+    struct hdt_adapt_crossing plain = {0};
+
+    *crossing =
+        (struct hdt_adapt_crossing){.encode_s = time_of(c->frame_bytes, c->gw_encode_bytes_per_s),
+                                    .decode_s = time_of(c->frame_bytes, c->gw_decode_bytes_per_s)};
+    cross(c, c->gw_ratio, goodput_bytes_per_s, crossing);
+    cross(c, 1, goodput_bytes_per_s, &plain);
+    if (goodput_bytes_per_s > 0 && crossing->alone_s > HDT_ADAPT_LEAVES_OUT * plain.alone_s) {
+        *crossing = plain;
+    }
+}
+
+/* Break-even rates are those of the codec as it is meant, also where gateways leave theirs out. */
+static void row_rates(const struct hdt_adapt_input *in, const struct hdt_adapt_candidate *c,
+                      const struct hdt_adapt_crossing *way, struct hdt_adapt_row *row)
+{
+    const double all = codec_rate(c, in->tensor_bytes);
+    const double coded_bytes = c->frame_bytes / fmax(1, c->gw_ratio);
+    const double ratio = coded_bytes > 0 ? in->tensor_bytes / coded_bytes : 1;
+    const bool is_used = way->wire_bytes < c->frame_bytes;
+
+    row->codec_bytes_per_s =
+        is_used ? all : slower_of(c->encode_bytes_per_s, c->decode_bytes_per_s);
+    row->goodput_bytes_per_s =
+        in->goodput_bytes_per_s > 0
+            ? slower_of(row->codec_bytes_per_s, in->goodput_bytes_per_s * row->ratio)
+            : 0;
+    row->full_below_bytes_per_s = ratio > 1 ? all / ratio : 0;
+    row->none_above_bytes_per_s = ratio > 1 ? all : 0;
+}
+
 /* All that one codec says by itself: `stations` but the turn. */
 static void row_fill(const struct hdt_adapt_input *in, const struct hdt_adapt_candidate *c,
                      struct hdt_adapt_row *row, double stations[HDT_ADAPT_STATIONS])
 {
     const double encode_s = time_of(in->tensor_bytes, c->encode_bytes_per_s);
     const double decode_s = time_of(in->tensor_bytes, c->decode_bytes_per_s);
-    const double gw_s[2] = {time_of(c->frame_bytes, c->gw_encode_bytes_per_s),
-                            time_of(c->frame_bytes, c->gw_decode_bytes_per_s)};
-    const double chunks = fmax(1, c->frame_bytes / HDT_ADAPT_CHUNK_BYTES);
     const double threads = fmax(1, in->gw_threads);
+    struct hdt_adapt_crossing way;
 
-    row->wire_bytes = c->frame_bytes / fmax(1, c->gw_ratio);
-    row->ratio = row->wire_bytes > 0 ? in->tensor_bytes / row->wire_bytes : 1;
-    row->src_held_s = in->src_share * (threads * gw_s[0] + row->wire_bytes * in->send_s_per_byte);
-    row->dst_held_s = in->dst_share * (threads * gw_s[1] + row->wire_bytes * in->recv_s_per_byte);
+    hdt_adapt_cross(c, in->goodput_bytes_per_s, &way);
+    row->wire_bytes = way.wire_bytes;
+    row->ratio = way.wire_bytes > 0 ? in->tensor_bytes / way.wire_bytes : 1;
+    row->src_held_s =
+        in->src_share * (threads * way.encode_s + way.wire_bytes * in->send_s_per_byte);
+    row->dst_held_s =
+        in->dst_share * (threads * way.decode_s + way.wire_bytes * in->recv_s_per_byte);
     stations[HDT_ADAPT_AT_SRC] = in->src_busy_s + encode_s + row->src_held_s;
-    stations[HDT_ADAPT_AT_SRC_GATEWAY] = gw_s[0];
-    stations[HDT_ADAPT_AT_LINK] = time_of(row->wire_bytes, in->goodput_bytes_per_s);
-    stations[HDT_ADAPT_AT_DST_GATEWAY] = gw_s[1];
+    stations[HDT_ADAPT_AT_SRC_GATEWAY] = way.encode_s;
+    stations[HDT_ADAPT_AT_LINK] = way.link_s;
+    stations[HDT_ADAPT_AT_DST_GATEWAY] = way.decode_s;
     stations[HDT_ADAPT_AT_DST] = in->dst_busy_s + decode_s + row->dst_held_s;
-    row->alone_s = encode_s + (gw_s[0] + gw_s[1]) / chunks + stations[HDT_ADAPT_AT_LINK] +
-                   in->rtt_s / 2 + decode_s;
+    row->alone_s = encode_s + way.alone_s + in->rtt_s / 2 + decode_s;
     row->turn_s = stations[HDT_ADAPT_AT_SRC] + stations[HDT_ADAPT_AT_DST] + in->beyond_s +
                   row->alone_s - encode_s - decode_s;
-    row->codec_bytes_per_s = codec_rate(c, in->tensor_bytes);
-    row->goodput_bytes_per_s =
-        in->goodput_bytes_per_s > 0
-            ? slower_of(row->codec_bytes_per_s, in->goodput_bytes_per_s * row->ratio)
-            : 0;
-    row->full_below_bytes_per_s = row->ratio > 1 ? row->codec_bytes_per_s / row->ratio : 0;
-    row->none_above_bytes_per_s = row->ratio > 1 ? row->codec_bytes_per_s : 0;
+    row_rates(in, c, &way, row);
 }
 
 /* The rest, when it is known how long the way back takes. */

@@ -19,7 +19,12 @@
  *     held_dst = share_dst (t F / d + w recv_s_per_byte)
  *     src      = compute_src + S / E + held_src
  *     dst      = compute_dst + S / D + held_dst
- *     alone    = S / E + (F / e + F / d) / chunks + w / goodput + rtt / 2 + S / D
+ *     crossing = (F / e + F / d) / chunks + max(w / goodput, F / e (1 - 1 / chunks))
+ *     alone    = S / E + crossing + rtt / 2 + S / D
+ *
+ * The first chunk is coded before its first byte leaves and the last is decoded after its last byte
+ * came. Gateways leave their codec out where a frame crosses faster without it (edge_rate.h of the
+ * gateway tries): then w is F, and e and d take no time. The planner counts with the same crossing.
  *
  * In a full pipeline the slowest station sets the pace. Or it is not full: a stage does no more
  * than n forwards (the plan's warm-up, and one) before the first of them has come back as a
@@ -56,8 +61,11 @@ extern "C" {
 #define HDT_ADAPT_LEAST_GAIN 0.06
 #define HDT_ADAPT_EXACT_COST 0.03
 
-/* Bytes of the chunks that a gateway cuts frames into. */
-#define HDT_ADAPT_CHUNK_BYTES (2.0 * 1024 * 1024)
+/* Bytes of the chunks that a gateway cuts frames into, unless it is told otherwise (wan.chunk). */
+#define HDT_ADAPT_CHUNK_BYTES (256.0 * 1024)
+
+/* A gateway leaves its codec out where frames get there faster without by this factor. */
+#define HDT_ADAPT_LEAVES_OUT 1.05
 
 /* One codec that may be chosen. Rates are bytes a second of what goes in at encoding (and comes out
  * at decoding): of the tensor at a worker, of the frame at a gateway; 0: takes no time. */
@@ -110,6 +118,18 @@ enum hdt_adapt_station {
     HDT_ADAPT_AT_TURN, /* none of them: the way there and back, of so many in flight */
     HDT_ADAPT_STATIONS
 };
+
+/* A frame's way from gateway to gateway. */
+struct hdt_adapt_crossing {
+    double encode_s, decode_s; /* gateways' codec; 0: there is none, or it is left out */
+    double wire_bytes, link_s;
+    double alone_s; /* of one frame, but for the round trip */
+};
+
+/* By the candidate's frame_bytes and what gateways do with them; 0 bytes a second: unknown, and the
+ * link takes no time. */
+void hdt_adapt_cross(const struct hdt_adapt_candidate *candidate, double goodput_bytes_per_s,
+                     struct hdt_adapt_crossing *crossing);
 
 struct hdt_adapt_row {
     double wire_bytes;             /* of a frame */

@@ -116,11 +116,6 @@ static void candidate_fill(const struct hdt_edge *edge, int rung, struct hdt_ada
         c->gw_encode_bytes_per_s = edge->figures.gw_encode_bytes_per_s;
         c->gw_decode_bytes_per_s = edge->figures.gw_decode_bytes_per_s;
         c->gw_ratio = r->gw_ratio > 0 ? r->gw_ratio : expected_gw_ratio(edge, rung);
-        if (c->gw_encode_bytes_per_s > 0 &&
-            c->gw_encode_bytes_per_s < edge->figures.goodput_bytes_per_s) {
-            c->gw_ratio = 1; /* the gateway leaves it out by itself */
-            c->gw_encode_bytes_per_s = c->gw_decode_bytes_per_s = 0;
-        }
     }
     c->error = rung_error(edge, rung);
     c->is_barred = rung > edge->guard.least;

@@ -144,6 +144,12 @@ static enum hdt_status end_give_up(struct hdt_runner *r, const struct hdt_error 
     return HDT_EJOB; /* another epoch would find the same disk */
 }
 
+static bool has_room(const struct hdt_runner *r)
+{
+    return hdt_ckpt_check_room(r->dir, &r->model, hdt_state_units_bytes(&r->plan, &r->model),
+                               NULL) == HDT_OK;
+}
+
 /* The checkpoint rank, after a save that failed: wait until another try may help, for as long as
  * the job's progress_timeout. */
 static enum hdt_status end_wait_room(struct hdt_runner *r, struct hdt_error *err)
@@ -157,7 +163,7 @@ static enum hdt_status end_wait_room(struct hdt_runner *r, struct hdt_error *err
         return HDT_OK;
     }
     r->save_failed_us = r->save_failed_us ? r->save_failed_us : hdt_clock_now_us();
-    while (hdt_clock_now_us() < until || hdt_ckpt_check_room(r->dir, &r->model, NULL) != HDT_OK) {
+    while (hdt_clock_now_us() < until || !has_room(r)) {
         if (hdt_clock_now_us() - r->save_failed_us >= r->job.progress_timeout * HDT_US_PER_MS) {
             return end_give_up(r, &why, err);
         }

@@ -349,6 +349,9 @@ static void build_sync(struct hdt_runner *r)
     r->items = hdt_calloc(n, sizeof(*r->items));
     r->sumsq = hdt_calloc(n, sizeof(*r->sumsq));
     r->ups = hdt_calloc(r->plan.n_ranks, sizeof(*r->ups));
+    for (size_t i = 0; i < r->plan.n_ranks; i++) {
+        r->ups[i].step = -1; /* not heard of */
+    }
     hdt_trace_init(&r->trace, TRACE_EVENTS);
 }
 

@@ -85,7 +85,7 @@ static void edge_conf_fill(const struct hdt_runner *r, size_t i, struct hdt_edge
         .tensor_bytes =
             (size_t)(r->plan.micro_batch * r->plan.seq_len * r->model.C) * sizeof(float),
         .frame_cap = flow->frame_cap,
-        .n_frames = (double)r->plan.n_micro_batches,
+        .n_frames = (double)r->plan.stages[flow->src_stage].n_micro_batches,
         .dst_busy_s = rank_busy_s(&r->plan, flow->dst_rank),
         .src_share = r->plan.ranks[flow->src_rank].gateway_share,
         .dst_share = r->plan.ranks[flow->dst_rank].gateway_share,
@@ -206,15 +206,16 @@ void hdt_runner_edges_keep(struct hdt_runner *r, enum hdt_phase phase)
 
 void hdt_runner_edges_stepped(struct hdt_runner *r, enum hdt_phase phase, int64_t busy_ns)
 {
+    /* The first step finds everything cold, and one with an outer step says nothing of frames. */
+    const bool is_usual = r->step > r->start_step && !hdt_runner_outer_is_due(r);
+    int64_t first;
+    const double n_mb = (double)hdt_plan_replica_micro_batches(&r->plan, r->replica, &first);
+
     for (size_t i = 0; i < r->plan.n_flows; i++) {
         if (r->flows[i].edge && phase == HDT_PHASE_EVAL) {
             hdt_edge_put_back(r->flows[i].edge, &r->flows[i].kept_edge);
         } else if (r->flows[i].edge && r->flows[i].edge->conf.is_src) {
-            /* The first step finds everything cold. */
-            hdt_edge_set_busy(r->flows[i].edge,
-                              r->step > r->start_step
-                                  ? (double)busy_ns / 1e9 / (double)r->plan.n_micro_batches
-                                  : 0);
+            hdt_edge_set_busy(r->flows[i].edge, is_usual ? (double)busy_ns / 1e9 / n_mb : 0);
         }
     }
 }

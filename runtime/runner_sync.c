@@ -436,15 +436,15 @@ static enum hdt_status down_take(struct hdt_runner *r, int from, const struct hd
 static enum hdt_status digests_differ(const struct hdt_runner *r, int replica, uint64_t digest,
                                       struct hdt_error *err)
 {
-    hdt_error_set(err, HDT_ECRC,
+    /* Not what a new epoch mends: it would begin with the weights of one of them. */
+    hdt_error_set(err, HDT_EJOB,
                   "cannot end job %lld: after the last outer step the weights of replica %d have "
                   "digest %016llx, those of the first %016llx",
                   r->number, replica + 1, (unsigned long long)digest,
                   (unsigned long long)r->down.digest);
-    hdt_error_hint(err,
-                   "memory or a processor is at fault at one of the sites: go on from the last "
-                   "checkpoint without it");
-    return HDT_ECRC;
+    hdt_error_hint(err, "memory or a processor is at fault at one of the sites: look for it with "
+                        "'hdt-worker --selftest' there, and resume from an older checkpoint");
+    return HDT_EJOB;
 }
 
 /* The plan's root: what another replica tells. Its losses are of all steps since the last outer
@@ -650,6 +650,9 @@ void hdt_runner_report_step(struct hdt_runner *r, double lr, double step_s)
     size_t i;
 
     for (i = 0; i < r->plan.n_ranks; i++) {
+        if (r->ups[i].step != r->step || r->ups[i].phase != HDT_SYNC_TRAIN) {
+            continue; /* of another replica, whose first rank is heard of at outer steps */
+        }
         json_array_append_new(ranks, json_pack("{s:i,s:f,s:f}", "rank", (int)i, "busy_s",
                                                r->ups[i].busy_s, "wait_s", r->ups[i].wait_s));
     }

@@ -105,6 +105,9 @@ bool hdt_state_next_end(const struct hdt_plan *plan, int rank, int *end);
 uint64_t hdt_state_unit_end_bytes(const struct hdt_plan *plan, const struct hdt_model_config *model,
                                   int end);
 
+/* Bytes that a checkpoint has of all units together, beside its tensors; 0: of one replica. */
+uint64_t hdt_state_units_bytes(const struct hdt_plan *plan, const struct hdt_model_config *model);
+
 /* Bytes of a snapshot of this rank's tensors. */
 uint64_t hdt_state_snapshot_bytes(const struct hdt_plan *plan, const struct hdt_model_config *model,
                                   int rank);

@@ -182,7 +182,7 @@ static bool end_is_saved(const struct hdt_plan *plan, uint32_t end)
         return end_keeps(&plan->flows[end / 2], end % 2 == 0);
     }
     return end < INT_MAX && hdt_state_unit_of(plan, (int)end, &unit) &&
-           unit.is_outer == (unit.replica == 0);
+           hdt_state_unit_is_saved(&unit);
 }
 
 enum hdt_status hdt_state_feedback_write(const struct hdt_state *state,

@@ -126,6 +126,8 @@ struct state_unit {
 bool hdt_state_unit_of(const struct hdt_plan *plan, int end, struct state_unit *unit);
 int hdt_state_n_ends(const struct hdt_plan *plan); /* of edges and units */
 bool hdt_state_unit_is_of(const struct hdt_plan *plan, int rank, const struct state_unit *unit);
+/* Not the moments of the first replica, which are saved as tensors, nor the same momentum twice. */
+bool hdt_state_unit_is_saved(const struct state_unit *unit);
 /* Copy what the rank holds of it to `bytes`, or back. */
 enum hdt_status hdt_state_unit_copy(struct hdt_state *state, const struct state_unit *unit,
                                     void *bytes, bool to_stage, struct hdt_error *err);

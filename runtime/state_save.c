@@ -276,12 +276,14 @@ static void phase_record(const struct hdt_state *state, const char *phase)
 
 static enum hdt_status save_write(struct hdt_state *state, struct hdt_error *err)
 {
-    const struct hdt_ckpt_writer_conf conf = {.dir = state->conf.dir,
-                                              .model = state->conf.model,
-                                              .meta = state->meta,
-                                              .keep = state->conf.keep,
-                                              .progress = hdt_state_moved,
-                                              .arg = state};
+    const struct hdt_ckpt_writer_conf conf = {
+        .dir = state->conf.dir,
+        .model = state->conf.model,
+        .meta = state->meta,
+        .beside_bytes = hdt_state_units_bytes(state->conf.plan, state->conf.model),
+        .keep = state->conf.keep,
+        .progress = hdt_state_moved,
+        .arg = state};
     int64_t begin = hdt_clock_now_us();
     struct hdt_ckpt_result result;
     struct sink sink = {0};

@@ -54,6 +54,11 @@ bool hdt_state_unit_is_of(const struct hdt_plan *plan, int rank, const struct st
            (unit->is_outer || unit->replica > 0);
 }
 
+bool hdt_state_unit_is_saved(const struct state_unit *unit)
+{
+    return unit->is_outer == (unit->replica == 0);
+}
+
 /* Tensors [*first, *end) of a unit, without a tied head: replicas of tied models have one stage. */
 static void unit_tensors(const struct hdt_model_config *model, int64_t unit, int64_t *first,
                          int64_t *end)
@@ -80,6 +85,17 @@ uint64_t hdt_state_unit_end_bytes(const struct hdt_plan *plan, const struct hdt_
     unit_tensors(model, unit.unit, &first, &last);
     for (int64_t t = first; t < last; t++) {
         bytes += (unit.is_outer ? 1 : 2) * hdt_ckpt_tensor_bytes(model, t);
+    }
+    return bytes;
+}
+
+uint64_t hdt_state_units_bytes(const struct hdt_plan *plan, const struct hdt_model_config *model)
+{
+    uint64_t bytes = 0;
+    struct state_unit unit;
+
+    for (int end = 2 * (int)plan->n_flows; hdt_state_unit_of(plan, end, &unit); end++) {
+        bytes += hdt_state_unit_is_saved(&unit) ? hdt_state_unit_end_bytes(plan, model, end) : 0;
     }
     return bytes;
 }

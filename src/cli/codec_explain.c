@@ -399,6 +399,16 @@ static enum hdt_status edges_live(const struct explain_args *args, json_t **edge
     return status;
 }
 
+/* Frames of a flow in a step: the micro-batches of its replica. */
+static double frames_of(const json_t *plan, const json_t *flow)
+{
+    const json_int_t stage = json_integer_value(json_object_get(flow, "src_stage"));
+    const json_t *stages = json_object_get(plan, "stages");
+    const double n = real_of(json_array_get(stages, (size_t)stage), "n_micro_batches");
+
+    return n > 0 ? n : real_of(plan, "n_micro_batches");
+}
+
 /* The edges of "hdt plan --json" between sites. */
 json_t *hdt_codec_explain_plan(const json_t *planned, const struct hdt_codec_case *base)
 {
@@ -419,7 +429,9 @@ json_t *hdt_codec_explain_plan(const json_t *planned, const struct hdt_codec_cas
         at.link_bytes_per_s = real_of(edge, "rate_bits_per_s") / 8;
         at.rtt_s = real_of(edge, "rtt_ms") / 1e3;
         at.tensor_bytes = real_of(edge, "tensor_bytes");
-        at.n_frames = real_of(plan, "n_micro_batches");
+        at.n_frames = frames_of(
+            plan, json_array_get(json_object_get(plan, "flows"),
+                                 (size_t)json_integer_value(json_object_get(edge, "flow"))));
         json_array_append_new(edges, hdt_codec_case_explain(&at));
     }
     return edges;

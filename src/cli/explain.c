@@ -278,18 +278,20 @@ static void explain_edge(const struct hdt_planned *p, const struct hdt_plan_flow
     const char *from = plan->ranks[f->src_rank].site, *to = plan->ranks[f->dst_rank].site;
     char frame[HDT_HUMAN_CAP], wire[HDT_HUMAN_CAP];
     struct hdt_cost_transfer t;
+    int64_t n;
 
     if ((f->kind != HDT_FLOW_ACTIVATION && f->kind != HDT_FLOW_ACTIVATION_GRAD) ||
         strcmp(from, to) == 0 || !transfer_of(p, &p->cluster, from, to, &f->codec, &t)) {
         return;
     }
+    n = plan->stages[f->src_stage].n_micro_batches;
     say(lines,
         "%s of stage %d to %d: %s a frame, %s on the wire: %.2f ms of the link, %.2f ms with its "
         "codecs, %.1f ms under way; %lld frames take %.0f %% of the link",
         f->kind == HDT_FLOW_ACTIVATION ? "activations" : "gradients", f->src_stage, f->dst_stage,
         hdt_human_bytes(t.frame_bytes, frame), hdt_human_bytes(t.wire_bytes, wire), 1e3 * t.busy_s,
-        1e3 * t.service_s, 1e3 * t.latency_s, (long long)plan->n_micro_batches,
-        100 * t.busy_s * (double)plan->n_micro_batches / plan->step_s);
+        1e3 * t.service_s, 1e3 * t.latency_s, (long long)n,
+        100 * t.busy_s * (double)n / plan->step_s);
     explain_codec(p, f, from, to, lines);
 }
 

@@ -42,6 +42,22 @@ static json_int_t epoch_of(const struct hdt_follow *f, const json_t *body)
     return epoch > 0 ? epoch : f->epoch > 0 ? f->epoch : 1;
 }
 
+/* An outer step has ended a round of n steps. Those that were missed are not in the mean. */
+static void round_take(struct hdt_follow *f, json_int_t n)
+{
+    const struct hdt_follow_step *last = &f->trained[f->n_trained - 1];
+    size_t first = f->n_trained;
+    double sum_s = 0;
+
+    while (first > 0 && f->trained[first - 1].epoch == last->epoch &&
+           f->trained[first - 1].step > last->step - n) {
+        sum_s += f->trained[--first].step_s;
+    }
+    for (size_t i = first; i < f->n_trained && isfinite(sum_s); i++) {
+        f->trained[i].pace_s = sum_s / (double)(f->n_trained - first);
+    }
+}
+
 /* Steps come again after a restart: the record has them as they were trained last. */
 static void step_take(struct hdt_follow *f, const json_t *body)
 {
@@ -59,7 +75,11 @@ static void step_take(struct hdt_follow *f, const json_t *body)
     f->trained[f->n_trained++] = (struct hdt_follow_step){.step = step,
                                                           .epoch = epoch_of(f, body),
                                                           .loss = real_of(body, "loss"),
-                                                          .step_s = real_of(body, "step_s")};
+                                                          .step_s = real_of(body, "step_s"),
+                                                          .pace_s = real_of(body, "step_s")};
+    if (int_of(body, "outer_steps") > 1) {
+        round_take(f, int_of(body, "outer_steps"));
+    }
     if (predicted_s > 0) {
         f->predicted_step_s = predicted_s; /* of the plan as it is now */
     }
@@ -439,7 +459,7 @@ double hdt_follow_median_step(const struct hdt_follow *f, size_t *n)
     }
     sorted = hdt_malloc(n_last * sizeof(*sorted));
     for (size_t i = 0; i < n_last; i++) {
-        sorted[i] = f->trained[first + i].step_s;
+        sorted[i] = f->trained[first + i].pace_s;
     }
     median = hdt_median(sorted, n_last);
     free(sorted);

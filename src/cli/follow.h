@@ -21,6 +21,8 @@ extern "C" {
 struct hdt_follow_step {
     json_int_t step, epoch;
     double loss, step_s; /* NaN: it was no number */
+    double pace_s; /* of its round, where an outer step ends one: the mean of its steps, of which
+                      only the last has the outer step in it; else step_s */
 };
 
 /* How far the events of a kind are known. */

@@ -9,6 +9,7 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 static const char *const use_names[HDT_SIM_USE_COUNT] = {
     [HDT_SIM_BUSY] = "busy", [HDT_SIM_COMM] = "comm",     [HDT_SIM_HELD] = "held",
@@ -49,24 +50,77 @@ static void ranks_print(const struct hdt_simulated *s, FILE *out)
     }
 }
 
+/* Of a link in a step: what was played, and its share of the outer steps. */
+struct link_use {
+    double bytes, busy_s;
+};
+
+static struct link_use link_use_of(const struct hdt_simulated *s,
+                                   const struct hdt_cost_outer *outer, size_t i)
+{
+    const struct hdt_sim_link_result *l = &s->played.result.links[i];
+    struct link_use use = {l->bytes / (s->n_steps - 1), l->busy_s / (s->n_steps - 1)};
+    size_t n;
+    const struct hdt_cost_link *link = &hdt_plan_sim_links(s->sim, &n)[i];
+
+    for (size_t k = 0; k < outer->n_links; k++) {
+        const struct hdt_cost_link *o = &outer->links[k];
+
+        if (strcmp(o->from, link->from) == 0 && strcmp(o->to, link->to) == 0) {
+            use.bytes += o->bytes / (double)outer->steps;
+            use.busy_s += o->busy_s / (double)outer->steps;
+        }
+    }
+    return use;
+}
+
+/* Of the outer steps of its replicas; all zero where it has one. Release it. */
+static void outer_of(const struct hdt_simulated *s, struct hdt_cost_outer *outer)
+{
+    memset(outer, 0, sizeof(*outer));
+    if (s->planned.result.plan.n_replicas > 1) { /* it was asked for when the plan was taken */
+        enum hdt_status status = hdt_cost_outer(&s->in, &s->planned.result.plan, outer, NULL);
+
+        HDT_ASSERT(status == HDT_OK);
+    }
+}
+
+static void outer_print(const struct hdt_simulated *s, FILE *out)
+{
+    struct hdt_cost_outer outer;
+
+    outer_of(s, &outer);
+    if (outer.steps > 0) {
+        fprintf(
+            out,
+            "outer      step every %lld steps, %.4g s: each step has its share, which scenarios "
+            "leave as it is\n",
+            (long long)outer.steps, outer.step_s);
+    }
+    hdt_cost_outer_release(&outer);
+}
+
 static void links_print(const struct hdt_simulated *s, FILE *out)
 {
-    double n_steps = s->n_steps - 1, all_s = n_steps * s->played.result.step_s;
     const struct hdt_cost_link *links;
+    struct hdt_cost_outer outer;
     size_t n;
 
     links = hdt_plan_sim_links(s->sim, &n);
+    outer_of(s, &outer);
     if (n > 0) {
         fprintf(out, "\n%-26s %12s %7s\n", "link", "a step", "busy");
     }
     for (size_t i = 0; i < n; i++) {
-        const struct hdt_sim_link_result *l = &s->played.result.links[i];
+        struct link_use use = link_use_of(s, &outer, i);
         char name[2 * HDT_NAME_CAP + 8], cut[32], bytes[HDT_HUMAN_CAP];
 
         snprintf(name, sizeof(name), "%s -> %s", links[i].from, links[i].to);
         fprintf(out, "%-26s %12s %6.1f%%\n", hdt_human_cut(name, 26, cut, sizeof(cut)),
-                hdt_human_bytes(l->bytes / n_steps, bytes), 100 * share(l->busy_s, all_s));
+                hdt_human_bytes(use.bytes, bytes),
+                100 * share(use.busy_s, s->played.result.step_s));
     }
+    hdt_cost_outer_release(&outer);
 }
 
 static void path_print(const struct hdt_simulated *s, FILE *out)
@@ -101,6 +155,7 @@ void hdt_simulated_print(const struct hdt_simulated *s, FILE *out)
                 s->played.result.makespan_s - s->played.calm_makespan_s);
     }
     fprintf(out, "\n");
+    outer_print(s, out);
     ranks_print(s, out);
     links_print(s, out);
     path_print(s, out);
@@ -134,20 +189,22 @@ static json_t *ranks_json(const struct hdt_simulated *s)
 
 static json_t *links_json(const struct hdt_simulated *s)
 {
-    double n_steps = s->n_steps - 1;
     json_t *all = json_array();
     const struct hdt_cost_link *links;
+    struct hdt_cost_outer outer;
     size_t n;
 
     links = hdt_plan_sim_links(s->sim, &n);
+    outer_of(s, &outer);
     for (size_t i = 0; i < n; i++) {
-        const struct hdt_sim_link_result *l = &s->played.result.links[i];
+        struct link_use use = link_use_of(s, &outer, i);
 
         json_array_append_new(all,
                               json_pack("{s:s, s:s, s:f, s:f, s:f}", "from", links[i].from, "to",
-                                        links[i].to, "bytes_per_step", l->bytes / n_steps, "busy_s",
-                                        l->busy_s / n_steps, "peak", l->peak));
+                                        links[i].to, "bytes_per_step", use.bytes, "busy_s",
+                                        use.busy_s, "peak", s->played.result.links[i].peak));
     }
+    hdt_cost_outer_release(&outer);
     return all;
 }
 

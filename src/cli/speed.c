@@ -87,7 +87,7 @@ void hdt_speed_of(const struct hdt_planned *planned, const json_t *ranks,
                   const struct hdt_devices *devices, double step_s, struct hdt_speed *speed)
 {
     const struct hdt_plan *plan = &planned->result.plan;
-    const int64_t n_seqs = plan->micro_batch * plan->n_micro_batches * plan->n_replicas;
+    const int64_t n_seqs = plan->micro_batch * plan->n_micro_batches; /* of all replicas */
     const json_t *rank;
     size_t i;
 

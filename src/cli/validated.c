@@ -56,7 +56,7 @@ static enum hdt_status plan_json_load(struct hdt_validated *v, json_t **out, str
 struct metrics {
     int64_t epoch;
     double *step_s; /* by step; 0: none */
-    double *busy_s; /* [step * n_ranks + rank] */
+    double *busy_s; /* [step * n_ranks + rank]; < 0: the rank was not heard of then */
     size_t n, n_ranks;
     int64_t first; /* lowest step with a time */
 };
@@ -69,13 +69,32 @@ static void metrics_grow(struct metrics *m, size_t step)
         m->step_s = hdt_realloc(m->step_s, n * sizeof(double));
         m->busy_s = hdt_realloc(m->busy_s, n * m->n_ranks * sizeof(double));
         memset(m->step_s + m->n, 0, (n - m->n) * sizeof(double));
-        memset(m->busy_s + m->n * m->n_ranks, 0, (n - m->n) * m->n_ranks * sizeof(double));
+        for (size_t i = m->n * m->n_ranks; i < n * m->n_ranks; i++) {
+            m->busy_s[i] = -1;
+        }
         m->n = n;
+    }
+}
+
+/* An outer step ends a round of so many steps, the last of which has all of it in its time: what a
+ * step takes is the mean. */
+static void metrics_round(struct metrics *m, size_t last, json_int_t n_steps)
+{
+    size_t first = last, n = 0;
+    double sum_s = 0;
+
+    while (first > 0 && n < (size_t)n_steps && m->step_s[first] > 0) {
+        sum_s += m->step_s[first--];
+        n++;
+    }
+    for (size_t i = 0; i < n; i++) {
+        m->step_s[last - i] = sum_s / (double)n;
     }
 }
 
 static void metrics_line(struct metrics *m, const json_t *line)
 {
+    json_int_t n_round = json_integer_value(json_object_get(line, "outer_steps"));
     json_int_t step = json_integer_value(json_object_get(line, "step"));
     double step_s = json_number_value(json_object_get(line, "step_s"));
     const json_t *epoch = json_object_get(line, "epoch"), *rank;
@@ -96,6 +115,9 @@ static void metrics_line(struct metrics *m, const json_t *line)
             m->busy_s[(size_t)step * m->n_ranks + (size_t)r] =
                 json_number_value(json_object_get(rank, "busy_s"));
         }
+    }
+    if (n_round > 1) {
+        metrics_round(m, (size_t)step, n_round);
     }
 }
 
@@ -121,12 +143,14 @@ static enum hdt_status metrics_take(struct hdt_validated *v, const struct metric
         size_t n = 0;
 
         for (size_t step = (size_t)m->first + VALIDATED_N_WARM; step < m->n; step++) {
-            if (m->step_s[step] > 0) {
-                values[n++] = r == m->n_ranks ? m->step_s[step] : m->busy_s[step * m->n_ranks + r];
+            double value = r == m->n_ranks ? m->step_s[step] : m->busy_s[step * m->n_ranks + r];
+
+            if (m->step_s[step] > 0 && value >= 0) {
+                values[n++] = value;
             }
         }
         if (r < m->n_ranks) {
-            v->ranks[r].measured_busy_s = hdt_median(values, n);
+            v->ranks[r].measured_busy_s = n > 0 ? hdt_median(values, n) : -1;
         } else {
             v->n_steps = n;
             v->measured_step_s = hdt_median(values, n);

@@ -42,9 +42,10 @@ struct hdt_validated_row {
 struct hdt_validated_rank {
     bool has_trace;
     struct hdt_validated_row rows[HDT_VALIDATED_CLASS_COUNT];
-    double op_s[HDT_OP_KIND_COUNT];           /* median of an op; < 0: none was measured */
+    double op_s[HDT_OP_KIND_COUNT]; /* median of an op; of an outer step, a step's share of
+                                       it; < 0: none was measured */
     double predicted_op_s[HDT_OP_KIND_COUNT]; /* mean of an op; < 0: the plan has none */
-    double predicted_busy_s, measured_busy_s; /* of a step, by its own report */
+    double predicted_busy_s, measured_busy_s; /* of a step, by its own report, or its trace */
     struct hdt_timeline_op *ops;              /* measured */
     size_t n_ops;
 };

@@ -139,6 +139,62 @@ static void measured_means(struct hdt_validated_rank *out, const double *sums, s
     free(lens);
 }
 
+/* Steps of a trace that stand for all of them: where outer steps end rounds, whole rounds. */
+static bool measured_steps(const struct hdt_validated *v, const struct hdt_validated_rank *rank,
+                           int64_t *first, int64_t *last)
+{
+    int64_t first_end = -1, last_end = -1;
+
+    if (!hdt_validated_steps(v, rank, first, last)) {
+        return false;
+    }
+    for (size_t i = 0; i < rank->n_ops; i++) {
+        const struct hdt_timeline_op *op = &rank->ops[i];
+
+        if (op->kind == HDT_OP_OUTER_SYNC && op->step >= *first && op->step <= *last) {
+            first_end = first_end < 0 || op->step < first_end ? op->step : first_end;
+            last_end = op->step > last_end ? op->step : last_end;
+        }
+    }
+    if (last_end > first_end) { /* else there is no whole one, and part of one has to do */
+        *first = first_end + 1;
+        *last = last_end;
+    }
+    return true;
+}
+
+/* Each step of a round is the mean of its round: only the last has the outer step, and the wait for
+ * the other replicas. */
+static void rounds_even(const struct hdt_validated_rank *rank, int64_t first, size_t n_steps,
+                        double *sums)
+{
+    const size_t n_classes = HDT_VALIDATED_CLASS_COUNT;
+    bool *ends = hdt_calloc(n_steps, sizeof(*ends));
+    size_t begin = 0;
+
+    for (size_t i = 0; i < rank->n_ops; i++) {
+        int64_t s = rank->ops[i].step - first;
+
+        if (rank->ops[i].kind == HDT_OP_OUTER_SYNC && s >= 0 && s < (int64_t)n_steps) {
+            ends[s] = true;
+        }
+    }
+    for (size_t s = 0; s < n_steps; s++) {
+        for (size_t c = 0; ends[s] && c < n_classes; c++) {
+            double sum = 0;
+
+            for (size_t k = begin; k <= s; k++) {
+                sum += sums[k * n_classes + c];
+            }
+            for (size_t k = begin; k <= s; k++) {
+                sums[k * n_classes + c] = sum / (double)(s + 1 - begin);
+            }
+        }
+        begin = ends[s] ? s + 1 : begin;
+    }
+    free(ends);
+}
+
 static void measured_fill(const struct hdt_validated *v, struct hdt_validated_rank *out)
 {
     int64_t first, last;
@@ -146,7 +202,7 @@ static void measured_fill(const struct hdt_validated *v, struct hdt_validated_ra
     double *sums, end_us = NAN;
     double cpu_us[HDT_VALIDATED_CLASS_COUNT] = {0}, dur_us[HDT_VALIDATED_CLASS_COUNT] = {0};
 
-    if (!hdt_validated_steps(v, out, &first, &last)) {
+    if (!measured_steps(v, out, &first, &last)) {
         return;
     }
     n_steps = (size_t)(last - first + 1);
@@ -164,6 +220,7 @@ static void measured_fill(const struct hdt_validated *v, struct hdt_validated_ra
         }
         end_us = op->start_us + op->dur_us;
     }
+    rounds_even(out, first, n_steps, sums);
     measured_means(out, sums, n_steps);
     for (size_t c = 0; c < n_classes; c++) {
         out->rows[c].cpu_share = dur_us[c] > 0 ? fmin(1, cpu_us[c] / dur_us[c]) : 0;
@@ -175,21 +232,37 @@ static void measured_ops(const struct hdt_validated *v, struct hdt_validated_ran
 {
     double *values = hdt_calloc(out->n_ops + 1, sizeof(double));
     int64_t first, last;
-    bool any = hdt_validated_steps(v, out, &first, &last);
+    bool any = measured_steps(v, out, &first, &last);
 
     for (int kind = 0; kind < HDT_OP_KIND_COUNT; kind++) {
         size_t n = 0;
+        double sum_s = 0;
 
         for (size_t i = 0; any && i < out->n_ops; i++) {
             const struct hdt_timeline_op *op = &out->ops[i];
 
-            if ((int)op->kind == kind && !op->eval && op->step >= first) {
+            if ((int)op->kind == kind && !op->eval && op->step >= first && op->step <= last) {
+                sum_s += op->dur_us / 1e6;
                 values[n++] = op->dur_us / 1e6;
             }
         }
         out->op_s[kind] = n ? hdt_median(values, n) : -1;
+        if (n > 0 && kind == HDT_OP_OUTER_SYNC) { /* a step has its share, as in the prediction */
+            out->op_s[kind] = sum_s / (double)(last - first + 1);
+        }
     }
     free(values);
+}
+
+/* A rank of another replica than the first says nothing of its steps: its trace does. */
+static void measured_busy(struct hdt_validated_rank *out)
+{
+    if (out->measured_busy_s < 0) {
+        out->measured_busy_s = 0;
+        for (int c = 0; c <= HDT_VALIDATED_STEP; c++) {
+            out->measured_busy_s += out->rows[c].measured_s;
+        }
+    }
 }
 
 /* ---- edges ---- */
@@ -273,7 +346,7 @@ static double edge_predicted(const struct hdt_validated *v, const struct hdt_pla
             sum_s -= op->end_s;
         }
     }
-    return sum_s / (double)v->planned.result.plan.n_micro_batches;
+    return sum_s / (double)v->planned.result.plan.stages[f->src_stage].n_micro_batches;
 }
 
 static void edge_fill(struct hdt_validated *v, size_t flow)
@@ -292,8 +365,9 @@ static void edge_fill(struct hdt_validated *v, size_t flow)
     }
     v->edges = hdt_realloc(v->edges, (v->n_edges + 1) * sizeof(*v->edges));
     edge = &v->edges[v->n_edges++];
-    *edge = (struct hdt_validated_edge){.flow = (int)flow,
-                                        .bytes = t.wire_bytes * (double)plan->n_micro_batches};
+    *edge = (struct hdt_validated_edge){
+        .flow = (int)flow,
+        .bytes = t.wire_bytes * (double)plan->stages[f->src_stage].n_micro_batches};
     edge->predicted_s = edge_predicted(v, f);
     edge_measure(v, edge);
     if (edge->n_frames > 0 && edge->measured_s > t.latency_s) {
@@ -473,6 +547,7 @@ void hdt_validated_compare(struct hdt_validated *v)
         predicted_fill(v, (int)i);
         measured_fill(v, &v->ranks[i]);
         measured_ops(v, &v->ranks[i]);
+        measured_busy(&v->ranks[i]);
     }
     hdt_validated_stages(v);
     for (size_t i = 0; i < plan->n_flows; i++) {

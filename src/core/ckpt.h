@@ -73,14 +73,16 @@ struct hdt_ckpt_writer;
 /* Bytes that a checkpoint of this model takes on disk, a little more rather than less. */
 uint64_t hdt_ckpt_bytes(const struct hdt_model_config *model);
 
-/* HDT_EIO: `dir` has not that much room; the message says how much. */
+/* HDT_EIO: `dir` has no room for a checkpoint of this model and so many bytes in files beside its
+ * tensors; the message says how much is needed. */
 enum hdt_status hdt_ckpt_check_room(const char *dir, const struct hdt_model_config *model,
-                                    struct hdt_error *err);
+                                    uint64_t beside_bytes, struct hdt_error *err);
 
 struct hdt_ckpt_writer_conf {
     const char *dir;
     const struct hdt_model_config *model;
     struct hdt_ckpt_meta meta;
+    uint64_t beside_bytes;       /* that files beside the tensors will have */
     int64_t keep;                /* checkpoints of this job that stay; 0: all */
     void (*progress)(void *arg); /* called now and then while it is finished; may be NULL */
     void *arg;

@@ -16,7 +16,9 @@ void hdt_ckpt_feedbacks_release(struct hdt_ckpt_feedbacks *all)
 {
     for (size_t i = 0; i < all->n; i++) {
         XXH3_freeState(all->items[i].state);
-        close(all->items[i].fd);
+        if (all->items[i].fd >= 0) {
+            close(all->items[i].fd);
+        }
     }
     free(all->items);
     memset(all, 0, sizeof(*all));
@@ -101,20 +103,38 @@ enum hdt_status hdt_ckpt_feedbacks_seal(struct hdt_ckpt_feedbacks *all, const ch
                              "owner's digest is %016" PRIx64 ", that of what came %016" PRIx64,
                              name, xxh3, item->xxh3);
     }
+    if (close(item->fd) != 0) { /* a network file system may say only now that it is full */
+        item->fd = -1;
+        return hdt_error_set_errno(err, HDT_EIO, errno, "cannot write '%s'", file);
+    }
+    item->fd = -1;
     return HDT_OK;
 }
 
-enum hdt_status hdt_ckpt_feedbacks_sync(const struct hdt_ckpt_feedbacks *all, struct hdt_error *err)
+static enum hdt_status file_sync(const char *dir, const char *file, struct hdt_error *err)
+{
+    char path[HDT_CKPT_PATH_CAP];
+    int fd, failed;
+
+    HDT_TRY(hdt_ckpt_path(dir, file, path, err));
+    fd = open(path, O_RDONLY | O_CLOEXEC);
+    failed = fd < 0 || fsync(fd) != 0 ? errno : 0;
+    if (fd >= 0) {
+        close(fd);
+    }
+    return failed ? hdt_error_set_errno(err, HDT_EIO, failed, "cannot write '%s' to disk", path)
+                  : HDT_OK;
+}
+
+enum hdt_status hdt_ckpt_feedbacks_sync(const struct hdt_ckpt_feedbacks *all, const char *dir,
+                                        struct hdt_error *err)
 {
     for (size_t i = 0; i < all->n; i++) {
         if (all->items[i].state) {
             return hdt_error_set(err, HDT_EINVAL, "cannot complete '%s': no digest of it came",
                                  all->items[i].file);
         }
-        if (fsync(all->items[i].fd) != 0) {
-            return hdt_error_set_errno(err, HDT_EIO, errno, "cannot write '%s' to disk",
-                                       all->items[i].file);
-        }
+        HDT_TRY(file_sync(dir, all->items[i].file, err));
     }
     return HDT_OK;
 }

@@ -3,7 +3,8 @@
 #define HDT_CORE_CKPT_FEEDBACK_H
 
 /* The feedback files of a checkpoint while it is written: one for each end of an edge whose codec
- * keeps something from frame to frame, "feedback-NAME.bin". One thread. */
+ * keeps something from frame to frame, and of replicas for each unit, "feedback-NAME.bin". One
+ * thread. */
 #include "src/core/ckpt_files.h"
 
 #include <xxhash.h>
@@ -14,7 +15,7 @@ extern "C" {
 
 struct hdt_ckpt_feedback {
     char file[HDT_CKPT_FEEDBACK_CAP];
-    int fd;
+    int fd;              /* -1 once it is sealed: there may be thousands */
     uint64_t len;        /* bytes that came */
     XXH3_state_t *state; /* of them; NULL once it is sealed */
     uint64_t xxh3;       /* of them, once it is */
@@ -39,7 +40,7 @@ enum hdt_status hdt_ckpt_feedbacks_seal(struct hdt_ckpt_feedbacks *all, const ch
                                         uint64_t xxh3, struct hdt_error *err);
 
 /* All came whole: put them on the disk. HDT_EINVAL: one is not sealed; HDT_EIO. */
-enum hdt_status hdt_ckpt_feedbacks_sync(const struct hdt_ckpt_feedbacks *all,
+enum hdt_status hdt_ckpt_feedbacks_sync(const struct hdt_ckpt_feedbacks *all, const char *dir,
                                         struct hdt_error *err);
 
 #ifdef __cplusplus

@@ -127,9 +127,9 @@ void hdt_ckpt_writer_abort(struct hdt_ckpt_writer *writer)
 
 /* A disk that is filled in vain is no help to anyone else on it. */
 enum hdt_status hdt_ckpt_check_room(const char *dir, const struct hdt_model_config *model,
-                                    struct hdt_error *err)
+                                    uint64_t beside_bytes, struct hdt_error *err)
 {
-    uint64_t need = hdt_ckpt_bytes(model), room;
+    uint64_t need = hdt_ckpt_bytes(model) + beside_bytes, room;
     struct statvfs fs;
 
     if (statvfs(dir, &fs) != 0) {
@@ -200,7 +200,7 @@ static enum hdt_status writer_prepare(struct hdt_ckpt_writer *writer, struct hdt
     memcpy(writer->dir, dir, strlen(dir) + 1);
     HDT_TRY(hdt_ckpt_mkdir(dir, err));
     HDT_TRY(hdt_ckpt_check_step(dir, owner, writer->conf.meta.step, err));
-    HDT_TRY(hdt_ckpt_check_room(dir, &writer->model, err));
+    HDT_TRY(hdt_ckpt_check_room(dir, &writer->model, writer->conf.beside_bytes, err));
     HDT_TRY(hdt_ckpt_temp_make(dir, writer->conf.meta.step, writer->tmp, &writer->lock, err));
     return writer_open_files(writer, err);
 }
@@ -465,7 +465,7 @@ static enum hdt_status writer_close_files(struct hdt_ckpt_writer *writer, struct
             writer->conf.progress(writer->conf.arg);
         }
     }
-    HDT_TRY(hdt_ckpt_feedbacks_sync(&writer->feedback, err));
+    HDT_TRY(hdt_ckpt_feedbacks_sync(&writer->feedback, writer->tmp, err));
     HDT_TRY(hdt_ckpt_path(writer->tmp, HDT_CKPT_CONFIG, path, err));
     config = hdt_model_to_json(&writer->model);
     status = hdt_ckpt_write_json(path, config, err);

@@ -120,7 +120,8 @@ static const struct hdt_conf_row plan_rows[] = {
                      "Only these sites take part, in any order; empty: all that are there."),
     HDT_CONF_INT(struct hdt_job_plan, max_stages, "0", 0, 4096,
                  "Most pipeline stages; 0: no limit."),
-    HDT_CONF_INT(struct hdt_job_plan, min_stages, "1", 1, 4096, "Fewest pipeline stages."),
+    HDT_CONF_INT(struct hdt_job_plan, min_stages, "1", 1, 4096,
+                 "Fewest pipeline stages; with outer steps of all replicas together."),
     HDT_CONF_STRINGS(struct hdt_job_plan, cut, "",
                      "Fixed cut in pipeline order as \"SITE/WORKER=UNITS\"; units are the "
                      "embedding, each block, and the head. Empty: the planner cuts."),

@@ -118,8 +118,10 @@ static enum hdt_status plan_check_ranks(const struct hdt_plan *plan, struct hdt_
 
             if (strcmp(a->site, b->site) == 0 && strcmp(a->worker, b->worker) == 0 &&
                 a->device == b->device) {
-                return hdt_error_set(err, HDT_EINVAL, "ranks %zu and %zu are the same device %s/%s",
-                                     j, i, a->site, a->worker);
+                hdt_error_set(err, HDT_EINVAL, "ranks %zu and %zu are the same device %s/%s", j, i,
+                              a->site, a->worker);
+                hdt_error_hint(err, "name a worker for the stages of one replica only");
+                return HDT_EINVAL;
             }
         }
     }
@@ -249,7 +251,7 @@ enum hdt_status hdt_plan_check_stages(const struct hdt_plan *plan,
                                       const struct hdt_model_config *model, struct hdt_error *err)
 {
     enum hdt_status status = HDT_OK;
-    struct hdt_plan view;
+    struct hdt_plan view, bare = *plan;
 
     if (plan->n_ranks < 1 || plan->n_ranks > HDT_PLAN_MAX_RANKS || plan->n_stages < 1 ||
         plan->n_replicas < 1 || (size_t)plan->n_replicas > plan->n_stages ||
@@ -271,8 +273,9 @@ enum hdt_status hdt_plan_check_stages(const struct hdt_plan *plan,
                                  plan->stages[i].rank, plan->n_ranks);
         }
     }
+    bare.n_flows = 0; /* none is looked at, and there may be many */
     for (int k = 0; k < plan->n_replicas && status == HDT_OK; k++) {
-        hdt_plan_replica_view(plan, k, &view);
+        hdt_plan_replica_view(&bare, k, &view);
         status = plan_check_pipeline(&view, k, model, err);
         free(view.flows);
     }
@@ -512,35 +515,42 @@ static void flows_add_state(struct completer *c)
     }
 }
 
-/* Do two ranks of unlike replicas hold a unit both? */
-static bool ranks_meet(const struct hdt_plan *plan, int a, int b)
+/* The ranks that hold a unit of rank `a` in another replica. */
+static void ranks_meet(const struct hdt_plan *plan, int a, bool *meets)
 {
+    memset(meets, 0, plan->n_ranks * sizeof(*meets));
     for (size_t i = 0; i < plan->n_stages; i++) {
         const struct hdt_plan_stage *s = &plan->stages[i];
 
         for (size_t j = 0; s->rank == a && j < plan->n_stages; j++) {
             const struct hdt_plan_stage *t = &plan->stages[j];
 
-            if (t->rank == b && t->replica != s->replica && s->unit_begin < t->unit_end &&
+            if (t->replica != s->replica && s->unit_begin < t->unit_end &&
                 t->unit_begin < s->unit_end) {
-                return true;
+                meets[t->rank] = true;
             }
         }
     }
-    return false;
 }
 
-/* All replicas must see the same numbers, so that the worker's codec is the same on all ways. */
-static struct hdt_codec_spec outer_codec(const struct completer *c, int src, int dst)
+/* Does a flow stand before the outer one between these ranks? */
+static bool is_before(const struct hdt_plan_flow *flow, int src, int dst)
+{
+    return flow->kind != HDT_FLOW_OUTER || flow->src_rank < src ||
+           (flow->src_rank == src && flow->dst_rank < dst);
+}
+
+/* All replicas must see the same numbers, so that the worker's codec is the same on all ways. Flows
+ * that the plan has are in this order, too, if it is a sound one: they are passed once. */
+static struct hdt_codec_spec outer_codec(const struct completer *c, int src, int dst, size_t *pos)
 {
     struct hdt_codec_spec spec = hdt_job_outer_codec(c->job);
 
-    for (size_t i = 0; i < c->n_old; i++) {
-        const struct hdt_plan_flow *old = &c->old[i];
-
-        if (old->kind == HDT_FLOW_OUTER && old->src_rank == src && old->dst_rank == dst) {
-            return old->codec;
-        }
+    while (*pos < c->n_old && is_before(&c->old[*pos], src, dst)) {
+        ++*pos;
+    }
+    if (*pos < c->n_old && c->old[*pos].src_rank == src && c->old[*pos].dst_rank == dst) {
+        return c->old[*pos].codec;
     }
     if (plan_same_site(c->plan, src, dst)) {
         spec.gateway = HDT_CODEC_NONE;
@@ -550,17 +560,24 @@ static struct hdt_codec_spec outer_codec(const struct completer *c, int src, int
 
 static void flows_add_outer(struct completer *c)
 {
-    int n = (int)c->plan->n_ranks;
+    int n = c->plan->n_replicas > 1 ? (int)c->plan->n_ranks : 0;
+    uint64_t slab = hdt_plan_outer_slab(c->model);
+    bool *meets = hdt_calloc((size_t)n + 1, sizeof(*meets));
+    size_t pos = 0;
 
-    for (int i = 0; i < n * n && c->plan->n_replicas > 1; i++) {
-        if (ranks_meet(c->plan, i / n, i % n)) {
-            struct hdt_plan_flow *flow = flow_add(c, HDT_FLOW_OUTER, HDT_PRIO_OUTER, i / n, i % n);
+    for (int a = 0; a < n; a++) {
+        ranks_meet(c->plan, a, meets);
+        for (int b = 0; b < n && c->plan->n_flows <= HDT_PLAN_MAX_FLOWS; b++) {
+            if (meets[b]) {
+                struct hdt_plan_flow *flow = flow_add(c, HDT_FLOW_OUTER, HDT_PRIO_OUTER, a, b);
 
-            flow->codec = outer_codec(c, i / n, i % n);
-            flow->frame_cap = hdt_plan_frame_bytes(&flow->codec, hdt_plan_outer_slab(c->model));
-            flow->depth = OUTER_DEPTH;
+                flow->codec = outer_codec(c, a, b, &pos);
+                flow->frame_cap = hdt_plan_frame_bytes(&flow->codec, slab);
+                flow->depth = OUTER_DEPTH;
+            }
         }
     }
+    free(meets);
 }
 
 /* ---- roles ---- */
@@ -654,6 +671,13 @@ enum hdt_status hdt_plan_derive_flows(struct hdt_plan *plan, const struct hdt_jo
     flows_add_state(&c);
     flows_add_outer(&c);
     free(c.old);
+    if (status == HDT_OK && plan->n_flows > HDT_PLAN_MAX_FLOWS) {
+        status = hdt_error_set(err, HDT_EINVAL,
+                               "%d replicas on %zu ranks need more than %u flows: each rank sends "
+                               "its changes to all that hold a unit of it",
+                               plan->n_replicas, plan->n_ranks, HDT_PLAN_MAX_FLOWS);
+        hdt_error_hint(err, "plan fewer sites (plan.sites), or replicas that are cut alike");
+    }
     return status;
 }
 

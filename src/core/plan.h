@@ -71,7 +71,7 @@ struct hdt_plan_flow {
     int src_rank, dst_rank;
     int src_slice, dst_slice;
     int src_stage, dst_stage;    /* -1 where the kind has none */
-    struct hdt_codec_spec codec; /* worker codec none unless activation or its gradient */
+    struct hdt_codec_spec codec; /* worker codec none unless activation, its gradient or outer */
     enum hdt_dtype dtype;        /* of the tensor before the codec */
     uint32_t frame_cap;          /* largest plaintext frame in bytes, after the worker's codec */
     uint32_t depth;              /* frames in flight: slots at both ends */

@@ -6,6 +6,7 @@
 #include "src/core/plan.h"
 
 #define HDT_PLAN_MAX_RANKS 4096u
+#define HDT_PLAN_MAX_FLOWS (16u * HDT_PLAN_MAX_RANKS)
 
 extern const char *const hdt_flow_kind_names[HDT_FLOW_KIND_COUNT + 1];
 

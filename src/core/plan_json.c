@@ -11,8 +11,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define PLAN_MAX_FLOWS (16u * HDT_PLAN_MAX_RANKS)
-
 /* ---- writing ---- */
 
 static json_t *rank_to_json(const struct hdt_plan_rank *r)
@@ -283,7 +281,6 @@ static enum hdt_status plan_read_scalars(const json_t *json, struct hdt_plan *pl
     return r.status;
 }
 
-/* Codecs change numbers only on edges; frames hold what the kind sends. */
 /* All outer flows have one worker codec: replicas must see the same numbers. */
 static enum hdt_status outer_check(const struct hdt_plan *plan, struct hdt_error *err)
 {
@@ -308,6 +305,7 @@ static enum hdt_status outer_check(const struct hdt_plan *plan, struct hdt_error
     return HDT_OK;
 }
 
+/* Codecs change numbers only on edges and in outer steps; frames hold what the kind sends. */
 static enum hdt_status flow_check(const struct hdt_plan *plan, size_t i,
                                   const struct hdt_model_config *model, struct hdt_error *err)
 {
@@ -391,8 +389,8 @@ static enum hdt_status plan_read(const json_t *json, const struct hdt_model_conf
                       (void **)&plan->ranks, &plan->n_ranks, err));
     HDT_TRY(list_read(json, "stages", HDT_MODEL_MAX_L + 2, sizeof(plan->stages[0]),
                       (void **)&plan->stages, &plan->n_stages, err));
-    HDT_TRY(list_read(json, "flows", PLAN_MAX_FLOWS, sizeof(plan->flows[0]), (void **)&plan->flows,
-                      &plan->n_flows, err));
+    HDT_TRY(list_read(json, "flows", HDT_PLAN_MAX_FLOWS, sizeof(plan->flows[0]),
+                      (void **)&plan->flows, &plan->n_flows, err));
     HDT_TRY(plan_read_scalars(json, plan, err));
     HDT_TRY(items_read(json, "ranks", plan->n_ranks, rank_from_json, plan, err));
     HDT_TRY(items_read(json, "stages", plan->n_stages, stage_from_json, plan, err));

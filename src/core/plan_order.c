@@ -66,10 +66,11 @@ static enum hdt_status warmups_turns(struct hdt_plan *plan, struct hdt_error *er
 static enum hdt_status replicas_fit(struct hdt_plan *plan, struct hdt_error *err)
 {
     enum hdt_status status = HDT_OK;
-    struct hdt_plan view;
+    struct hdt_plan view, bare = *plan;
 
+    bare.n_flows = 0; /* orders have none */
     for (int k = 0; k < plan->n_replicas && status == HDT_OK; k++) {
-        hdt_plan_replica_view(plan, k, &view); /* its stages are the plan's */
+        hdt_plan_replica_view(&bare, k, &view); /* its stages are the plan's */
         status = hdt_plan_fit_order(&view, err);
         free(view.flows);
     }

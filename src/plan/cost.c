@@ -2,6 +2,7 @@
 #include "config.h"
 
 #include "src/plan/cost.h"
+#include "compress/adapt.h"
 #include "compress/codec.h"
 #include "compress/codec_state.h"
 #include "compress/ladder.h"
@@ -13,9 +14,6 @@
 /* Between workers of one site, until LAN links are measured: 10 Gbit/s, 100 us. */
 #define LAN_BYTES_PER_S 1.25e9
 #define LAN_LATENCY_S   1e-4
-
-/* Gateways cut frames into chunks of this size unless they are told otherwise. */
-#define CHUNK_BYTES (2.0 * 1024 * 1024)
 
 /* Lossless coding before a link has been seen at work: byte planes + zstd on one core, ratios on
  * activations of trained models. fp32 keeps three noisy bytes of four, bf16 one of two; fp16 has
@@ -273,10 +271,9 @@ static double rate_or(double rate, double otherwise)
     return rate > 0 ? rate : otherwise;
 }
 
-/* What the gateways do with a frame: the first chunk is coded before its first byte leaves, the
- * last one is decoded after its last byte came, the rest goes on beside the wire. */
-static void transfer_codec(const struct hdt_cost_inputs *in, const char *from, const char *to,
-                           const struct hdt_cluster_link *link, bool lossless,
+/* What the gateways do with a frame, as the choice in the run counts it. */
+static void transfer_cross(const struct hdt_cost_inputs *in, const char *from, const char *to,
+                           const struct hdt_cluster_link *link, const struct hdt_codec_spec *codec,
                            struct hdt_cost_transfer *t)
 {
     static const struct hdt_cluster_gateway unknown;
@@ -284,18 +281,22 @@ static void transfer_codec(const struct hdt_cost_inputs *in, const char *from, c
     const struct hdt_cluster_site *b = hdt_cluster_find_site(in->cluster, to);
     const struct hdt_cluster_gateway *src = a ? &a->gateway : &unknown;
     const struct hdt_cluster_gateway *dst = b ? &b->gateway : &unknown;
-    double encode_s = 0, decode_s = 0, chunks = max2(1, t->frame_bytes / CHUNK_BYTES);
+    struct hdt_adapt_candidate c = {.frame_bytes = t->frame_bytes, .gw_ratio = 1};
+    struct hdt_adapt_crossing way;
 
-    if (lossless) {
-        encode_s =
-            t->frame_bytes / rate_or(src->encode_bytes_per_s,
-                                     rate_or(link->lossless_bytes_per_s, LOSSLESS_BYTES_PER_S));
-        decode_s = t->frame_bytes / rate_or(dst->decode_bytes_per_s, LOSSLESS_BYTES_PER_S);
+    if (codec->gateway == HDT_CODEC_LOSSLESS) {
+        c.gw_ratio = lossless_ratio(link, codec);
+        c.gw_encode_bytes_per_s = rate_or(
+            src->encode_bytes_per_s, rate_or(link->lossless_bytes_per_s, LOSSLESS_BYTES_PER_S));
+        c.gw_decode_bytes_per_s = rate_or(dst->decode_bytes_per_s, LOSSLESS_BYTES_PER_S);
     }
-    t->pace_s = max2(t->busy_s, max2(encode_s, decode_s));
-    t->service_s = (encode_s + decode_s) / chunks + max2(t->busy_s, encode_s * (1 - 1 / chunks));
-    t->src_cpu_s = encode_s;
-    t->dst_cpu_s = decode_s;
+    hdt_adapt_cross(&c, link->rate_bytes_per_s, &way);
+    t->wire_bytes = way.wire_bytes;
+    t->busy_s = way.link_s;
+    t->pace_s = max2(t->busy_s, max2(way.encode_s, way.decode_s));
+    t->service_s = way.alone_s;
+    t->src_cpu_s = way.encode_s;
+    t->dst_cpu_s = way.decode_s;
     if (strcmp(from, to) != 0) {
         t->src_cpu_s += src->frame_s + t->wire_bytes * src->send_s_per_byte;
         t->dst_cpu_s += dst->frame_s + t->wire_bytes * dst->recv_s_per_byte;
@@ -314,52 +315,71 @@ enum hdt_status hdt_cost_transfer(const struct hdt_cost_inputs *in, const char *
         return no_link(from, to, link, err);
     }
     t->frame_bytes = (double)hdt_plan_frame_bytes(codec, (uint64_t)n_values);
-    t->wire_bytes = t->frame_bytes / lossless_ratio(link, codec);
-    t->busy_s = t->wire_bytes / link->rate_bytes_per_s;
     t->latency_s = link->rtt_s / 2;
-    transfer_codec(in, from, to, link, codec->gateway == HDT_CODEC_LOSSLESS, t);
+    transfer_cross(in, from, to, link, codec, t);
     return HDT_OK;
 }
 
-/* A budget of 0 guards nothing. */
-static bool bf16_is_allowed(const struct hdt_job_codec *codec, const struct hdt_codec_spec *bf16)
+/* A budget of 0 guards nothing: no less exact one than bf16 then. */
+static bool is_allowed(const struct hdt_job_codec *job, const struct hdt_codec_spec *codec)
 {
-    return codec->lossy &&
-           (codec->error_budget <= 0 || hdt_codec_expected_error(bf16) <= codec->error_budget);
+    const double error = hdt_codec_expected_error(codec);
+
+    return error == 0 || (job->lossy && (job->error_budget > 0 ? error <= job->error_budget
+                                                               : codec->worker == HDT_CODEC_BF16));
 }
 
 const struct hdt_codec_spec *hdt_cost_codecs(const struct hdt_job *job, size_t *n)
 {
-    static const struct hdt_codec_spec choices[] = {
+    static const struct hdt_codec_spec live[] = {
+        {.worker = HDT_CODEC_NONE, .gateway = HDT_CODEC_LOSSLESS},
+        {.worker = HDT_CODEC_BF16, .gateway = HDT_CODEC_LOSSLESS},
+        {.worker = HDT_CODEC_INT8, .gateway = HDT_CODEC_LOSSLESS}};
+    static const struct hdt_codec_spec fixed[] = {
         {.worker = HDT_CODEC_NONE},
         {.worker = HDT_CODEC_NONE, .gateway = HDT_CODEC_LOSSLESS},
         {.worker = HDT_CODEC_BF16},
         {.worker = HDT_CODEC_BF16, .gateway = HDT_CODEC_LOSSLESS}};
+    const bool is_live = job->codec.lossy && job->codec.error_budget > 0;
+    const struct hdt_codec_spec *all = is_live ? live : fixed;
+    const size_t n_all =
+        is_live ? sizeof(live) / sizeof(live[0]) : sizeof(fixed) / sizeof(fixed[0]);
 
-    *n = bf16_is_allowed(&job->codec, &choices[2]) ? 4 : 2; /* the exact ones stand first */
-    return choices;
+    *n = 0;
+    while (*n < n_all && is_allowed(&job->codec, &all[*n])) {
+        (*n)++; /* from the most exact to the least */
+    }
+    return all;
 }
 
-struct hdt_codec_spec hdt_cost_edge_codec(const struct hdt_cost_inputs *in, const char *from,
-                                          const char *to, bool is_grad)
+struct hdt_codec_spec hdt_cost_edge_codec(const struct hdt_cost_inputs *in,
+                                          const struct hdt_cluster_worker *from,
+                                          const struct hdt_cluster_worker *to, bool is_grad)
 {
+    const double src_share = hdt_cost_gateway_share(in, NULL, from);
+    const double dst_share = hdt_cost_gateway_share(in, NULL, to);
+    const double n =
+        (double)in->job->batch.micro_batch * (double)in->job->batch.seq_len * (double)in->model->C;
     size_t n_choices;
     const struct hdt_codec_spec *choices = hdt_cost_codecs(in->job, &n_choices);
-    double n =
-        (double)in->job->batch.micro_batch * (double)in->job->batch.seq_len * (double)in->model->C;
     struct hdt_codec_spec best = {0};
     double best_s = DBL_MAX;
 
-    if (strcmp(from, to) == 0 || hdt_job_codec(in->job, is_grad, &best)) {
+    if (strcmp(from->site, to->site) == 0 || hdt_job_codec(in->job, is_grad, &best)) {
         return best;
     }
     for (size_t i = 0; i < n_choices; i++) {
         struct hdt_cost_transfer t;
+        double all_s;
 
-        if (hdt_cost_transfer(in, from, to, &choices[i], n, &t, NULL) == HDT_OK &&
-            t.service_s < best_s) {
+        if (hdt_cost_transfer(in, from->site, to->site, &choices[i], n, &t, NULL) != HDT_OK) {
+            continue;
+        }
+        all_s = hdt_cost_cast(&from->profile, &choices[i], n) + src_share * t.src_cpu_s +
+                t.service_s + dst_share * t.dst_cpu_s + hdt_cost_cast(&to->profile, &choices[i], n);
+        if (all_s < best_s) {
             best = choices[i];
-            best_s = t.service_s;
+            best_s = all_s;
         }
     }
     return best;

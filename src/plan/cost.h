@@ -63,7 +63,7 @@ uint64_t hdt_cost_feedback_memory(const struct hdt_cost_inputs *in, const struct
 /* How one frame of `n_values` fp32 values crosses from site to site. */
 struct hdt_cost_transfer {
     double frame_bytes; /* after the worker's codec */
-    double wire_bytes;  /* after the gateway's */
+    double wire_bytes;  /* after the gateway's, if that does not leave its codec out */
     double busy_s;      /* that the link is occupied by it */
     double pace_s;      /* the slowest of link, encoder and decoder: frames follow one another so */
     double service_s;   /* of one frame alone: coded, sent and decoded, chunk by chunk */
@@ -77,13 +77,17 @@ enum hdt_status hdt_cost_transfer(const struct hdt_cost_inputs *in, const char *
                                   double n_values, struct hdt_cost_transfer *transfer,
                                   struct hdt_error *err);
 
-/* What "auto" chooses among: none and lossless, and the bf16 ones when the job allows loss. */
+/* What "auto" chooses among, the most exact first: none and lossless, and bf16 with either when the
+ * job allows loss. Where the choice is made in the run (a loss is allowed, within a budget), all
+ * have lossless behind them, which gateways leave out by themselves, and int8 is among them. */
 const struct hdt_codec_spec *hdt_cost_codecs(const struct hdt_job *job, size_t *n);
 
-/* Codec of an edge: the job's when it names one; for "auto" the one with the shortest transfer.
- * None inside a site. */
-struct hdt_codec_spec hdt_cost_edge_codec(const struct hdt_cost_inputs *in, const char *from,
-                                          const char *to, bool is_grad);
+/* Codec of an edge: the job's when it names one; for "auto" the one by which a frame that has
+ * everything to itself is across first, what it holds up at both ends included. None inside a
+ * site. */
+struct hdt_codec_spec hdt_cost_edge_codec(const struct hdt_cost_inputs *in,
+                                          const struct hdt_cluster_worker *from,
+                                          const struct hdt_cluster_worker *to, bool is_grad);
 
 /* Worker's seconds to code (or decode, or copy) one frame of n_values. */
 double hdt_cost_cast(const struct hdt_profile *profile, const struct hdt_codec_spec *codec,

@@ -319,7 +319,8 @@ static const struct hdt_cost_link *link_busiest(const struct hdt_cost *cost)
     return best;
 }
 
-/* What is busy most of the step limits it; when nothing is, filling and draining does. */
+/* What is busy most of the step limits it; when nothing is, outer steps do, or filling and draining
+ * the pipeline that the busiest rank is of. */
 static void limit_set(const struct play *p)
 {
     struct hdt_cost *cost = p->cost;
@@ -328,22 +329,26 @@ static void limit_set(const struct play *p)
     const struct hdt_cost_link *link = link_busiest(cost);
     double rank_share = p->ranks[rank].busy_s / cost->step_s;
     double link_share = link ? link->busy_s / cost->step_s : 0;
+    double outer_share = cost->outer_s / cost->step_s;
+    struct hdt_plan own;
 
     cost->bubble_share = rank_share < 1 ? 1 - rank_share : 0;
-    if (cost->outer_s > 0.5 * cost->step_s) {
+    hdt_plan_replica_view(p->plan, hdt_plan_rank_replica(p->plan, rank), &own);
+    if (outer_share > 0.5 || (rank_share < 0.7 && outer_share > 1 - rank_share - outer_share)) {
         snprintf(cost->limit, sizeof(cost->limit), "outer steps, %.0f %% of the time",
-                 100 * cost->outer_s / cost->step_s);
+                 100 * outer_share);
     } else if (link_share > rank_share) {
         snprintf(cost->limit, sizeof(cost->limit), "link %.60s -> %.60s, busy %.0f %%", link->from,
                  link->to, 100 * link_share);
-    } else if (rank_share < 0.7 && p->plan->n_stages > 1) {
+    } else if (rank_share < 0.7 && own.n_stages > 1) {
         snprintf(cost->limit, sizeof(cost->limit),
                  "filling and draining the pipeline: %lld micro-batches over %zu stages",
-                 (long long)p->plan->n_micro_batches, p->plan->n_stages);
+                 (long long)own.n_micro_batches, own.n_stages);
     } else {
         snprintf(cost->limit, sizeof(cost->limit), "compute of %.60s/%.60s, busy %.0f %%", r->site,
                  r->worker, 100 * rank_share);
     }
+    free(own.flows);
 }
 
 /* Replicas go their own ways between outer steps, where the slowest is waited for. */

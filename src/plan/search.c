@@ -16,8 +16,6 @@
 #define CHUNKS_MAX 4
 /* Moves of a border after that. */
 #define N_REFINE 16
-/* A step must be so much faster for a codec that sends more bytes. */
-#define CODEC_MARGIN 0.01
 
 /* ---- who may take part ---- */
 
@@ -169,8 +167,8 @@ static void edge_set(struct search *s, int i, int j)
 {
     const struct hdt_cluster_worker *a = s->workers[i], *b = s->workers[j];
     struct hdt_search_edge *e = &s->problem.edges[i][j];
-    struct hdt_codec_spec fwd_codec = hdt_cost_edge_codec(s->in, a->site, b->site, false);
-    struct hdt_codec_spec bwd_codec = hdt_cost_edge_codec(s->in, b->site, a->site, true);
+    struct hdt_codec_spec fwd_codec = hdt_search_codec(s, a, b, false);
+    struct hdt_codec_spec bwd_codec = hdt_search_codec(s, b, a, true);
     double n = hdt_search_values(s->in);
     struct hdt_cost_transfer fwd, bwd;
 
@@ -250,7 +248,9 @@ static enum hdt_status search_fixed(struct search *s, struct hdt_search_result *
     }
     status = hdt_search_judge(s, &result->plan, &result->cost);
     result->n_judged = 1;
-    if (status != HDT_OK && err) {
+    if (status == HDT_OK) {
+        hdt_search_try_codecs(s, result, true);
+    } else if (err) {
         *err = s->last_err;
     }
     return status;
@@ -323,13 +323,25 @@ void hdt_search_words(const struct hdt_plan *plan, const struct hdt_plan *best, 
     }
 }
 
-/* Keep the faster of the result and the candidate; the other becomes the runner-up if it is the
- * fastest such. It must be faster by the share `margin`. True when the candidate is kept. */
-static bool result_offer(struct hdt_search_result *result, double margin, struct hdt_plan *plan,
-                         struct hdt_cost *cost)
+/* The same plan again is no runner-up. */
+static bool plan_is_known(const struct hdt_search_result *result, const struct hdt_plan *plan)
+{
+    char moves[8];
+
+    return result->plan.n_stages > 0 && hdt_plan_same_stages(&result->plan, plan) &&
+           !hdt_drift_moves(&result->plan, plan, moves, sizeof(moves))[0];
+}
+
+bool hdt_search_offer(struct hdt_search_result *result, double margin, struct hdt_plan *plan,
+                      struct hdt_cost *cost)
 {
     bool better = result->plan.n_stages == 0 || cost->step_s < (1 - margin) * result->cost.step_s;
 
+    if (plan_is_known(result, plan)) {
+        hdt_plan_release(plan);
+        hdt_cost_release(cost);
+        return false;
+    }
     if (better) {
         struct hdt_plan old_plan = result->plan;
         struct hdt_cost old_cost = result->cost;
@@ -354,17 +366,8 @@ static bool result_offer(struct hdt_search_result *result, double margin, struct
     return better;
 }
 
-/* The same plan again is no runner-up. */
-static bool plan_is_known(const struct hdt_search_result *result, const struct hdt_plan *plan)
-{
-    char moves[8];
-
-    return result->plan.n_stages > 0 && hdt_plan_same_stages(&result->plan, plan) &&
-           !hdt_drift_moves(&result->plan, plan, moves, sizeof(moves))[0];
-}
-
 static bool search_try_chunks(struct search *s, const struct hdt_search_cut *cut,
-                              struct hdt_search_result *result, double margin)
+                              struct hdt_search_result *result)
 {
     struct hdt_plan plan;
     struct hdt_cost cost = {0};
@@ -376,22 +379,22 @@ static bool search_try_chunks(struct search *s, const struct hdt_search_cut *cut
         return false;
     }
     result->n_judged++;
-    return result_offer(result, margin, &plan, &cost);
+    return hdt_search_offer(result, 0, &plan, &cost);
 }
 
 /* Judge a cut and offer it; true when it is the best so far. */
 static bool search_try(struct search *s, const struct hdt_search_cut *cut,
-                       struct hdt_search_result *result, double margin)
+                       struct hdt_search_result *result)
 {
     bool best = false;
 
     if (s->schedule != HDT_SCHEDULE_INTERLEAVED || cut->n_stages == 1) {
         s->n_chunks = 0;
-        return search_try_chunks(s, cut, result, margin);
+        return search_try_chunks(s, cut, result);
     }
     for (int n = 2; n <= CHUNKS_MAX && cut_has_chunks(s, cut, n); n++) {
         s->n_chunks = n;
-        best = search_try_chunks(s, cut, result, margin) || best;
+        best = search_try_chunks(s, cut, result) || best;
     }
     if (!cut_has_chunks(s, cut, 2)) {
         refuse_turns(s, cut);
@@ -415,27 +418,11 @@ static void search_refine(struct search *s, struct hdt_search_cut *cut,
 
             next.begin[border] += i % 2 ? 1 : -1;
             if (next.begin[border] > next.begin[border - 1] && next.begin[border] < end) {
-                moved = search_try(s, &next, result, 0);
+                moved = search_try(s, &next, result);
                 *cut = moved ? next : *cut;
             }
         }
     }
-}
-
-/* Codecs were chosen for the shortest transfer. Where transfers hide behind the arithmetic, one
- * that costs the processors less may be the better one; it must be faster by more than bytes are
- * worth. */
-static void search_codecs(struct search *s, const struct hdt_search_cut *cut,
-                          struct hdt_search_result *result)
-{
-    size_t n;
-    const struct hdt_codec_spec *choices = hdt_cost_codecs(s->in->job, &n);
-
-    for (size_t i = 0; i < n && result->cost.n_links > 0; i++) {
-        s->codec = &choices[i];
-        search_try(s, cut, result, CODEC_MARGIN);
-    }
-    s->codec = NULL;
 }
 
 /* What kept every cut from fitting: search again without memory limits and look at the best. */
@@ -483,12 +470,72 @@ static enum hdt_status search_explain(struct search *s, struct hdt_error *err)
     return status;
 }
 
-static enum hdt_status search_free(struct search *s, struct hdt_search_result *result,
-                                   struct hdt_error *err)
+/* The best cuts with the codecs of now, judged, and the best of them moved about. How many cuts
+ * there were. */
+static size_t search_cuts(struct search *s, struct hdt_search_result *result)
 {
     struct hdt_search_cut cuts[N_JUDGED];
     size_t n, best = 0;
 
+    problem_set(s);
+    n = hdt_search_dp(&s->problem, cuts, N_JUDGED);
+    for (size_t i = 0; i < n; i++) {
+        best = search_try(s, &cuts[i], result) ? i : best;
+    }
+    if (result->n_judged > 0) {
+        search_refine(s, &cuts[best], result);
+    }
+    return n;
+}
+
+/* Is it what each edge has when it is chosen for the shortest transfer? */
+static bool codec_is_known(const struct search *s, const struct hdt_codec_spec *codec)
+{
+    for (int i = 0; i < s->n_workers * s->n_workers; i++) {
+        const struct hdt_cluster_worker *a = s->workers[i / s->n_workers];
+        const struct hdt_cluster_worker *b = s->workers[i % s->n_workers];
+
+        for (int is_grad = 0; is_grad < 2; is_grad++) {
+            const struct hdt_codec_spec is = hdt_search_codec(s, a, b, is_grad);
+
+            if (strcmp(a->site, b->site) != 0 && !hdt_search_is_named(s, is_grad) &&
+                !hdt_codec_spec_equal(&is, codec)) {
+                return false;
+            }
+        }
+    }
+    return true;
+}
+
+/* Cuts were those for the shortest transfers. Where transfers hide behind the arithmetic, a codec
+ * that costs the processors less may be the better one, with a cut of its own. */
+static void search_codecs(struct search *s, struct hdt_search_result *result)
+{
+    size_t n;
+    const struct hdt_codec_spec *choices = hdt_cost_codecs(s->in->job, &n);
+
+    for (size_t i = 0; i < n; i++) {
+        struct hdt_search_result other = {0};
+
+        if (codec_is_known(s, &choices[i]) ||
+            (s->is_hinted && (!s->hint || !hdt_codec_spec_equal(s->hint, &choices[i])))) {
+            continue;
+        }
+        s->codec = &choices[i];
+        if (search_cuts(s, &other) > 0 && other.n_judged > 0) {
+            result->n_judged += other.n_judged;
+            hdt_search_offer(result, HDT_SEARCH_CODEC_GAIN, &other.plan, &other.cost);
+        }
+        hdt_plan_release(&other.second_plan);
+        hdt_cost_release(&other.second_cost);
+        s->codec = NULL;
+    }
+    hdt_search_try_codecs(s, result, false);
+}
+
+static enum hdt_status search_free(struct search *s, struct hdt_search_result *result,
+                                   struct hdt_error *err)
+{
     if (hdt_model_n_units(s->in->model) > HDT_SEARCH_MAX_UNITS) {
         hdt_error_set(err, HDT_ENOTSUP, "the planner cuts models of up to %d layers",
                       HDT_SEARCH_MAX_UNITS - 2);
@@ -496,13 +543,8 @@ static enum hdt_status search_free(struct search *s, struct hdt_search_result *r
         return HDT_ENOTSUP;
     }
     HDT_TRY(search_workers(s, &result->n_left_out, err));
-    problem_set(s);
-    n = hdt_search_dp(&s->problem, cuts, N_JUDGED);
-    if (n == 0) {
+    if (search_cuts(s, result) == 0) {
         return search_explain(s, err);
-    }
-    for (size_t i = 0; i < n; i++) {
-        best = search_try(s, &cuts[i], result, 0) ? i : best;
     }
     if (result->n_judged == 0) {
         if (err) {
@@ -510,14 +552,17 @@ static enum hdt_status search_free(struct search *s, struct hdt_search_result *r
         }
         return s->last_err.status;
     }
-    search_refine(s, &cuts[best], result);
-    search_codecs(s, &cuts[best], result);
+    if (hdt_search_has_codecs(s)) {
+        search_codecs(s, result);
+    }
     return HDT_OK;
 }
 
-/* The best plan under one schedule. */
+/* The best plan under one schedule. After one under another, cuts are searched for no codecs but
+ * that plan's and those of the shortest transfers: the slow part of the search. */
 static enum hdt_status search_one(const struct hdt_cost_inputs *in, enum hdt_schedule_kind schedule,
-                                  struct hdt_search_result *result, struct hdt_error *err)
+                                  const struct hdt_plan *like, struct hdt_search_result *result,
+                                  struct hdt_error *err)
 {
     struct search *s = hdt_calloc(1, sizeof(*s));
     enum hdt_status status;
@@ -525,6 +570,8 @@ static enum hdt_status search_one(const struct hdt_cost_inputs *in, enum hdt_sch
     memset(result, 0, sizeof(*result));
     s->in = in;
     s->schedule = schedule;
+    s->is_hinted = like != NULL;
+    s->hint = like ? hdt_search_codec_of(in->job, like) : NULL;
     status = in->job->plan.cut.n > 0 ? search_fixed(s, result, err) : search_free(s, result, err);
     if (status != HDT_OK) {
         hdt_error_prefix(err, "cannot plan the job");
@@ -549,13 +596,14 @@ static enum hdt_status search_auto(const struct hdt_cost_inputs *in,
     struct hdt_search_result other;
     enum hdt_status status;
 
-    status = search_one(in, HDT_SCHEDULE_1F1B, result, err);
+    status = search_one(in, HDT_SCHEDULE_1F1B, NULL, result, err);
     if (status != HDT_OK && (status != HDT_ENOMEM || in->job->plan.cut.n == 0)) {
         return status;
     }
     for (size_t i = 0; i < sizeof(others) / sizeof(others[0]); i++) {
         if ((in->job->recompute && hdt_schedule_is_split(others[i])) ||
-            search_one(in, others[i], &other, NULL) != HDT_OK) {
+            search_one(in, others[i], status == HDT_OK ? &result->plan : NULL, &other, NULL) !=
+                HDT_OK) {
             continue;
         }
         if (status != HDT_OK ||
@@ -576,7 +624,7 @@ enum hdt_status hdt_search_pipeline(const struct hdt_cost_inputs *in,
     enum hdt_schedule_kind schedule = (enum hdt_schedule_kind)in->job->plan.schedule;
 
     return schedule == HDT_SCHEDULE_AUTO ? search_auto(in, result, err)
-                                         : search_one(in, schedule, result, err);
+                                         : search_one(in, schedule, NULL, result, err);
 }
 
 enum hdt_status hdt_search_plan(const struct hdt_cost_inputs *in, struct hdt_search_result *result,

@@ -17,6 +17,10 @@ extern "C" {
  * are exact. */
 #define HDT_SEARCH_SCHEDULE_GAIN 0.02
 
+/* The same for a codec in place of another, where the job leaves it open: of equal ones the one
+ * with the shorter transfers. All edges of a plan share it. */
+#define HDT_SEARCH_CODEC_GAIN 0.01
+
 struct hdt_search_result {
     struct hdt_plan plan;        /* complete, with predictions */
     struct hdt_cost cost;        /* of it, with its timeline */
@@ -34,6 +38,11 @@ struct hdt_search_result {
  * HDT_SEARCH_SCHEDULE_GAIN than what was taken before it. Under wan the warm-up of a stage is: the
  * stages behind it, and for each link behind it the frames that fill its round trip at the pace of
  * the slowest stage, capped by the micro-batches and by memory.
+ *
+ * Codecs that the job leaves open (hdt_cost_codecs) are searched: cuts for each of them in all
+ * edges between sites (with schedule auto under 1f1b, under others for the best so far), and for
+ * the shortest transfers; then each edge of the best by itself, both ways. What a plan takes is the
+ * simulator's figure, gateways' CPU time included.
  *
  * With outer.steps a pipeline over all sites is weighed against a replica in each site that can
  * hold the model, each with micro-batches as it is fast; a cut that covers the model several times

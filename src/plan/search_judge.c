@@ -89,15 +89,25 @@ static void plan_add_codec(struct hdt_plan *plan, enum hdt_flow_kind kind, int s
         (struct hdt_plan_flow){.kind = kind, .src_stage = src, .dst_stage = dst, .codec = codec};
 }
 
-struct hdt_codec_spec hdt_search_codec(const struct search *s, const char *from, const char *to,
-                                       bool is_grad)
+struct hdt_codec_spec hdt_search_codec(const struct search *s,
+                                       const struct hdt_cluster_worker *from,
+                                       const struct hdt_cluster_worker *to, bool is_grad)
 {
     struct hdt_codec_spec named;
 
-    if (!s->codec || hdt_job_codec(s->in->job, is_grad, &named) || strcmp(from, to) == 0) {
+    if (!s->codec || hdt_job_codec(s->in->job, is_grad, &named) ||
+        strcmp(from->site, to->site) == 0) {
         return hdt_cost_edge_codec(s->in, from, to, is_grad);
     }
     return *s->codec;
+}
+
+static struct hdt_codec_spec stage_codec(const struct search *s, const struct hdt_plan *plan,
+                                         size_t i, bool is_grad)
+{
+    return s->by_stage ? s->by_stage[i].codecs[is_grad]
+                       : hdt_search_codec(s, stage_worker(s, plan, i + is_grad),
+                                          stage_worker(s, plan, i + !is_grad), is_grad);
 }
 
 /* Round trip of the edge behind stage i, transfer included, for choosing warm-ups. */
@@ -105,8 +115,8 @@ static enum hdt_status plan_edge(struct search *s, struct hdt_plan *plan, size_t
                                  double *round_trip_s, double *service_s)
 {
     const char *a = stage_worker(s, plan, i)->site, *b = stage_worker(s, plan, i + 1)->site;
-    struct hdt_codec_spec fwd_codec = hdt_search_codec(s, a, b, false);
-    struct hdt_codec_spec bwd_codec = hdt_search_codec(s, b, a, true);
+    struct hdt_codec_spec fwd_codec = stage_codec(s, plan, i, false);
+    struct hdt_codec_spec bwd_codec = stage_codec(s, plan, i, true);
     double n = hdt_search_values(s->in);
     struct hdt_cost_transfer fwd, bwd;
 

@@ -56,6 +56,7 @@ static struct replica *replica_add(struct replicas *all)
     memset(r, 0, sizeof(*r));
     r->job = *all->in->job;
     r->job.outer.steps = 0;
+    r->job.plan.min_stages = 1; /* is of all together */
     return r;
 }
 
@@ -225,11 +226,11 @@ static enum hdt_status replicas_balance(struct replicas *all, struct hdt_error *
     for (size_t i = 0; i < all->n; i++) {
         speed[i] = 1;
     }
-    if (all->in->job->outer.parts.n == all->n) { /* as the job says: once, and in proportion */
+    if (all->in->job->outer.parts.n == all->n) { /* as the job says, and so every time */
         for (size_t i = 0; i < all->n; i++) {
             speed[i] = strtod(all->in->job->outer.parts.items[i], NULL);
         }
-        n_deals = 1;
+        n_deals = 2; /* of the second all have one schedule */
     }
     for (int deal = 0; deal < n_deals && status == HDT_OK && all->n > 1; deal++) {
         replicas_deal(all, speed);
@@ -237,7 +238,9 @@ static enum hdt_status replicas_balance(struct replicas *all, struct hdt_error *
         for (size_t i = 0; i < all->n && status == HDT_OK; i++) {
             const struct replica *r = &all->items[i];
 
-            speed[i] = (double)r->job.batch.n_micro_batches / r->result.cost.step_s;
+            if (n_deals == N_DEALS) {
+                speed[i] = (double)r->job.batch.n_micro_batches / r->result.cost.step_s;
+            }
         }
         if (status == HDT_OK) {
             replicas_agree(all);
@@ -302,6 +305,30 @@ static enum hdt_status replicas_join(struct replicas *all, struct hdt_search_res
     return status;
 }
 
+/* Are they enough? Of a cut nothing else can be had. */
+static enum hdt_status replicas_check(const struct replicas *all, struct hdt_error *err)
+{
+    long long least = (long long)all->in->job->plan.min_stages, n_stages = 0;
+
+    for (size_t i = 0; i < all->n; i++) {
+        n_stages += (long long)all->items[i].result.plan.n_stages;
+    }
+    if (all->n < 2) {
+        return hdt_error_set(err, HDT_ENOENT,
+                             "cannot plan the job: outer steps need two sites that can hold the "
+                             "model, there %s %zu",
+                             all->n == 1 ? "is" : "are", all->n);
+    }
+    if (n_stages < least && all->in->job->plan.cut.n == 0) {
+        hdt_error_set(err, HDT_EINVAL,
+                      "cannot plan the job: %zu replicas have %lld stages, plan.min_stages is %lld",
+                      all->n, n_stages, least);
+        hdt_error_hint(err, "start more workers or lower plan.min_stages");
+        return HDT_EINVAL;
+    }
+    return HDT_OK;
+}
+
 enum hdt_status hdt_search_replicas(const struct hdt_cost_inputs *in,
                                     struct hdt_search_result *result, struct hdt_error *err)
 {
@@ -323,11 +350,8 @@ enum hdt_status hdt_search_replicas(const struct hdt_cost_inputs *in,
     } else {
         status = replicas_balance(&all, err);
     }
-    if (status == HDT_OK && all.n < 2) {
-        status = hdt_error_set(err, HDT_ENOENT,
-                               "cannot plan the job: outer steps need two sites that can hold the "
-                               "model, there %s %zu",
-                               all.n == 1 ? "is" : "are", all.n);
+    if (status == HDT_OK) {
+        status = replicas_check(&all, err);
     }
     if (status == HDT_OK) {
         status = replicas_join(&all, result, err);

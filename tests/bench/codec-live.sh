@@ -7,7 +7,8 @@
 # auto), all over the same three stretches: wide, narrow, wide. The median over the rounds counts; the codec
 # that is best by it in a stretch is the peer. For each stretch: tokens/s after the change has settled, and
 # how many steps passed from the change of the link to the last change of codec that it caused (0: the codec
-# in use was the one to keep).
+# in use was the one to keep). Links are measured before each run: the probe is also what TCP knows the wide
+# link from, and what it goes by after the narrow stretch of the run before is up to four times slower.
 #
 # HDT_BENCH_ROUNDS   [3]
 # HDT_BENCH_STEPS    of a stretch [40]
@@ -101,6 +102,8 @@ run() {
     rm -f "$work"/*-w0/worker.log # of other runs
     workers_start
     rig_job "$job" $((3 * steps)) "name: ${codec//+/-}-$round" "${options[@]}"
+    hdt plan --gateway "$(gateway_of a)" --remeasure "$job" >"$work/run.log" 2>&1 ||
+        rig_fail "$codec: $(tail -n 2 "$work/run.log")"
     hdt submit --gateway "$(gateway_of a)" --json "$work/run.json" "$job" >"$work/run.log" 2>&1 &
     submit=$!
     pids+=("$submit")

@@ -35,6 +35,53 @@ for file in outer-0 replica1-moments-0 outer-7 replica1-moments-7; do
     check "the checkpoint holds $file" test -s "$(step_of whole 6)/feedback-$file.bin"
 done
 
+# What is said of the run and of its plan has outer steps in it.
+dir=$(dirname "$metrics")
+hdt plan --validate "$dir" --json >"$work/validate.json" || fail "hdt plan --validate"
+hdt simulate --json "$dir/plan.json" >"$work/simulate.json" || fail "hdt simulate"
+check "measured times, rates and bytes have outer steps in them" python3 - "$metrics" "$work/whole.json" \
+    "$work/validate.json" "$work/simulate.json" <<'PY'
+import json, statistics, sys
+lines = [json.loads(line) for line in open(sys.argv[1])]
+run, validated, simulated = (json.load(open(name)) for name in sys.argv[2:])
+steps = [line for line in lines if "loss" in line]
+pace, round_s = [], []
+for line in steps:
+    round_s.append(line["step_s"])
+    heard = [rank["rank"] for rank in line["ranks"]]
+    assert heard == ([0, 1] if "outer_steps" in line else [0]), line
+    if "outer_steps" in line:
+        assert len(round_s) == line["outer_steps"], line
+        pace += [statistics.mean(round_s)] * len(round_s)
+        round_s = []
+assert abs(run["measured_step_s"] / statistics.median(pace) - 1) < 1e-9, run["measured_step_s"]
+assert abs(validated["measured_step_s"] / statistics.median(pace[2:]) - 1) < 1e-9, validated["measured_step_s"]
+assert abs(run["speed"]["tokens_per_s"] / run["tokens_per_s"] - 1) < 1e-9, run["speed"]
+assert all(rank["measured_busy_s"] > 0 for rank in validated["ranks"]), validated["ranks"]
+model = 4 * 1.17e6 / 3  # float32, once in three steps; lossless codecs take off some 15 %
+for link in simulated["links"]:
+    assert 0.5 * model < link["bytes_per_step"] < 1.1 * model, link
+PY
+check "a simulation says what scenarios do not change" \
+    sh -c "hdt simulate '$dir/plan.json' | grep -q '^outer  *step every 3 steps'"
+
+# A replica over two sites beside one on a third worker: its edge has its own micro-batches, 6 of 8.
+python3 - "$dir/plan.json" "$work/cluster.json" <<'PY'
+import copy, json, sys
+cluster = json.load(open(sys.argv[1]))["cluster"]
+third = copy.deepcopy(cluster["workers"][0])
+third["name"] = "w1"
+cluster["workers"].append(third)
+json.dump(cluster, open(sys.argv[2], "w"))
+PY
+sed 's,^  cut: .*,  cut: [site-a/w0=4\, site-b/w0=4\, site-a/w1=8],; s/^  parts: .*/  parts: [6\, 2]/' \
+    "$work"/whole/run-*/job.yaml >"$(echo "$work"/whole/run-*)/mixed.yaml"
+hdt plan --cluster "$work/cluster.json" --explain --json "$work"/whole/run-*/mixed.yaml >"$work/mixed.json" ||
+    fail "hdt plan, mixed"
+same "frames of an edge, in words" 2 "$(grep -c '6 frames take' "$work/mixed.json")"
+same "and for its codec" "6.0 6.0" "$(hdt codec explain "$work/mixed.json" --json |
+    python3 -c 'import json, sys; print(*[e["frames"] for e in json.load(sys.stdin)])')"
+
 # Resumed: the other cuts of replicas are in tests/unit/test_outer.c.
 run resumed --cut 8,8 --steps 8 --resume "$(step_of whole 6)"
 same "resumed after step 6: weights" "$(field "$work/resumed.json" weights_digest)" \

@@ -149,6 +149,35 @@ Test(adapt, what_grows_is_sent_plain)
 }
 
 /*
+ * 4 MB, 15.2588 chunks, coded in 4 ms and decoded in 2 to 3.2 MB: the first chunk in and the last
+ * one out take 6 / 15.2588 = 0.393216 ms. On 1000 MB/s the rest of the coding takes longer than the
+ * wire, 4 - 4 / 15.2588 = 3.737856 ms against 3.2: 4.131072 ms, not a twentieth more than the 4 ms
+ * without. On 500 MB/s it is 6.4 + 0.393216 ms. On 2000 MB/s 4.13 ms against 2: it is left out.
+ */
+Test(adapt, a_gateway_leaves_out_what_does_not_pay)
+{
+    const struct hdt_adapt_candidate c = {.frame_bytes = 4 * MB,
+                                          .gw_encode_bytes_per_s = 1000 * MB,
+                                          .gw_decode_bytes_per_s = 2000 * MB,
+                                          .gw_ratio = 1.25};
+    struct hdt_adapt_crossing way;
+
+    hdt_adapt_cross(&c, 1000 * MB, &way);
+    expect_near(way.alone_s, 0.004131072, "alone on 1000 MB/s");
+    expect_near(way.wire_bytes, 3.2 * MB, "coded bytes");
+    hdt_adapt_cross(&c, 500 * MB, &way);
+    expect_near(way.alone_s, 0.006793216, "alone on 500 MB/s");
+    hdt_adapt_cross(&c, 2000 * MB, &way);
+    expect_near(way.alone_s, 0.002, "alone on 2000 MB/s");
+    expect_near(way.wire_bytes, 4 * MB, "plain bytes");
+    cr_expect_eq(way.encode_s, 0);
+    cr_expect_eq(way.decode_s, 0);
+    hdt_adapt_cross(&c, 0, &way);
+    cr_expect_eq(way.link_s, 0, "nothing is known of the link");
+    expect_near(way.encode_s, 0.004, "coded");
+}
+
+/*
  * Gateways of two codec threads on the workers' processors: 1 GB/s in, 2 GB/s out, 2 ns of CPU time
  * for a byte sent, 5 ns for one received. lossless, 3.2 of 4 MB on the wire: held_src 2 x 4 + 6.4 =
  * 14.4 ms, of the other worker (of which it takes a thread of two) (2 x 2 + 16) / 2 =
@@ -167,7 +196,7 @@ Test(adapt, a_gateway_holds_up_the_worker_beside_it)
         c[i].gw_decode_bytes_per_s = 2000 * MB;
         c[i].gw_ratio = 1.25;
     }
-    in.goodput_bytes_per_s = 1000 * MB;
+    in.goodput_bytes_per_s = 500 * MB;
     in.src_busy_s = in.dst_busy_s = 0.05;
     in.n_frames = 64;
     in.gw_threads = 2;

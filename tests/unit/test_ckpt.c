@@ -117,6 +117,48 @@ Test(ckpt, feedback_must_come_whole)
     cr_expect_eq(hdt_ckpt_case_n_named(dir, "step-"), 0);
 }
 
+/* Replicas have a file for each unit of each: many more than a process may have open. */
+Test(ckpt, feedback_may_be_in_many_files)
+{
+    struct hdt_ckpt_writer_conf conf = {
+        .dir = dir, .model = &hdt_ckpt_case_model, .meta = hdt_ckpt_case_meta(2)};
+    struct hdt_ckpt_writer *writer;
+    struct hdt_error err = {0};
+    struct rlimit limit;
+    char name[32];
+
+    cr_assert_eq(getrlimit(RLIMIT_NOFILE, &limit), 0);
+    limit.rlim_cur = 64;
+    cr_assert_eq(setrlimit(RLIMIT_NOFILE, &limit), 0);
+    cr_assert_eq(hdt_ckpt_writer_open(&conf, &writer, &err), HDT_OK, "%s", err.msg);
+    for (int i = 0; i < 200; i++) {
+        snprintf(name, sizeof(name), "replica1-moments-%d", i);
+        cr_assert_eq(hdt_ckpt_writer_feedback(writer, name, 0, &i, sizeof(i), &err), HDT_OK, "%s",
+                     err.msg);
+        cr_assert_eq(hdt_ckpt_writer_seal_feedback(writer, name, XXH3_64bits(&i, sizeof(i)), &err),
+                     HDT_OK, "%s", err.msg);
+    }
+    cr_expect_eq(hdt_ckpt_writer_feedback(writer, "replica1-moments-7", 4, "e", 1, &err),
+                 HDT_EPROTO);
+    hdt_ckpt_writer_abort(writer);
+}
+
+/* What files beside the tensors will take is looked for, too. */
+Test(ckpt, room_is_for_all_files)
+{
+    struct hdt_ckpt_writer_conf conf = {.dir = dir,
+                                        .model = &hdt_ckpt_case_model,
+                                        .meta = hdt_ckpt_case_meta(2),
+                                        .beside_bytes = UINT64_C(1) << 60};
+    struct hdt_ckpt_writer *writer;
+    struct hdt_error err = {0};
+
+    cr_expect_eq(hdt_ckpt_check_room("/tmp", &hdt_ckpt_case_model, 0, &err), HDT_OK, "%s", err.msg);
+    cr_expect_eq(hdt_ckpt_writer_open(&conf, &writer, &err), HDT_EIO);
+    cr_expect(strstr(err.msg, " 1152921504"), "2^60 bytes in MB: %s", err.msg);
+    cr_expect_eq(hdt_ckpt_case_n_named(dir, "step-"), 0);
+}
+
 Test(ckpt, names_of_feedback_lead_nowhere_else)
 {
     cr_expect(hdt_ckpt_is_feedback("feedback-activation_grad-12-in.bin"));

@@ -3,6 +3,7 @@
 #include "config.h"
 
 #include "runtime/edge.h"
+#include "runtime/runner_impl.h"
 #include "src/base/clock.h"
 #include "tests/support/values.h"
 
@@ -298,4 +299,57 @@ Test(edge, a_guard_that_was_saved_makes_the_same_frames)
     edge_make(&resumed, "int8", false);
     cr_assert_eq(frame_make(&resumed, 2, &len, &mark), HDT_OK);
     cr_expect_eq(mark, 0); /* without it */
+}
+
+/* ---- of a runner ---- */
+
+/* Two replicas of two stages each, on a site each; the second has 6 of 8 micro-batches. Frames of
+ * its edge are its own: 6 a step, and a step's arithmetic is shared by 6. */
+Test(edge, frames_of_a_replica_are_its_own)
+{
+    struct hdt_plan_rank ranks[] = {{.site = "a", .worker = "w0"},
+                                    {.site = "b", .worker = "w0"},
+                                    {.site = "a", .worker = "w1"},
+                                    {.site = "b", .worker = "w1"}};
+    struct hdt_plan_stage stages[] = {{.rank = 0, .n_micro_batches = 2},
+                                      {.rank = 1, .n_micro_batches = 2},
+                                      {.replica = 1, .rank = 2, .n_micro_batches = 6},
+                                      {.replica = 1, .rank = 3, .n_micro_batches = 6}};
+    struct hdt_plan_flow flow = {.kind = HDT_FLOW_ACTIVATION,
+                                 .src_rank = 2,
+                                 .dst_rank = 3,
+                                 .src_stage = 2,
+                                 .dst_stage = 3,
+                                 .frame_cap = 4 * 8 * 16};
+    struct runner_flow own = {.spec = {.worker = HDT_CODEC_NONE}};
+    struct hdt_runner r = {
+        .plan = {.ranks = ranks,
+                 .n_ranks = 4,
+                 .stages = stages,
+                 .n_stages = 4,
+                 .flows = &flow,
+                 .n_flows = 1,
+                 .n_replicas = 2,
+                 .micro_batch = 1,
+                 .n_micro_batches = 8,
+                 .seq_len = 8},
+        .model = {.C = 16},
+        .job = {.steps = 100, .outer = {.steps = 4}, .codec = {.error_budget = 0.02}},
+        .rank = 2,
+        .replica = 1,
+        .flows = &own};
+
+    r.job.codec.activations = r.job.codec.activation_grads = (char *)"auto";
+    hdt_runner_build_edges(&r);
+    cr_assert_not_null(own.edge);
+    cr_expect_eq(own.edge->conf.n_frames, 6);
+    r.step = 1;
+    hdt_runner_edges_stepped(&r, HDT_PHASE_TRAIN, 600000000);
+    cr_expect_float_eq(own.edge->src_busy_s, 0.1, 1e-12, "%g", own.edge->src_busy_s);
+    /* With an outer step in it a step says nothing of frames. */
+    r.step = 3;
+    hdt_runner_edges_stepped(&r, HDT_PHASE_TRAIN, 60000000000);
+    cr_expect_float_eq(own.edge->src_busy_s, 0.1, 1e-12, "%g", own.edge->src_busy_s);
+    hdt_runner_unbuild_edges(&r);
+    free(r.edges);
 }

@@ -71,6 +71,38 @@ Test(edge_rate, a_small_frame_that_overtakes_says_nothing)
     cr_expect(fabs(rate.bytes_per_s / 2.5e6 - 1) < 0.01, "%g bytes a second", rate.bytes_per_s);
 }
 
+/* 220 kB every 30 ms, 1.76 ms of 125 MB/s. Each sixth has to wait 4 ms for a processor, and one in
+ * each second 190 ms, which the frames cut meanwhile wait for, too. */
+Test(edge_rate, waits_for_processors_are_not_the_link)
+{
+    struct hdt_edge_rate rate = {0};
+    int64_t free_us = 0;
+
+    for (int i = 0; i < 200; i++) {
+        const int64_t cut_us = 1000 * MS + i * 30 * MS;
+        const int64_t wait_us = i % 33 == 20 ? 190 * MS : i % 6 == 0 ? 4 * MS : 0;
+        const int64_t have_us = cut_us + RTT + 1760 + wait_us;
+
+        free_us = have_us > free_us ? have_us : free_us + 200;
+        hdt_edge_rate_have(&rate, cut_us, 220e3, RTT, free_us);
+        if (i > 40) {
+            cr_expect(fabs(rate.bytes_per_s / 125e6 - 1) < 0.01, "frame %d: %g bytes a second", i,
+                      rate.bytes_per_s);
+        }
+    }
+}
+
+/* Short steps of many bursts: the window ends before its room does. */
+Test(edge_rate, many_bursts_in_a_second)
+{
+    struct link link = {.bytes_per_s = 2.5e9};
+
+    for (int i = 0; i < 1000; i++) {
+        frame_send(&link, 1e6 + 1e3 * i, 1e6);
+    }
+    cr_expect(fabs(link.rate.bytes_per_s / 2.5e9 - 1) < 0.01, "%g", link.rate.bytes_per_s);
+}
+
 /* Two seconds of steps after a change, the figure is that of the new rate. */
 Test(edge_rate, follows_down_and_up)
 {
@@ -127,4 +159,21 @@ Test(edge_rate, the_faster_way_is_taken)
     cr_expect_eq(trial_play(&trial, 10000, 9000), 10);
     cr_expect_eq(trial_play(&trial, 10000, 10300), 10);
     cr_expect_eq(trial_play(&trial, 10000, 12000), 150);
+}
+
+/* As measured on a core that gateway and worker share: a quarter of the frames wait 4 ms more, and
+ * now and then one 200 ms. */
+Test(edge_rate, the_faster_way_is_taken_on_a_busy_machine)
+{
+    struct hdt_codec_trial trial = {0};
+    int n = 0;
+
+    for (int i = 0; i < 2000; i++) {
+        const bool coded = hdt_codec_trial_next(&trial);
+        const int64_t wait_us = i % 29 == 20 ? 200 * MS : i % 5 == 0 ? 4 * MS : 0;
+
+        hdt_codec_trial_saw(&trial, coded, 260e3, (coded ? 2500 : 2900) + wait_us);
+        n += i >= 400 && coded;
+    }
+    cr_expect_geq(n, 1450, "%d of 1600 frames coded", n);
 }

@@ -314,6 +314,51 @@ Test(gwclient, a_job_is_followed_over_a_lost_connection, .timeout = 30)
     fake_close(&fake);
 }
 
+/* ---- outer steps ---- */
+
+/* Rounds of 4: three steps of 1 s, and one of 5 s with the outer step in it. The first round was
+ * cut short by a resume. */
+static void script_rounds(struct fake *fake)
+{
+    static const double step_s[] = {6, 1, 1, 1, 5, 1, 1, 1, 5};
+
+    fake_event(fake, state_body("running"));
+    for (int i = 0; i < 9; i++) {
+        json_t *body = step_body(i + 8, 1.0);
+
+        json_object_set_new(body, "step_s", json_real(step_s[i]));
+        if (i % 4 == 0) {
+            json_object_set_new(body, "outer_loss", json_real(1));
+            json_object_set_new(body, "outer_steps", json_integer(i == 0 ? 1 : 4));
+        }
+        fake_event(fake, body);
+    }
+    fake_event(fake, json_pack("{s:s, s:s}", "event", "done", "weights_digest", "00"));
+    fake_event(fake, state_body("done"));
+    json_decref(fake_receive(fake));
+}
+
+/* Predictions give each step its share of an outer step: so does what was measured. */
+Test(gwclient, a_step_has_its_share_of_the_outer_step, .timeout = 30)
+{
+    struct hdt_gwclient_conf conf;
+    struct hdt_error err = {0};
+    struct fake fake;
+    struct hdt_follow f = {.job = 7, .number = 1};
+    size_t n;
+
+    fake_open(&fake, script_rounds);
+    f.conf = &conf;
+    f.client = client_of(&fake, &conf);
+    cr_assert_eq(hdt_follow_run(&f, &err), HDT_OK, "%s", err.msg);
+    cr_expect_eq(hdt_follow_median_step(&f, &n), 2.0);
+    cr_expect_eq(n, 9);
+    cr_expect_eq(f.trained[3].step_s, 1.0);
+    hdt_gwclient_close(f.client);
+    hdt_follow_release(&f);
+    fake_close(&fake);
+}
+
 /* ---- restarts ---- */
 
 static json_t *epoch_body(json_t *body, int epoch)

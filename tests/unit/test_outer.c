@@ -10,6 +10,7 @@
 #include "runtime/data.h"
 #include "runtime/outer.h"
 #include "runtime/stage.h"
+#include "runtime/state.h"
 #include "runtime/sync.h"
 #include "src/base/buf.h"
 #include "src/base/log.h"
@@ -18,11 +19,33 @@
 
 #include <criterion/criterion.h>
 #include <math.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 static struct rig *rig;
+
+/* A move goes wrong after so many sound ones; below 0: none. */
+static atomic_int n_moves_sound = -1;
+
+bool __real_hdt_outer_move(float *anchor, float *momentum, const double *sum, float lr, float mu,
+                           size_t n);
+bool __wrap_hdt_outer_move(float *anchor, float *momentum, const double *sum, float lr, float mu,
+                           size_t n);
+
+/* Stands in for hdt_outer_move (the linker's --wrap). */
+bool __wrap_hdt_outer_move(float *anchor, float *momentum, const double *sum, float lr, float mu,
+                           size_t n)
+{
+    bool finite = __real_hdt_outer_move(anchor, momentum, sum, lr, mu, n);
+
+    if (atomic_load(&n_moves_sound) >= 0 && atomic_fetch_sub(&n_moves_sound, 1) == 0) {
+        anchor[0] += 0.01f;
+    }
+    return finite;
+}
 
 static void setup(void)
 {
@@ -472,6 +495,54 @@ Test(outer_run, a_later_epoch_ends_with_the_same_bits)
     run.ckpt_name = "at-once";
     run_well(&run, &b);
     expect_same(&a, &b, 1, 9);
+}
+
+/* What the room for a checkpoint is looked for with is what its files beside the tensors have. */
+Test(outer_run, room_is_looked_for_for_all_that_replicas_save)
+{
+    const uint64_t n = (uint64_t)hdt_model_n_params(&model);
+    struct rig_run run = pair;
+    struct rig_result result;
+    uint64_t bytes = 0;
+    char path[4400];
+    struct stat st;
+
+    run.steps = 3;
+    run_well(&run, &result);
+    for (int i = 0; i < 6; i++) {
+        snprintf(path, sizeof(path), "%s/feedback-outer-%d.bin", result.checkpoint, i);
+        cr_assert_eq(stat(path, &st), 0, "%s", path);
+        bytes += (uint64_t)st.st_size;
+        snprintf(path, sizeof(path), "%s/feedback-replica1-moments-%d.bin", result.checkpoint, i);
+        cr_assert_eq(stat(path, &st), 0, "%s", path);
+        bytes += (uint64_t)st.st_size;
+    }
+    cr_expect_eq(bytes, 12 * n);
+    for (int k = 1; k <= 3; k++) {
+        struct hdt_plan_stage stages[3] = {{.replica = 0, .unit_end = 6},
+                                           {.replica = 1, .unit_end = 6, .rank = 1},
+                                           {.replica = 2, .unit_end = 6, .rank = 2}};
+        const struct hdt_plan plan = {.stages = stages, .n_stages = (size_t)k, .n_replicas = k};
+
+        cr_expect_eq(hdt_state_units_bytes(&plan, &model),
+                     k < 2 ? 0 : (8 * (uint64_t)(k - 1) + 4) * n);
+    }
+}
+
+/* What goes wrong in one replica only is found, and no new epoch passes over it. */
+Test(outer_run, replicas_that_differ_end_the_job)
+{
+    struct rig_run run = pair;
+    struct rig_result result;
+    const char *status, *msg;
+
+    atomic_store(&n_moves_sound, 5);
+    hdt_rig_run(rig, &run, &result);
+    status = json_string_value(json_object_get(result.error, "status"));
+    msg = json_string_value(json_object_get(result.error, "msg"));
+    cr_assert(status && msg, "the run ended well");
+    cr_expect_str_eq(status, "EJOB");
+    cr_expect(strstr(msg, "the weights of replica 2 have digest"), "%s", msg);
 }
 
 /* Checkpoints are written by a rank of the second replica, and the last one fails once: all

@@ -451,3 +451,44 @@ Test(plan, foreign_replicas_are_checked)
     cr_expect(strstr(err.msg, "tied embeddings"), "%s", err.msg);
     json_decref(json);
 }
+
+/* Replicas of one rank each, n of them. */
+static void many_make(struct hdt_plan *plan, int n)
+{
+    memset(plan, 0, sizeof(*plan));
+    plan->n_ranks = plan->n_stages = (size_t)n;
+    plan->ranks = calloc((size_t)n, sizeof(plan->ranks[0]));
+    plan->stages = calloc((size_t)n, sizeof(plan->stages[0]));
+    for (int i = 0; i < n; i++) {
+        snprintf(plan->ranks[i].site, HDT_NAME_CAP, "s%d", i);
+        snprintf(plan->ranks[i].worker, HDT_NAME_CAP, "w0");
+        plan->stages[i] = (struct hdt_plan_stage){
+            .replica = i, .rank = i, .n_slices = 1, .unit_end = 6, .n_micro_batches = 1};
+    }
+}
+
+/* Each sends to each: of many that is more than a plan may have, which is said in time. */
+Test(plan, replicas_are_not_too_many, .timeout = 120)
+{
+    struct hdt_job job = {.batch = {2, 200, 16}, .outer = {.steps = 4}};
+    struct hdt_plan plan, again;
+    struct hdt_error err = {0};
+    json_t *json;
+
+    many_make(&plan, 200);
+    cr_assert_eq(hdt_plan_complete(&plan, &job, &model, &err), HDT_OK, "%s", err.msg);
+    cr_expect_eq(count(&plan, HDT_FLOW_OUTER), 200 * 199);
+    json = hdt_plan_to_json(&plan);
+    cr_assert_eq(hdt_plan_from_json(json, &model, &again, &err), HDT_OK, "%s", err.msg);
+    cr_expect_eq(again.n_flows, plan.n_flows);
+    hdt_plan_release(&again);
+    hdt_plan_release(&plan);
+    json_decref(json);
+    job.batch.n_micro_batches = 4000;
+    many_make(&plan, 4000);
+    cr_expect_eq(hdt_plan_complete(&plan, &job, &model, &err), HDT_EINVAL);
+    cr_expect(strstr(err.msg, "4000 replicas on 4000 ranks need more than 65536 flows"), "%s",
+              err.msg);
+    cr_expect(strstr(err.hint, "plan.sites"), "%s", err.hint);
+    hdt_plan_release(&plan);
+}

@@ -297,13 +297,15 @@ Test(search, a_slow_link_is_avoided_or_named)
 /* The codec of activations from site a. */
 static void expect_codec(const struct hdt_cost_inputs *in, const char *to, const char *want)
 {
-    struct hdt_codec_spec codec = hdt_cost_edge_codec(in, "a", to, false);
+    struct hdt_codec_spec codec =
+        hdt_cost_edge_codec(in, hdt_cost_find_worker(in->cluster, "a", "w0"),
+                            hdt_cost_find_worker(in->cluster, to, "w0"), false);
     char text[HDT_CODEC_SPEC_TEXT];
 
     cr_expect_str_eq(hdt_codec_spec_format(&codec, text), want);
 }
 
-Test(search, auto_takes_bf16_only_where_loss_is_allowed)
+Test(search, auto_loses_only_what_is_allowed)
 {
     static const double speeds[] = {1, 1};
     struct hdt_cluster cluster;
@@ -314,7 +316,9 @@ Test(search, auto_takes_bf16_only_where_loss_is_allowed)
     expect_codec(&in, "b", "lossless");
     job.codec.lossy = true;
     expect_codec(&in, "b", "bf16+lossless");
-    job.codec.error_budget = 0.02;
+    job.codec.error_budget = 0.02; /* of which int8 takes 0.007 */
+    expect_codec(&in, "b", "int8+lossless");
+    job.codec.error_budget = 0.004;
     expect_codec(&in, "b", "bf16+lossless");
     job.codec.error_budget = 0.0005; /* bf16 loses 0.0017 */
     expect_codec(&in, "b", "lossless");
@@ -486,6 +490,9 @@ Test(search, slow_links_are_for_replicas)
     cr_expect_lt(r.plan.step_s, alone_s);
     cr_expect_eq(r.second_plan.n_replicas, 1, "the pipeline is the runner-up");
     expect_outer(&in, &r.plan, 1.25e6, 0.05);
+    /* The second replica keeps a copy of its moments, 8 bytes a weight, for checkpoints. */
+    cr_expect_eq(hdt_cost_outer_memory(&in, &r.plan, 1) - hdt_cost_outer_memory(&in, &r.plan, 0),
+                 8 * (uint64_t)hdt_model_n_params(in.model));
     /* A step costs its own time and its share of an outer step. */
     double own_s = 0;
     for (int i = 0; i < 2; i++) {
@@ -494,6 +501,80 @@ Test(search, slow_links_are_for_replicas)
     }
     cr_expect_float_eq(r.plan.step_s - r.cost.outer_s, own_s, 0.05 * own_s, "%g + %g, not %g",
                        r.plan.step_s - r.cost.outer_s, r.cost.outer_s, own_s);
+    hdt_search_result_release(&r);
+    hdt_cluster_release(&cluster);
+}
+
+/* The stages of all replicas count, and what limits a step is named. */
+Test(search, stages_of_replicas_count_together)
+{
+    static const double speeds[] = {1, 1};
+    char none[] = "none";
+    struct hdt_job job = hdt_test_job();
+    struct hdt_cluster cluster;
+    struct hdt_cost_inputs in = {&job, &hdt_test_model, &cluster};
+    struct hdt_search_result r;
+    struct hdt_error err = {0};
+    double outer_s, own_s;
+
+    hdt_test_cluster(&cluster, 2, speeds, 1.25e6, 0.05);
+    job.outer.steps = 500;
+    job.outer.codec = none;
+    job.plan.min_stages = 2;
+    cr_assert_eq(hdt_search_plan(&in, &r, &err), HDT_OK, "%s", err.msg);
+    cr_expect_eq(r.plan.n_replicas, 2);
+    cr_expect(strstr(r.plan.limit, "compute of "), "%s", r.plan.limit);
+    outer_s = r.cost.outer_s * 500;
+    own_s = r.plan.step_s - r.cost.outer_s;
+    hdt_search_result_release(&r);
+    /* Two fifths of the time. */
+    job.outer.steps = (int64_t)ceil(outer_s / (own_s * 2 / 3));
+    cr_assert_eq(hdt_search_plan(&in, &r, &err), HDT_OK, "%s", err.msg);
+    cr_assert_eq(r.plan.n_replicas, 2);
+    cr_expect(strstr(r.plan.limit, "outer steps, 39 % of the time") ||
+                  strstr(r.plan.limit, "outer steps, 40 % of the time"),
+              "%s", r.plan.limit);
+    hdt_search_result_release(&r);
+    job.plan.min_stages = 3;
+    cr_expect_eq(hdt_search_plan(&in, &r, &err), HDT_EINVAL);
+    cr_expect(strstr(err.msg, "plan.min_stages is 3"), "%s", err.msg);
+    hdt_cluster_release(&cluster);
+}
+
+/* Of replicas with parts as the job has them, too, the schedule is that of the one with stages. */
+Test(search, a_schedule_is_that_of_a_replica_with_stages)
+{
+    static const double speeds[] = {1, 1, 1};
+    char *cut[] = {"a/w0=4", "b/w0=4", "c/w0=8"};
+    struct hdt_job job = hdt_test_job();
+    struct hdt_cluster cluster;
+    struct hdt_cost_inputs in = {&job, &hdt_test_model, &cluster};
+    struct hdt_search_result r;
+    struct hdt_error err = {0};
+    enum hdt_schedule_kind alone;
+    int64_t warmup;
+
+    hdt_test_cluster(&cluster, 3, speeds, 1.25e9, 0.3);
+    job.plan.schedule = HDT_SCHEDULE_AUTO;
+    job.plan.cut.items = cut;
+    job.plan.cut.n = 2;
+    job.batch.n_micro_batches = 8;
+    cr_assert_eq(hdt_search_plan(&in, &r, &err), HDT_OK, "%s", err.msg);
+    alone = r.plan.schedule;
+    warmup = r.plan.stages[0].warmup;
+    cr_expect_neq(alone, HDT_SCHEDULE_1F1B);
+    hdt_search_result_release(&r);
+    job.plan.cut.n = 3;
+    job.batch.n_micro_batches = 16;
+    job.outer.steps = 10;
+    job.outer.parts.items = (char *[]){"8", "8"};
+    job.outer.parts.n = 2;
+    cr_assert_eq(hdt_search_plan(&in, &r, &err), HDT_OK, "%s", err.msg);
+    cr_assert_eq(r.plan.n_replicas, 2);
+    cr_expect_eq(r.plan.stages[0].n_micro_batches, 8);
+    cr_expect_eq(r.plan.schedule, alone, "%s, not %s", hdt_schedule_names[r.plan.schedule],
+                 hdt_schedule_names[alone]);
+    cr_expect_eq(r.plan.stages[0].warmup, warmup);
     hdt_search_result_release(&r);
     hdt_cluster_release(&cluster);
 }
@@ -555,5 +636,10 @@ Test(search, a_cut_may_be_of_replicas)
     job.data.site = (char[]){"c"};
     cr_expect_eq(hdt_search_plan(&in, &r, &err), HDT_EINVAL);
     cr_expect(strstr(err.msg, "it must be the first"), "%s", err.msg);
+    job.data.site = (char[]){"a"};
+    cut[2] = (char[]){"a/w0=8"};
+    cr_expect_eq(hdt_search_plan(&in, &r, &err), HDT_EINVAL);
+    cr_expect(strstr(err.msg, "the same device a/w0"), "%s", err.msg);
+    cr_expect(strstr(err.hint, "one replica"), "%s", err.hint);
     hdt_cluster_release(&cluster);
 }

@@ -91,6 +91,22 @@ Test(speed, utilization_is_what_others_count)
     hdt_devices_release(&devices);
 }
 
+/* A step's micro-batches are those of all replicas together. */
+Test(speed, replicas_share_the_tokens_of_a_step)
+{
+    struct hdt_speed one, two;
+    struct hdt_planned p;
+
+    job_of(&p, H200, H200);
+    hdt_speed_of(&p, NULL, NULL, 0.5, &one);
+    cr_expect_float_eq(one.tokens_per_s, 8 * 2048 / 0.5, 1e-6);
+    p.result.plan.n_replicas = 2;
+    hdt_speed_of(&p, NULL, NULL, 0.5, &two);
+    cr_expect_eq(two.tokens_per_s, one.tokens_per_s);
+    cr_expect_eq(two.flops_per_s, one.flops_per_s);
+    hdt_cluster_release(&p.cluster);
+}
+
 /* Of two workers the peaks add up; one that is limited to a part counts by that part. */
 Test(speed, peaks_are_of_the_ranks_that_ran)
 {

@@ -92,6 +92,56 @@ Test(validated, the_classes_of_a_rank_add_up_to_its_step)
     hdt_cluster_release(&v.planned.cluster);
 }
 
+/* Two replicas with an outer step every 4 steps: 2 ms of arithmetic a step, and 8 ms in each fourth
+ * one, which is 2 a step; and the wait for the other replica in front of it, 4 ms, so 1. */
+Test(validated, an_outer_step_is_shared_by_its_round)
+{
+    static char *replicas[] = {"a/w0=8", "b/w0=8"};
+    static const double speeds[] = {1, 1};
+    struct hdt_validated v = {.measured_step_s = 5e-3, .n_steps = 10};
+    struct hdt_planned *p = &v.planned;
+    struct hdt_cost_inputs in = {&p->job, &p->model, &p->cluster};
+    struct hdt_validated_rank *rank;
+    struct hdt_error err = {0};
+    double at_us = 0;
+
+    p->job = hdt_test_job();
+    p->job.outer.steps = 4;
+    p->job.plan.cut = (struct hdt_conf_strings){replicas, 2};
+    p->model = hdt_test_model;
+    hdt_test_cluster(&p->cluster, 2, speeds, 1e9, 0.0001);
+    cr_assert_eq(hdt_search_plan(&in, &p->result, &err), HDT_OK, "%s", err.msg);
+    cr_assert_eq(p->result.plan.n_replicas, 2);
+    v.predicted_step_s = p->result.cost.step_s;
+    v.ranks = hdt_calloc(p->result.plan.n_ranks, sizeof(*v.ranks));
+    rank = &v.ranks[1];
+    rank->measured_busy_s = -1;
+    rank->has_trace = true;
+    for (int64_t step = 0; step < 14; step++, at_us += 2000) {
+        op_add(rank, HDT_OP_FORWARD, step, at_us, 2000);
+        if (step % 4 == 3) {
+            at_us += 4000;
+            op_add(rank, HDT_OP_OUTER_SYNC, step, at_us + 2000, 8000);
+            at_us += 8000;
+        }
+    }
+    hdt_validated_compare(&v);
+    cr_expect_float_eq(rank->rows[HDT_VALIDATED_FORWARD].measured_s, 2e-3, 1e-9);
+    cr_expect_float_eq(rank->rows[HDT_VALIDATED_SYNC].measured_s, 2e-3, 1e-9, "%g",
+                       rank->rows[HDT_VALIDATED_SYNC].measured_s);
+    cr_expect_float_eq(rank->rows[HDT_VALIDATED_WAIT_SYNC].measured_s, 1e-3, 1e-9, "%g",
+                       rank->rows[HDT_VALIDATED_WAIT_SYNC].measured_s);
+    cr_expect_float_eq(rank->op_s[HDT_OP_OUTER_SYNC], 2e-3, 1e-9, "%g",
+                       rank->op_s[HDT_OP_OUTER_SYNC]);
+    cr_expect_float_eq(rank->measured_busy_s, 4e-3, 1e-9, "%g", rank->measured_busy_s);
+    free(rank->ops);
+    free(v.ranks);
+    free(v.stages);
+    free(v.edges);
+    hdt_search_result_release(&p->result);
+    hdt_cluster_release(&p->cluster);
+}
+
 /* ---- corrected profiles ---- */
 
 /* As hdt_test_cluster: 0.5 and 1 ms the embedding, 10 and 20 a block, 9 the head, 0.02 an op. */
