@@ -136,8 +136,6 @@ struct search {
     bool is_small;            /* all candidates are in the pool */
     bool has_left_out;        /* one that might be better was not simulated */
     int64_t tasks_left;       /* of simulations */
-    int64_t tasks_done;       /* of those that were played, */
-    double simulating_s;      /* and what they took: only a time limit asks */
     struct search_cand *pool; /* best by estimate, none twice */
     size_t n_pool, pool_cap;
     struct hdt_layout_found *founds; /* without layouts */

@@ -3,7 +3,6 @@
 
 /* Candidates as layouts, and those held against the simulator. */
 #include "src/base/buf.h"
-#include "src/base/clock.h"
 #include "src/plan/layout_search_impl.h"
 
 #include <math.h>
@@ -246,33 +245,9 @@ static void judged_take(struct search *s, struct search_cand *c, int found)
     }
 }
 
-/* What promises so much less than the plan that is there is simulated after the time limit, too. */
-#define WORTH_WAITING 0.9
-
-/* Would a simulation end after the time limit, by what those before it took? It is not begun where
- * there is a plan that is as good as it promises: of a large cluster one takes as long as all the
- * rest of the search. */
-static bool is_too_late(const struct search *s, const struct search_cand *c)
-{
-    double limit_s = s->options->time_limit_s;
-    bool is_late = s->is_cut;
-
-    if (!is_late && limit_s > 0 && s->tasks_done > 0) {
-        double elapsed_s = (double)(hdt_clock_now_us() - s->start_us) / 1e6;
-
-        is_late = elapsed_s + s->simulating_s * (double)hdt_seek_tasks(c) / (double)s->tasks_done >
-                  limit_s;
-    }
-    if (!is_late || s->best.step_s > 0) {
-        return is_late;
-    }
-    return s->again.n_kept > 0 && c->score >= WORTH_WAITING * s->again.kept[0].score;
-}
-
 /* Simulate; false: it does not fit. Else s->founds has one more. */
 static bool simulate(struct search *s, struct search_cand *c)
 {
-    int64_t begin_us = hdt_clock_now_us();
     struct hdt_layout layout;
     struct hdt_layout_files files;
     struct hdt_layout_found *found = NULL;
@@ -287,10 +262,6 @@ static bool simulate(struct search *s, struct search_cand *c)
         hdt_layout_derived_release(&files);
     }
     hdt_conf_release(&hdt_layout_schema, &layout);
-    if (fits) {
-        s->simulating_s += (double)(hdt_clock_now_us() - begin_us) / 1e6;
-        s->tasks_done += hdt_seek_tasks(c);
-    }
     s->n_simulated++;
     /* What does not fit is not played. */
     s->tasks_left -= fits ? hdt_seek_tasks(c) : hdt_seek_tasks(c) / 4;
@@ -302,13 +273,9 @@ bool hdt_seek_judge(struct search *s, struct search_cand *c)
 {
     uint64_t hash = hash_of(s, c);
     const struct search_judged *known = judged_find(s, hash);
-    bool fits;
+    bool fits = known ? known->found >= 0 : simulate(s, c);
 
     c->step_s = 0;
-    if (!known && is_too_late(s, c)) {
-        return false;
-    }
-    fits = known ? known->found >= 0 : simulate(s, c);
     /* A part of the search goes the same way, whatever another one has found out. */
     if (known && known->part != s->part) {
         s->tasks_left -= fits ? hdt_seek_tasks(c) : hdt_seek_tasks(c) / 4;
