@@ -24,7 +24,7 @@ const char *const hdt_layout_objective_names[] = {"throughput", "cost", "energy"
 #define TASKS_MOST   INT64_C(3500000)
 /* Of more kinds more shapes are to be held against each other, where that is quick. */
 #define MEDIUM_DEVICES 512
-#define TASKS_KIND     INT64_C(400000)
+#define TASKS_KIND     INT64_C(600000)
 
 unsigned hdt_layout_search_given(const struct hdt_layout_files *base)
 {

@@ -15,6 +15,10 @@
 
 #define GIB (1024.0 * 1024 * 1024)
 
+/* Of a backward, what a pipeline of split ones waits less for each stage. Two halves that are of
+ * weights would be all of it; the simulator finds so much. */
+#define SPLIT_GAIN 0.6
+
 /* ---- units ---- */
 
 static void unit_times(const struct hdt_stage_cost *like, struct search_unit *u)
@@ -151,6 +155,15 @@ static int64_t wan_warmup(struct search *s, const struct search_cand *c, int cla
     return n;
 }
 
+/* Chunks in flight, as micro-batches of a whole stage: those of the warm-up, and another round, as
+ * chunks do not all have most at one time. A little more than the schedule keeps. */
+static int64_t interleaved_slots(const struct search_cand *c, int stage)
+{
+    int64_t n = c->n_stages, chunks = 2 * (n - stage - 1) + n * c->chunks;
+
+    return (chunks + c->chunks - 1) / c->chunks;
+}
+
 int hdt_seek_in_flight(struct search *s, const struct search_cand *c, int class_idx, int stage,
                        int64_t n_mb)
 {
@@ -164,6 +177,8 @@ int hdt_seek_in_flight(struct search *s, const struct search_cand *c, int class_
         n = 2 * c->n_stages - 1;
     } else if (c->schedule == HDT_SCHEDULE_WAN) {
         n += wan_warmup(s, c, class_idx, stage);
+    } else if (c->schedule == HDT_SCHEDULE_INTERLEAVED) {
+        n = interleaved_slots(c, stage);
     }
     return (int)(n < n_mb ? n : n_mb);
 }
@@ -407,13 +422,25 @@ static bool stage_advance(struct search_pipe *p, int t, int64_t n, struct walker
     }
 }
 
+/* Zero bubble: weights' halves fill what a pipeline waits for at its end. */
+static double split_gain(const struct search_pipe *p)
+{
+    double gain = 0;
+
+    for (int t = 1; t < p->n_stages; t++) {
+        gain += SPLIT_GAIN * p->bwd_s[t];
+    }
+    return gain;
+}
+
 /* Fills done_s: of the micro-batches that are played and as many more at the pace of the last. */
-static void pipe_play(struct search *s, struct search_pipe *p)
+static void pipe_play(struct search *s, const struct search_cand *c, struct search_pipe *p)
 {
     int64_t n = played_mb(p->n_stages, p->n_mb), half = n - n / 3 - 1;
     size_t need = 2 * (size_t)n * (size_t)p->n_stages;
     struct walker w[SEARCH_MAX_STAGES];
     double *bwd_at, pace_s;
+    double gain = hdt_schedule_is_split((enum hdt_schedule_kind)c->schedule) ? split_gain(p) : 0;
     bool moved = true;
 
     if (need > s->scratch_n) {
@@ -436,7 +463,7 @@ static void pipe_play(struct search *s, struct search_pipe *p)
                                (double)(n - 1 - half)
                          : 0;
     for (int t = 0; t < p->n_stages; t++) {
-        p->done_s[t] = w[t].free_s + pace_s * (double)(p->n_mb - n);
+        p->done_s[t] = w[t].free_s + pace_s * (double)(p->n_mb - n) - gain;
     }
 }
 
@@ -557,20 +584,36 @@ static double step_s_of(struct search *s, const struct search_cand *c, int class
                           (k->nodes->host.memory_gb_per_s * 1e9));
 }
 
-/* Gradients of a stage: how long after its last backward they are added. */
-static double sync_s_of(struct search *s, const struct search_cand *c, int stage, double bwd_s)
+/* What a stage's last backward is cut into pieces of: where it is split, of its second half. */
+static double last_s_of(struct search *s, const struct search_cand *c, int class_idx, int stage)
+{
+    double bwd_s = s->pipes[class_idx].bwd_s[stage];
+
+    return hdt_schedule_is_split((enum hdt_schedule_kind)c->schedule)
+               ? bwd_s * (1 - hdt_seek_unit_of(s, c, class_idx, stage)->part.input_share)
+               : bwd_s;
+}
+
+/* When the gradients of a stage are added. A bucket goes when the last class has come to its piece
+ * of the last backward: a class whose last backward is short begins with its pieces late. */
+static double synced_s(struct search *s, const struct search_cand *c, int stage)
 {
     struct hdt_stage_cost cost;
-    double sync_s, buckets;
+    double sync_s, n, first_s = 0, end_s = 0;
 
     hdt_seek_stage_cost(s, c, 0, stage, &cost);
     sync_s = hdt_seek_all_reduce_s(s, c, stage, hdt_stage_cost_grad_bytes(&cost), false) *
              (c->sharded ? 0.5 : 1);
-    if (c->sync != HDT_LAYOUT_SYNC_AFTER) {
-        buckets = search_max(1, ceil(hdt_stage_cost_grad_bytes(&cost) / (double)s->bucket));
-        sync_s = search_max(sync_s / buckets, sync_s - bwd_s * (buckets - 1) / buckets);
+    n = c->sync == HDT_LAYOUT_SYNC_AFTER
+            ? 1
+            : search_max(1, ceil(hdt_stage_cost_grad_bytes(&cost) / (double)s->bucket));
+    for (int i = 0; i < c->n_classes; i++) {
+        double own_s = s->pipes[i].done_s[stage];
+
+        end_s = search_max(end_s, own_s);
+        first_s = search_max(first_s, own_s - last_s_of(s, c, i, stage) * (n - 1) / n);
     }
-    return sync_s;
+    return search_max(end_s + sync_s / n, first_s + sync_s);
 }
 
 /* What the step is longer by where replicas gather weights; before_s: of a step that passes before
@@ -594,18 +637,6 @@ static double gather_s_of(struct search *s, const struct search_cand *c, int sta
     }
     buckets = search_max(1, ceil(hdt_stage_cost_gather_bytes(&cost) / (double)s->bucket));
     return search_max(gather_s / buckets, gather_s - fwd_s * (buckets - 1) / buckets);
-}
-
-/* Zero bubble: weights' halves fill what a pipeline waits for at its end. */
-static double split_gain(const struct search_cand *c, const struct search_pipe *p)
-{
-    double gain = 0;
-
-    for (int t = 1; t < p->n_stages && hdt_schedule_is_split((enum hdt_schedule_kind)c->schedule);
-         t++) {
-        gain += 0.3 * p->bwd_s[t];
-    }
-    return gain;
 }
 
 struct legs_busy {
@@ -656,7 +687,7 @@ bool hdt_seek_estimate_pipes(struct search *s, const struct search_cand *c, doub
     }
     for (int i = 0; i < c->n_classes; i++) {
         pipe_offload(s, c, i, &s->pipes[i]);
-        pipe_play(s, &s->pipes[i]);
+        pipe_play(s, c, &s->pipes[i]);
     }
     return true;
 }
@@ -680,14 +711,14 @@ double hdt_seek_wan_least(struct search *s, struct search_cand *c)
 void hdt_seek_estimate_step(struct search *s, struct search_cand *c)
 {
     double step_s = 0, gather_s = 0, done_s = 0, bound_s = 0, bwd_s = 0, played_s = 0, legs_s = 0;
-    double gain = split_gain(c, &s->pipes[0]), before_s = 0;
+    double before_s = 0;
 
     for (int t = 0; t < c->n_stages; t++) {
         struct hdt_stage_cost cost;
         double end_s = 0, slowest = 0, least_fwd = INFINITY, leg_s;
 
         for (int i = 0; i < c->n_classes; i++) {
-            end_s = search_max(end_s, s->pipes[i].done_s[t] - gain);
+            end_s = search_max(end_s, s->pipes[i].done_s[t]);
             slowest = search_max(slowest, s->pipes[i].bwd_s[t]);
             least_fwd = search_min(least_fwd, s->pipes[i].fwd_s[t]);
             step_s = search_max(step_s, step_s_of(s, c, i, t));
@@ -696,7 +727,7 @@ void hdt_seek_estimate_step(struct search *s, struct search_cand *c)
         leg_s =
             hdt_seek_wan_sync_s(s, c, t, hdt_stage_cost_grad_bytes(&cost)) * (c->sharded ? 0.5 : 1);
         legs_s += leg_s;
-        done_s = search_max(done_s, end_s + sync_s_of(s, c, t, slowest));
+        done_s = search_max(done_s, synced_s(s, c, t));
         gather_s = search_max(gather_s, gather_s_of(s, c, t, before_s, least_fwd));
         before_s += least_fwd;
         played_s = search_max(played_s, end_s);

@@ -151,6 +151,7 @@ struct search {
     int64_t n_unpinned;      /* candidates that a pin speaks against */
     struct hdt_error why;    /* the last one that was simulated could not be */
     double cut_score;        /* the best since it was set */
+    double slack;            /* what takes longer than the best one by more is not written down */
     int64_t climbs_left;     /* estimates of steps */
     struct search_cand best; /* simulated; step_s 0: none yet */
     struct search_again {    /* a plan that runs; mover NULL: none does */
@@ -271,6 +272,9 @@ void hdt_seek_move_weigh(struct search *s, struct search_cand *c);
 
 /* Candidates of the sorted pool that are improved by estimate; starts: SEARCH_STARTS. */
 size_t hdt_seek_starts(struct search *s, struct search_cand *starts);
+/* As many stages and classes. Of pipelines through many kinds this leaves out the order: each has a
+ * shape of its own, and they are all much the same. */
+bool hdt_seek_is_of_form(const struct search_cand *a, const struct search_cand *b);
 /* As many stages, and the same kinds of nodes in them: degrees, replicas and layers may differ. */
 bool hdt_seek_is_of_shape(const struct search_cand *a, const struct search_cand *b);
 /* Smaller spaces by themselves, where that is quick: s->best, and what was simulated in the pool.
@@ -369,6 +373,25 @@ static inline bool search_is_spent(const struct search *s)
     return s->options->n_simulations > 0 && s->best.step_s > 0 &&
            s->n_simulated >= s->options->n_simulations;
 }
+
+/* Has it so many devices that candidates must be fewer, for the time they take? */
+#define SEARCH_LARGE_DEVICES 512
+static inline bool search_is_large(const struct search *s)
+{
+    return hdt_cluster_file_n_devices(&s->base->cluster) > SEARCH_LARGE_DEVICES;
+}
+
+/* Numbers of stages that are tried: from 1 on, many in larger steps; the most. */
+static inline int hdt_seek_stages_next(int n)
+{
+    return n + 1 + n / 8;
+}
+int hdt_seek_most_stages(const struct search *s);
+/* A cut of several teams with so many stages (0: with every number), in every order; one team has
+ * as many as follow from its replicas. s->cut_score: the best, where it was more. */
+void hdt_seek_cut_try(struct search *s, const struct search_cut *cut, int n_stages);
+
+/* ---- layout_search_degrees.c ---- */
 
 /* Every size and degree of a cut's teams. */
 void hdt_seek_teams_try(struct search *s, struct search_cut *cut);

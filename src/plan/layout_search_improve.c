@@ -18,6 +18,8 @@
 /* Shapes that are improved by simulation, where they take no longer than the best times this. */
 #define N_SHAPES   6
 #define NEXT_SHAPE 1.05
+/* Of each form so many shapes are simulated before those of others. */
+#define N_OF_FORM 6
 /* Estimates of each, times its stages and some more. */
 #define CLIMB_WORK 3000
 /* Steps that lower less than this share are not taken. */
@@ -334,7 +336,7 @@ static bool schedule_climb(struct climb *m)
         }
         c.schedule = HDT_SCHEDULE_INTERLEAVED;
         c.chunks = (uint8_t)chunks;
-        moved = (has && rate(m, &c) && take(m, &c)) || moved;
+        moved = (has && hdt_seek_relieve(m->s, &c) && rate(m, &c) && take(m, &c)) || moved;
     }
     return moved;
 }
@@ -374,7 +376,8 @@ static bool sync_climb(struct climb *m)
 static bool judges_on(struct search *s)
 {
     return !search_is_spent(s) &&
-           (hdt_seek_goes_on(s) || (s->best.step_s <= 0 && s->n_simulated - s->n_before < N_LAST));
+           (hdt_seek_goes_on(s) ||
+            (s->best.step_s <= 0 && s->again.n_kept == 0 && s->n_simulated - s->n_before < N_LAST));
 }
 
 /* So many ways to give each link a codec are tried all; of more, one link at a time. */
@@ -592,35 +595,46 @@ bool hdt_seek_is_alike(const struct search_cand *a, const struct search_cand *b)
     return alike;
 }
 
-/* How much longer a candidate takes than was estimated, by those of its shape that were simulated:
- * what replicas cost that meet on links is much the same for all of a shape. 0: none was. */
-static double shape_error(const struct search *s, const struct search_cand *c)
+/* How much longer a candidate takes than was estimated, by those like it that were simulated: what
+ * replicas cost that meet on links is much the same for all of a shape. 0: none was. `n`: how many.
+ */
+static double error_of(const struct search *s, const struct search_cand *c,
+                       bool (*is_of)(const struct search_cand *a, const struct search_cand *b),
+                       int *n)
 {
     double least = 0;
 
+    *n = 0;
     for (size_t i = 0; i < s->n_pool; i++) {
         const struct search_cand *b = &s->pool[i];
 
-        if (b->step_s > 0 && hdt_seek_is_of_shape(b, c)) {
+        if (b->step_s > 0 && is_of(b, c)) {
             double error = b->step_s / b->estimate_s;
 
             least = least > 0 ? search_min(least, error) : error;
+            ++*n;
         }
     }
     return least;
 }
 
-/* Is it worth to be simulated? In the first round one of each shape is, in the second those that
- * are quicker than the best one if they err as much as their shape. */
+/* Is it worth to be simulated? In the first round one of each shape is, of a form only the first
+ * few; in the second those that are quicker than the best one if they err as much as those like
+ * them. */
 static bool is_wanted(const struct search *s, const struct search_cand *c, int round)
 {
-    double error;
+    double error, form_error;
+    int n, n_of_form;
 
     if (s->is_small || s->best.step_s <= 0) {
         return true;
     }
-    error = shape_error(s, c);
-    return round == 0 ? error == 0 : c->score * error < ROUND_SLACK * s->best.score;
+    error = error_of(s, c, hdt_seek_is_of_shape, &n);
+    form_error = error_of(s, c, hdt_seek_is_of_form, &n_of_form);
+    if (round == 0) {
+        return n == 0 && n_of_form < N_OF_FORM;
+    }
+    return c->score * (n > 0 ? error : form_error) < ROUND_SLACK * s->best.score;
 }
 
 /* Hold those at the top against the simulator, until what is left cannot be better, or the work is
@@ -663,10 +677,11 @@ static void pool_judge(struct search *s)
     }
 }
 
-/* The best that was simulated of those whose shape is none of these; NULL: there is none that is
- * near the best one. */
-static const struct search_cand *next_shape(const struct search *s, const struct search_cand *from,
-                                            int n)
+/* The best that was simulated of those whose form or shape is none of these; NULL: there is none
+ * that is near the best one. */
+static const struct search_cand *
+next_of(const struct search *s, const struct search_cand *from, int n,
+        bool (*is_of)(const struct search_cand *a, const struct search_cand *b))
 {
     const struct search_cand *best = NULL;
 
@@ -675,11 +690,29 @@ static const struct search_cand *next_shape(const struct search *s, const struct
         bool is_new = c->step_s > 0 && c->score < NEXT_SHAPE * s->best.score;
 
         for (int k = 0; k < n && is_new; k++) {
-            is_new = !hdt_seek_is_of_shape(&from[k], c);
+            is_new = !is_of(&from[k], c);
         }
         best = is_new && (!best || c->score < best->score) ? c : best;
     }
     return best;
+}
+
+static const struct search_cand *next_shape(const struct search *s, const struct search_cand *from,
+                                            int n)
+{
+    const struct search_cand *next = next_of(s, from, n, hdt_seek_is_of_form);
+
+    return next ? next : next_of(s, from, n, hdt_seek_is_of_shape);
+}
+
+/* A climb leaves half of the work to those from other shapes, while there are some. */
+static void climb_in_turn(struct search *s, const struct search_cand *from, bool is_last)
+{
+    int64_t keep = s->is_small || is_last ? 0 : s->tasks_left / 2;
+
+    s->tasks_left -= keep;
+    climb_by_simulation(s, from);
+    s->tasks_left += keep;
 }
 
 /* Where there is work left, from other shapes, too: what is a little slower may be quicker with
@@ -697,13 +730,14 @@ static void shapes_climb(struct search *s, const struct search_cand *first)
             return;
         }
         from[n] = *next;
-        climb_by_simulation(s, &from[n++]);
+        n++;
+        climb_in_turn(s, &from[n - 1], n == N_SHAPES || !next_shape(s, from, n));
     }
 }
 
 void hdt_seek_climb(struct search *s, const struct search_cand *from)
 {
-    climb_by_simulation(s, from);
+    climb_in_turn(s, from, !next_shape(s, from, 1));
     codecs_climb(s);
     shapes_climb(s, from);
 }

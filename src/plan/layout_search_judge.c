@@ -275,11 +275,11 @@ bool hdt_seek_judge(struct search *s, struct search_cand *c)
     const struct search_judged *known = judged_find(s, hash);
     bool fits = known ? known->found >= 0 : simulate(s, c);
 
+    c->step_s = 0;
     /* A part of the search goes the same way, whatever another one has found out. */
     if (known && known->part != s->part) {
         s->tasks_left -= fits ? hdt_seek_tasks(c) : hdt_seek_tasks(c) / 4;
     }
-    c->step_s = 0;
     if (fits) {
         judged_take(s, c, known ? known->found : (int)s->n_founds - 1);
     }

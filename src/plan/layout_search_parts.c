@@ -32,9 +32,14 @@ static const unsigned parts[] = {
 };
 #define N_PARTS (sizeof(parts) / sizeof(parts[0]))
 
+bool hdt_seek_is_of_form(const struct search_cand *a, const struct search_cand *b)
+{
+    return a->n_stages == b->n_stages && a->n_classes == b->n_classes;
+}
+
 bool hdt_seek_is_of_shape(const struct search_cand *a, const struct search_cand *b)
 {
-    bool is = a->n_stages == b->n_stages && a->n_classes == b->n_classes;
+    bool is = hdt_seek_is_of_form(a, b);
 
     for (int i = 0; is && i < a->n_classes; i++) {
         for (int t = 0; is && t < a->n_stages; t++) {
@@ -85,24 +90,30 @@ static void start_add(const struct search_cand *c, size_t most, struct search_ca
     }
 }
 
-static bool has_shape(const struct search_cand *starts, size_t n, const struct search_cand *c)
+static bool has_like(const struct search_cand *starts, size_t n, const struct search_cand *c,
+                     bool (*is_of)(const struct search_cand *a, const struct search_cand *b))
 {
     for (size_t k = 0; k < n; k++) {
-        if (hdt_seek_is_of_shape(&starts[k], c)) {
+        if (is_of(&starts[k], c)) {
             return true;
         }
     }
     return false;
 }
 
-/* The best of each shape has its turn, then the best of smaller spaces, then what differs in more
- * than layers. */
+/* The best of each form has its turn, then of each shape, then the best of smaller spaces, then
+ * what differs in more than layers. */
 size_t hdt_seek_starts(struct search *s, struct search_cand *starts)
 {
     size_t most = s->n_climbs > 0 ? (size_t)s->n_climbs : N_CLIMBS, n = 0;
 
+    for (size_t i = 0; i < s->n_pool && n < most / 2 + 1; i++) {
+        if (!has_like(starts, n, &s->pool[i], hdt_seek_is_of_form)) {
+            starts[n++] = s->pool[i];
+        }
+    }
     for (size_t i = 0; i < s->n_pool && n < most; i++) {
-        if (!has_shape(starts, n, &s->pool[i])) {
+        if (!has_like(starts, n, &s->pool[i], hdt_seek_is_of_shape)) {
             starts[n++] = s->pool[i];
         }
     }

@@ -179,7 +179,9 @@ static void levels_try(struct search *s, struct search_cand *c)
     struct search_cand ring = *c;
 
     if (s->is_small || s->options->keep & HDT_LAYOUT_KEEP_ALL_REDUCE ||
-        c->all_reduce != HDT_LAYOUT_AUTO || c->score > SLACK * s->best_score) {
+        c->all_reduce != HDT_LAYOUT_AUTO ||
+        (search_is_large(s) ? c->score : hdt_seek_score(s, c, c->bound_s)) >
+            SLACK * s->best_score) {
         return;
     }
     c->all_reduce = HDT_LAYOUT_HIERARCHICAL;
@@ -393,7 +395,7 @@ static bool is_hopeless(struct search *s, struct search_cand *c)
     int64_t n = 0;
     double wan_s;
 
-    if (least_s(s, c) > (s->n_kinds > 4 ? 1.05 : 1.15) * s->best_estimate_s) {
+    if (least_s(s, c) > search_max(s->n_kinds > 4 ? 1.05 : 1.15, s->slack) * s->best_estimate_s) {
         return true;
     }
     if (!crosses_wan(s, c)) {
@@ -575,7 +577,7 @@ static void stages_try(struct search *s, const struct search_cut *cut, int n_sta
     }
 }
 
-static int most_stages(const struct search *s)
+int hdt_seek_most_stages(const struct search *s)
 {
     int64_t L = s->base->model.L;
 
@@ -609,176 +611,28 @@ static void one_team_try(struct search *s, const struct search_cut *cut)
             continue;
         }
         last_stages = n_alike == 0 ? n_stages : last_stages;
-        if (n_stages >= 1 && n_stages <= most_stages(s)) {
+        if (n_stages >= 1 && n_stages <= hdt_seek_most_stages(s)) {
             stages_try(s, cut, (int)n_stages, n);
-        } else if (n_stages > most_stages(s)) {
-            stages_try(s, cut, most_stages(s), n);
+        } else if (n_stages > hdt_seek_most_stages(s)) {
+            stages_try(s, cut, hdt_seek_most_stages(s), n);
             return;
         }
     }
 }
 
-static void cut_try(struct search *s, const struct search_cut *cut)
+/* Of several teams; n_stages: so many, 0: every number. One team's follows from its replicas. */
+void hdt_seek_cut_try(struct search *s, const struct search_cut *cut, int n_stages)
 {
     if (cut->n_teams == 1) {
         one_team_try(s, cut);
         return;
     }
-    for (int n = 1; n <= most_stages(s) && hdt_seek_goes_on(s); n += 1 + n / 8) {
+    if (n_stages > 0) {
+        stages_try(s, cut, n_stages, 0);
+        return;
+    }
+    for (int n = 1; n <= hdt_seek_most_stages(s) && hdt_seek_goes_on(s);
+         n = hdt_seek_stages_next(n)) {
         stages_try(s, cut, n, 0);
-    }
-}
-
-/* ---- degrees ---- */
-
-/* Kinds of one device and as many of them in a node have one degree. */
-int hdt_seek_types(const struct search *s, int *type)
-{
-    int n = 0;
-
-    for (int i = 0; i < s->n_kinds; i++) {
-        type[i] = -1;
-        for (int k = 0; k < i; k++) {
-            if (s->kinds[k].nodes->device == s->kinds[i].nodes->device &&
-                s->kinds[k].n_tps == s->kinds[i].n_tps) {
-                type[i] = type[k];
-            }
-        }
-        if (type[i] < 0) {
-            type[i] = n++;
-        }
-    }
-    return n;
-}
-
-static void degrees_try(struct search *s, struct search_cut *cut)
-{
-    int type[SEARCH_MAX_KINDS], n_types = hdt_seek_types(s, type), n_tps[SEARCH_MAX_KINDS] = {0};
-    bool is_in[SEARCH_MAX_KINDS] = {false};
-    int64_t n_all = 1, most = 1;
-
-    for (int i = 0; i < cut->n_teams; i++) {
-        for (int k = 0; k < cut->teams[i].n; k++) {
-            is_in[type[cut->teams[i].kinds[k]]] = true;
-        }
-    }
-    for (int i = 0; i < s->n_kinds; i++) {
-        n_tps[type[i]] = is_in[type[i]] ? s->kinds[i].n_tps : 1;
-        most = n_tps[type[i]] > most ? n_tps[type[i]] : most;
-    }
-    for (int i = 0; i < n_types; i++) {
-        n_all *= n_all > 64 ? 1 : n_tps[i];
-    }
-    if (n_all > 64 || s->space & HDT_LAYOUT_SPACE_ONE_TP) {
-        n_all = most;
-    }
-    for (int64_t at = 0; at < n_all && hdt_seek_goes_on(s); at++) {
-        bool is_one = true;
-        int first = 0;
-
-        for (int i = 0; i < s->n_kinds; i++) {
-            int64_t rest = at;
-
-            for (int k = 0; k < type[i] && n_all != most; k++) {
-                rest /= n_tps[k];
-            }
-            rest = n_all != most || n_types == 1 ? rest % n_tps[type[i]] : rest;
-            cut->tp[i] = (uint8_t)(rest < s->kinds[i].n_tps ? rest : s->kinds[i].n_tps - 1);
-            first = i == 0 ? s->kinds[0].tps[cut->tp[0]] : first;
-            is_one = is_one && (!is_in[type[i]] || s->kinds[i].tps[cut->tp[i]] == first);
-        }
-        if (is_one || !(s->space & HDT_LAYOUT_SPACE_ONE_TP)) {
-            cut_try(s, cut);
-        }
-    }
-}
-
-/* Of many kinds and degrees: from the best degree for all, type by type. */
-static double degrees_descend(struct search *s, struct search_cut *cut)
-{
-    int type[SEARCH_MAX_KINDS], n_types = hdt_seek_types(s, type), best = 0;
-    double least = INFINITY;
-
-    for (int level = 0; level < SEARCH_MAX_TPS && hdt_seek_goes_on(s); level++) {
-        bool is_new = false;
-
-        for (int k = 0; k < s->n_kinds; k++) {
-            is_new = is_new || level < s->kinds[k].n_tps;
-            cut->tp[k] = (uint8_t)(level < s->kinds[k].n_tps ? level : s->kinds[k].n_tps - 1);
-        }
-        s->cut_score = INFINITY;
-        if (is_new) {
-            cut_try(s, cut);
-        }
-        if (s->cut_score < least) {
-            least = s->cut_score;
-            best = level;
-        }
-    }
-    for (int k = 0; k < s->n_kinds; k++) {
-        cut->tp[k] = (uint8_t)(best < s->kinds[k].n_tps ? best : s->kinds[k].n_tps - 1);
-    }
-    /* What is far from the best has nothing to gain here. */
-    for (int t = 0; t < n_types && least < 1.5 * s->best_score; t++) {
-        struct search_cut own = *cut;
-        int n_tps = 0;
-
-        for (int k = 0; k < s->n_kinds; k++) {
-            n_tps = type[k] == t ? s->kinds[k].n_tps : n_tps;
-        }
-        for (int level = 0; level < n_tps && hdt_seek_goes_on(s); level++) {
-            for (int k = 0; k < s->n_kinds; k++) {
-                own.tp[k] = type[k] == t ? (uint8_t)level : cut->tp[k];
-            }
-            s->cut_score = INFINITY;
-            if (memcmp(own.tp, cut->tp, (size_t)s->n_kinds) != 0) {
-                cut_try(s, &own);
-            }
-            if (s->cut_score < least) {
-                least = s->cut_score;
-                *cut = own;
-            }
-        }
-    }
-    return least;
-}
-
-/* Are there more degrees than can be tried in every way? */
-static bool has_many_degrees(const struct search *s)
-{
-    int type[SEARCH_MAX_KINDS], n_types = hdt_seek_types(s, type);
-    int64_t n_all = 1;
-
-    for (int t = 0; t < n_types; t++) {
-        for (int k = 0; k < s->n_kinds; k++) {
-            if (type[k] == t) {
-                n_all *= s->kinds[k].n_tps;
-                break;
-            }
-        }
-        n_all = n_all < 1000 ? n_all : 1000;
-    }
-    return n_all > 64;
-}
-
-void hdt_seek_teams_try(struct search *s, struct search_cut *cut)
-{
-    bool many = has_many_degrees(s) && !(s->space & HDT_LAYOUT_SPACE_ONE_TP);
-    double last = INFINITY;
-
-    for (int b = 0; b < s->n_batches && hdt_seek_goes_on(s); b++) {
-        double least;
-
-        cut->batch = b;
-        if (!many) {
-            degrees_try(s, cut);
-            continue;
-        }
-        least = degrees_descend(s, cut);
-        /* Larger ones get no better once they have got worse. */
-        if (least > 1.02 * last && last < INFINITY) {
-            return;
-        }
-        last = least;
     }
 }
