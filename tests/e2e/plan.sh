@@ -166,7 +166,10 @@ same "over 160 kbit/s one site does it all" "no edge" "$(of hopeless-plan "$code
 lossy=narrow-lossy
 sed 's/^codec:.*/&/; s/^plan:/codec:\n  lossy: true\nplan:/' cut.yaml >$lossy.yaml
 hdt plan --cluster narrow.json --json $lossy.yaml >$lossy-plan.json
-same "where loss is allowed, bf16 too" bf16+lossless "$(of $lossy-plan "$codec")"
+same "where loss is allowed, int8 too" int8+lossless "$(of $lossy-plan "$codec")"
+sed 's/^  lossy: true/  activations: bf16+lossless\n  activation_grads: bf16+lossless/' $lossy.yaml >narrow-bf16.yaml
+hdt plan --cluster narrow.json --json narrow-bf16.yaml >narrow-bf16-plan.json
+same "which takes less than bf16" True "$(of $lossy-plan "d['step_s'] < $(of narrow-bf16-plan 'd["step_s"]')")"
 
 section "a run beside its plan"
 job run.yaml 12 "plan.cut: [a/w0=3, b/w0=3]"
