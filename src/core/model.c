@@ -303,18 +303,40 @@ int64_t hdt_model_n_tensors(const struct hdt_model_config *config)
     return HDT_MODEL_TENSORS_PER_BLOCK * config->L + 3;
 }
 
-static void model_block_tensor(const struct hdt_model_config *c, int64_t idx,
-                               struct hdt_model_tensor *t)
+static enum block_tensor model_block_which(int64_t idx)
 {
-    int64_t layer = (idx - 1) / HDT_MODEL_TENSORS_PER_BLOCK;
-    enum block_tensor which = (enum block_tensor)((idx - 1) % HDT_MODEL_TENSORS_PER_BLOCK);
+    return (enum block_tensor)((idx - 1) % HDT_MODEL_TENSORS_PER_BLOCK);
+}
 
-    snprintf(t->name, sizeof(t->name), "model.layers.%lld.%s.weight", (long long)layer,
-             block_names[which]);
-    t->unit = layer + 1;
-    block_shape(c, which, &t->rows, &t->cols);
-    t->n_dims = which == LN1 || which == LN2 ? 1 : 2;
-    t->residual = which == WO || which == DOWN;
+/* All but the name, which takes longer than the rest: the planner asks for shapes alone, some
+ * hundred thousand times. */
+static void model_tensor_fill(const struct hdt_model_config *c, int64_t idx,
+                              struct hdt_model_tensor *t)
+{
+    int64_t n = hdt_model_n_tensors(c);
+
+    HDT_ASSERT(idx >= 0 && idx < n);
+    memset(t, 0, sizeof(*t));
+    if (idx == 0 || idx == n - 1) {
+        t->rows = c->V;
+        t->cols = c->C;
+        t->n_dims = 2;
+        t->unit = idx == 0 ? 0 : c->L + 1;
+        t->tied = idx != 0 && c->tie_word_embeddings;
+    } else if (idx == n - 2) {
+        t->rows = 1;
+        t->cols = c->C;
+        t->n_dims = 1;
+        t->unit = c->L + 1;
+    } else {
+        enum block_tensor which = model_block_which(idx);
+
+        t->unit = (idx - 1) / HDT_MODEL_TENSORS_PER_BLOCK + 1;
+        block_shape(c, which, &t->rows, &t->cols);
+        t->n_dims = which == LN1 || which == LN2 ? 1 : 2;
+        t->residual = which == WO || which == DOWN;
+    }
+    t->decay = t->n_dims == 2;
 }
 
 void hdt_model_tensor(const struct hdt_model_config *config, int64_t idx,
@@ -322,26 +344,17 @@ void hdt_model_tensor(const struct hdt_model_config *config, int64_t idx,
 {
     int64_t n = hdt_model_n_tensors(config);
 
-    HDT_ASSERT(idx >= 0 && idx < n);
-    memset(tensor, 0, sizeof(*tensor));
-    if (idx == 0 || idx == n - 1) {
-        snprintf(tensor->name, sizeof(tensor->name), "%s",
-                 idx == 0 ? "model.embed_tokens.weight" : "lm_head.weight");
-        tensor->rows = config->V;
-        tensor->cols = config->C;
-        tensor->n_dims = 2;
-        tensor->unit = idx == 0 ? 0 : config->L + 1;
-        tensor->tied = idx != 0 && config->tie_word_embeddings;
+    model_tensor_fill(config, idx, tensor);
+    if (idx == 0) {
+        snprintf(tensor->name, sizeof(tensor->name), "model.embed_tokens.weight");
+    } else if (idx == n - 1) {
+        snprintf(tensor->name, sizeof(tensor->name), "lm_head.weight");
     } else if (idx == n - 2) {
         snprintf(tensor->name, sizeof(tensor->name), "model.norm.weight");
-        tensor->rows = 1;
-        tensor->cols = config->C;
-        tensor->n_dims = 1;
-        tensor->unit = config->L + 1;
     } else {
-        model_block_tensor(config, idx, tensor);
+        snprintf(tensor->name, sizeof(tensor->name), "model.layers.%lld.%s.weight",
+                 (long long)(tensor->unit - 1), block_names[model_block_which(idx)]);
     }
-    tensor->decay = tensor->n_dims == 2;
 }
 
 void hdt_model_unit_tensors(const struct hdt_model_config *config, int64_t unit, int64_t *first,
@@ -431,7 +444,7 @@ int64_t hdt_model_unit_params(const struct hdt_model_config *config, int64_t uni
 
     hdt_model_unit_tensors(config, unit, &first, &n);
     for (int64_t i = first; i < first + n; i++) {
-        hdt_model_tensor(config, i, &tensor);
+        model_tensor_fill(config, i, &tensor);
         sum += tensor.rows * tensor.cols;
     }
     return sum;

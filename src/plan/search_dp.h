@@ -41,8 +41,8 @@ struct hdt_search_problem {
     int64_t n_mb;
     int64_t min_stages, max_stages;
     struct hdt_search_edge edges[HDT_SEARCH_MAX_WORKERS][HDT_SEARCH_MAX_WORKERS];
-    /* Time of units [begin, end) on a worker, and whether they fit there with n_after stages
-     * behind them. `user` is passed on. */
+    /* Time of units [begin, end) on a worker, to which each unit adds as much wherever the range
+     * begins; and whether they fit there with n_after stages behind them. `user` is passed on. */
     double (*stage_s)(const void *user, int worker, int64_t begin, int64_t end);
     bool (*stage_fits)(const void *user, int worker, int64_t begin, int64_t end, int n_after);
     const void *user;
