@@ -8,20 +8,11 @@
  */
 #include "src/base/buf.h"
 #include "src/core/schedule.h"
+#include "tests/support/rng.h"
 
 #include <criterion/criterion.h>
 #include <stdlib.h>
 #include <string.h>
-
-static uint64_t rng_state;
-
-static uint64_t rng(uint64_t n)
-{
-    rng_state ^= rng_state << 13;
-    rng_state ^= rng_state >> 7;
-    rng_state ^= rng_state << 17;
-    return rng_state % n;
-}
 
 #define MAX_STAGES 6
 #define MAX_MB     64

@@ -9,22 +9,13 @@
 #include "compress/ladder.h"
 #include "src/plan/search.h"
 #include "tests/support/plan_cluster.h"
+#include "tests/support/rng.h"
 
 #include <criterion/criterion.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-static uint64_t rng_state;
-
-static uint64_t rng(uint64_t n)
-{
-    rng_state ^= rng_state << 13;
-    rng_state ^= rng_state >> 7;
-    rng_state ^= rng_state << 17;
-    return rng_state % n;
-}
 
 /* Between the two, as likely in each decade. */
 static double rng_between(double least, double most)
