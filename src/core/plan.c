@@ -285,8 +285,11 @@ enum hdt_status hdt_plan_check_stages(const struct hdt_plan *plan,
 
 /* ---- flows ---- */
 
+#define FLOWS_CAP_FIRST 32u
+
 struct completer {
     struct hdt_plan *plan;
+    size_t flows_cap; /* flows that there is room for */
     const struct hdt_job *job;
     const struct hdt_model_config *model;
     struct hdt_plan_flow *old; /* flows whose codecs the planner chose */
@@ -301,7 +304,10 @@ static struct hdt_plan_flow *flow_add(struct completer *c, enum hdt_flow_kind ki
     struct hdt_plan *plan = c->plan;
     struct hdt_plan_flow *flow;
 
-    plan->flows = hdt_realloc(plan->flows, (plan->n_flows + 1) * sizeof(plan->flows[0]));
+    if (plan->n_flows == c->flows_cap) {
+        c->flows_cap = c->flows_cap > 0 ? 2 * c->flows_cap : FLOWS_CAP_FIRST;
+        plan->flows = hdt_realloc(plan->flows, c->flows_cap * sizeof(plan->flows[0]));
+    }
     flow = &plan->flows[plan->n_flows++];
     *flow = (struct hdt_plan_flow){
         .kind = kind,
