@@ -3,8 +3,6 @@
 
 #include "gateway/arrival.h"
 
-#include <stdbool.h>
-
 /* Half of the samples, twice as far apart. */
 static void arrival_thin(struct hdt_arrival *arrival)
 {
@@ -33,7 +31,7 @@ void hdt_arrival_add(struct hdt_arrival *arrival, uint64_t bytes, int64_t now_us
     arrival->n++;
 }
 
-void hdt_arrival_rate(const struct hdt_arrival *arrival, uint64_t *bytes, int64_t *us)
+void hdt_arrival_rate(const struct hdt_arrival *arrival, bool is_warm, uint64_t *bytes, int64_t *us)
 {
     const uint64_t all = arrival->n_bytes;
     double least = 0;
@@ -43,7 +41,7 @@ void hdt_arrival_rate(const struct hdt_arrival *arrival, uint64_t *bytes, int64_
     for (unsigned i = 0; i < arrival->n && arrival->at[i].n_bytes < all; i++) {
         const uint64_t rest = all - arrival->at[i].n_bytes;
         const int64_t took_us = arrival->last_us - arrival->at[i].us;
-        const bool is_early = rest > all - all / 4, is_late = rest < all - all / 2;
+        const bool is_early = !is_warm && rest > all - all / 4, is_late = rest < all - all / 2;
 
         /* Of a few large records the first has to do. */
         if (is_early || took_us <= 0 || (is_late && *us > 0)) {

@@ -11,10 +11,12 @@
  * arrived, and finds more than the link carries (on 40 Mbit/s and 40 ms, 44 to 53). What has been
  * handed over is never more than what has arrived, so of all marks the one that gives the least
  * rate is nearest to the truth; it is sought in the second quarter, so that half of the filler at
- * least is timed, and processors that let a reader wait change little.
+ * least is timed, and in the first one, too, where streams had their rate before: then a reader
+ * that waited for a processor changes little.
  *
  * Plain arithmetic on a fixed number of samples. One thread, or a lock of the caller's.
  */
+#include <stdbool.h>
 #include <stdint.h>
 
 #ifdef __cplusplus
@@ -37,8 +39,10 @@ struct hdt_arrival {
 /* `bytes` more are there. Times do not go back. */
 void hdt_arrival_add(struct hdt_arrival *arrival, uint64_t bytes, int64_t now_us);
 
-/* Bytes from the mark to the last of them, and how long they took; both 0: too little came. */
-void hdt_arrival_rate(const struct hdt_arrival *arrival, uint64_t *bytes, int64_t *us);
+/* Bytes from the mark to the last of them, and how long they took; both 0: too little came.
+ * `is_warm`: streams had their rate. */
+void hdt_arrival_rate(const struct hdt_arrival *arrival, bool is_warm, uint64_t *bytes,
+                      int64_t *us);
 
 #ifdef __cplusplus
 }

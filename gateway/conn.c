@@ -539,7 +539,7 @@ static void conn_recheck(struct hdt_conn *conn)
 
 void hdt_conn_serve(struct hdt_conn *conn)
 {
-    bool close_requested, resume, recheck, forget, is_gone;
+    bool close_requested, resume, recheck, is_gone;
     unsigned congestion;
     double pace;
 
@@ -551,10 +551,8 @@ void hdt_conn_serve(struct hdt_conn *conn)
     close_requested = conn->close_requested;
     resume = conn->resume_requested;
     recheck = conn->recheck_requested;
-    forget = conn->forget_requested;
     conn->resume_requested = false;
     conn->recheck_requested = false;
-    conn->forget_requested = false;
     hdt_dp_unlock(conn->dp);
     if (is_gone || conn->close_begun) {
         return;
@@ -578,9 +576,6 @@ void hdt_conn_serve(struct hdt_conn *conn)
     }
     if (congestion != conn->congestion_set) {
         hdt_session_set_congestion(conn, congestion);
-    }
-    if (forget) {
-        hdt_session_forget_rate(conn);
     }
     if (pace != conn->pace_set) {
         hdt_session_set_pace(conn, pace);

@@ -308,7 +308,6 @@ struct hdt_conn {
     bool hungry;                         /* took all chunks that were ready */
     bool is_full;                        /* has all that it should hold */
     unsigned congestion, congestion_set; /* as in the tuner's list; the latter as pace_set */
-    bool forget_requested;               /* its congestion control is to find the rate anew */
     double pace;                         /* bytes a second that its socket is held to; 0: none */
     double pace_set;      /* owned by the I/O thread: what the kernel was told last */
     int64_t rate_wait_us; /* the rate cap holds it back for so long */

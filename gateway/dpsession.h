@@ -103,7 +103,5 @@ bool hdt_session_may_use_one(const struct hdt_session *session);
 struct hdt_conn *hdt_session_burst_stream(const struct hdt_session *session);
 /* On its thread, without the lock: the congestion control of that number in the tuner's list. */
 void hdt_session_set_congestion(struct hdt_conn *conn, unsigned congestion);
-/* On its thread: what it is sent at is found anew. */
-void hdt_session_forget_rate(const struct hdt_conn *conn);
 
 #endif /* HDT_GATEWAY_DPSESSION_H */

@@ -12,20 +12,25 @@
  * Filler travels when no chunk is ready, so that a probe never delays a job; then it says how much
  * is left over. The round trip is taken first: in front of the filler a ping waits for nothing.
  *
- * A path that has become another one is measured as it is. BBR would take half a minute to find ten
- * times the rate (a quarter more every eight round trips), so that streams forget theirs first. To
- * find 200 Mbit/s over 150 ms takes all of 8 MiB; so a part has rounds, until one finds no more.
+ * A part has rounds. In the first one TCP finds the rate: BBR doubles its window in each round
+ * trip, and sends at three times the rate until three more find nothing new. A stream that is
+ * stopped before it has left that state loses a fifth of every burst from then on. So the next
+ * round takes some ten round trips, and counts; one that finds less was held up by a processor, and
+ * is made again. Having BBR begin anew for a path that may be another one (TCP_CONGESTION set
+ * twice) was refused: it keeps its window, sends all of it at three times the rate, and mends the
+ * losses for a second. So of a path that has become faster a measurement finds what BBR knows by
+ * then.
  *
  * Where bursts could use one stream alone (burst.h), the first stream is filled first and then the
  * others, and the larger rate is the link's. In this order, and not all after one: the first
  * stream then knows the whole rate, and keeps it.
  */
 #define PROBE_BYTES_MAX (1ull << 40)
-#define PROBE_OTHERS_S  1 /* of filler at the first one's rate, for those that come second */
-#define PROBE_LONG_RTTS                                                                            \
- 20                       /* a round that takes as long has left TCP's search for the rate behind */
-#define PROBE_NEXT_RTTS 4 /* of filler in the next one, at least */
-#define PROBE_GROWN     1.15 /* more than in the round before: it is still being found */
+#define PROBE_LONG_RTTS 100 /* of a round that takes as long the search is a small part */
+#define PROBE_NEXT_RTTS 12  /* of filler in the next one, at least, */
+#define PROBE_NEXT_S    0.3
+#define PROBE_LESS      0.85 /* of what the round before found: this one was held up */
+#define PROBE_ROUNDS    6
 
 static const uint8_t probe_filler[HDT_FRAME_MAX_PROBE];
 
@@ -56,6 +61,7 @@ struct hdt_out *hdt_probe_next_out(struct hdt_conn *conn, int64_t now_us)
     }
     len = probe->left < HDT_FRAME_MAX_PROBE ? (uint32_t)probe->left : HDT_FRAME_MAX_PROBE;
     probe->left -= len;
+    out->rec.frame.flags = probe->n_rounds > 1 ? HDT_PROBE_WARM : 0;
     out->rec.frame.seq = probe->id;
     out->rec.frame.offset = probe->total;
     out->rec.frame.len = len;
@@ -86,7 +92,7 @@ static void probe_answer(struct hdt_peer *peer, struct hdt_probe_in *probe)
     if (peer->session == NULL || peer->session->conns[0] == NULL) {
         return;
     }
-    hdt_arrival_rate(&probe->arrival, &bytes, &us);
+    hdt_arrival_rate(&probe->arrival, probe->is_warm, &bytes, &us);
     body = json_object();
     json_object_set_new(body, "id", hdt_msg_u64_hex(probe->id));
     json_object_set_new(body, "bytes", json_integer((json_int_t)bytes));
@@ -108,6 +114,7 @@ void hdt_probe_received(struct hdt_conn *conn, const struct hdt_frame *frame, in
         *probe = (struct hdt_probe_in){.id = frame->seq,
                                        .id_before = probe->id,
                                        .total = frame->offset,
+                                       .is_warm = frame->flags & HDT_PROBE_WARM,
                                        .first_us = now_us,
                                        .cpu_ns = hdt_clock_process_cpu_ns()};
     }
@@ -146,6 +153,7 @@ static void probe_begin_round(struct hdt_peer *peer, uint64_t bytes)
     unsigned i;
 
     probe->has_begun = true;
+    probe->n_rounds++;
     probe->id = hdt_dp_random(peer->dp);
     probe->total = bytes;
     probe->left = bytes;
@@ -154,7 +162,6 @@ static void probe_begin_round(struct hdt_peer *peer, uint64_t bytes)
         struct hdt_conn *conn = session->conns[i];
 
         if (conn != NULL && conn->state == HDT_CONN_UP && probe_is_over(conn)) {
-            conn->forget_requested = probe->round_bytes_per_s == 0;
             hdt_conn_kick(conn);
         }
     }
@@ -164,6 +171,7 @@ static void probe_begin(struct hdt_peer *peer, enum hdt_probe_part part, uint64_
 {
     peer->probe_out.part = part;
     peer->probe_out.round_bytes_per_s = 0;
+    peer->probe_out.n_rounds = 0;
     probe_begin_round(peer, bytes);
 }
 
@@ -174,50 +182,53 @@ void hdt_probe_pong(struct hdt_peer *peer)
 
     if (probe->active && !probe->has_begun) {
         probe_begin(peer, hdt_session_may_use_one(peer->session) ? HDT_PROBE_FIRST : HDT_PROBE_ALL,
-                    probe->total);
+                    probe->bytes);
     }
 }
 
-/* A round that was short against the round trip measured how TCP finds the rate: another one, as
- * long as that finds more. */
-static bool probe_go_on(struct hdt_peer *peer, double bytes_per_s)
+/* Filler of a round that counts, at that rate. */
+static uint64_t probe_round_bytes(const struct hdt_peer *peer, double bytes_per_s)
+{
+    const double s = PROBE_NEXT_RTTS * 1e-6 * (double)probe_rtt_us(peer);
+
+    return (uint64_t)(bytes_per_s * (s > PROBE_NEXT_S ? s : PROBE_NEXT_S)) + 1;
+}
+
+/* What this part finds; false: another round is needed to know, and has begun. */
+static bool probe_part_ends(struct hdt_peer *peer, double bytes_per_s)
 {
     struct hdt_probe_out *probe = &peer->probe_out;
-    const double rtt_s = 1e-6 * (double)probe_rtt_us(peer);
-    const double next = PROBE_NEXT_RTTS * rtt_s * bytes_per_s;
-    const bool has_grown = bytes_per_s > PROBE_GROWN * probe->round_bytes_per_s;
+    const double before = probe->round_bytes_per_s, rtt_s = 1e-6 * (double)probe_rtt_us(peer);
+    const bool is_long = (double)probe->total > PROBE_LONG_RTTS * rtt_s * bytes_per_s;
+    const bool counts = probe->n_rounds > 1 && bytes_per_s >= PROBE_LESS * before;
 
-    if (bytes_per_s > probe->round_bytes_per_s) {
-        probe->round_bytes_per_s = bytes_per_s;
+    probe->round_bytes_per_s = bytes_per_s;
+    if (is_long || counts || probe->n_rounds == PROBE_ROUNDS || probe->part == HDT_PROBE_OTHERS) {
+        return true;
     }
-    if (!has_grown || (double)probe->total > PROBE_LONG_RTTS * rtt_s * bytes_per_s) {
-        return false;
-    }
-    probe_begin_round(peer, next > (double)probe->total ? (uint64_t)next : probe->total);
-    return true;
+    probe_begin_round(peer, probe_round_bytes(peer, bytes_per_s));
+    return false;
 }
 
-/* One round is answered: another, the next part, or the end. */
+/* A round is answered. That of the streams that come second is all they have: they may find less
+ * than there is, but no more than one stream could do with. */
 static void probe_answered(struct hdt_peer *peer, double bytes_per_s)
 {
     struct hdt_probe_out *probe = &peer->probe_out;
-    double best, most;
 
-    if (probe_go_on(peer, bytes_per_s)) {
+    if (!probe_part_ends(peer, bytes_per_s)) {
         return;
     }
-    best = probe->round_bytes_per_s;
-    most = PROBE_OTHERS_S * best;
     if (probe->part == HDT_PROBE_FIRST) {
-        probe->first_bytes_per_s = best;
-        probe_begin(peer, HDT_PROBE_OTHERS,
-                    most < (double)probe->total ? (uint64_t)most + 1 : probe->total);
+        probe->first_bytes_per_s = bytes_per_s;
+        probe_begin(peer, HDT_PROBE_OTHERS, probe_round_bytes(peer, bytes_per_s));
         return;
     }
     if (probe->part == HDT_PROBE_OTHERS) {
-        hdt_burst_probed(&peer->burst, probe->first_bytes_per_s, best);
+        hdt_burst_probed(&peer->burst, probe->first_bytes_per_s, bytes_per_s);
     }
-    peer->goodput_bytes_per_s = best > probe->first_bytes_per_s ? best : probe->first_bytes_per_s;
+    peer->goodput_bytes_per_s =
+        bytes_per_s > probe->first_bytes_per_s ? bytes_per_s : probe->first_bytes_per_s;
     probe_end(peer, peer->goodput_bytes_per_s);
 }
 
@@ -288,7 +299,7 @@ void hdt_dataplane_probe(struct hdt_dataplane *dp, const char *site, uint64_t by
     }
     peer->probe_out =
         (struct hdt_probe_out){.active = true,
-                               .total = bytes < PROBE_BYTES_MAX ? bytes : PROBE_BYTES_MAX,
+                               .bytes = bytes < PROBE_BYTES_MAX ? bytes : PROBE_BYTES_MAX,
                                .deadline_us = hdt_clock_now_us() + timeout_ms * HDT_US_PER_MS};
     if (peer->session == NULL || bytes == 0) {
         probe_end(peer, 0);

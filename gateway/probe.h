@@ -15,6 +15,9 @@ struct hdt_conn;
 struct hdt_out;
 struct hdt_peer;
 
+/* Flag of a PROBE record: streams have their rate, so that its beginning is timed, too. */
+#define HDT_PROBE_WARM 1
+
 enum hdt_probe_part {
     HDT_PROBE_ALL,    /* streams together: the whole probe */
     HDT_PROBE_FIRST,  /* the one that bursts would use (burst.h), alone */
@@ -24,10 +27,12 @@ enum hdt_probe_part {
 struct hdt_probe_out {
     bool active, has_begun; /* before it has, the round trip is taken */
     enum hdt_probe_part part;
-    uint64_t id, total, left;
-    int64_t cpu_ns; /* of the process, when this part began */
+    uint64_t bytes;           /* of a part's first round */
+    uint64_t id, total, left; /* of this round */
+    int n_rounds;             /* of this part, with this one */
+    int64_t cpu_ns;           /* of the process, when this part began */
     int64_t deadline_us;
-    double round_bytes_per_s; /* best of this part's rounds; 0: the first runs */
+    double round_bytes_per_s; /* of this part's last round; 0: the first runs */
     double first_bytes_per_s; /* what HDT_PROBE_FIRST gave */
 };
 
@@ -36,7 +41,7 @@ struct hdt_probe_in {
     uint64_t id_before; /* some of its filler may come after that of `id` began */
     struct hdt_arrival arrival;
     int64_t first_us, cpu_ns;
-    bool is_answered;
+    bool is_warm, is_answered;
 };
 
 struct hdt_out *hdt_probe_next_out(struct hdt_conn *conn, int64_t now_us);

@@ -211,24 +211,6 @@ void hdt_session_set_congestion(struct hdt_conn *conn, unsigned congestion)
     hdt_dp_unlock(conn->dp);
 }
 
-/* A congestion control that is taken anew begins anew; the same one again would be no change. Its
- * window stays. */
-void hdt_session_forget_rate(const struct hdt_conn *conn)
-{
-    char name[HDT_TUNER_NAME_CAP] = "";
-    socklen_t len = sizeof(name) - 1;
-    const int fd = conn->dp->conf.stepped != NULL ? -1 : hdt_stream_fd(conn->stream);
-
-    if (fd >= 0 && getsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, name, &len) == 0 &&
-        strncmp(name, TUNE_KEEPS_RATE, strlen(TUNE_KEEPS_RATE)) == 0 &&
-        setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, TUNE_CONGESTION_NEVER,
-                   (socklen_t)strlen(TUNE_CONGESTION_NEVER)) == 0 &&
-        setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, name, (socklen_t)strlen(name)) != 0) {
-        hdt_log_warn_limited(60, "cannot go back to TCP congestion control '%s' for site %s: %s",
-                             name, conn->peer->site, strerror(errno));
-    }
-}
-
 /* ---- buffers ---- */
 
 static void tune_say_buffers(struct hdt_peer *peer, const struct hdt_pacer_window *window,

@@ -24,7 +24,7 @@
 #include <string.h>
 #include <utlist.h>
 
-#define PROBE_BYTES    (8u << 20)
+#define PROBE_BYTES    (4u << 20)
 #define LINKS_FRESH_US (300 * HDT_US_PER_S) /* a measurement is used for five minutes */
 #define MAX_PEERS      256
 #define MAX_TASKS      32
