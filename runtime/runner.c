@@ -73,11 +73,35 @@ static enum hdt_status runner_pause(struct hdt_runner *r, struct hdt_error *err)
     return aborted ? HDT_ECANCELED : HDT_OK;
 }
 
+/* Replicas have the same weights after an outer step. Where memory or a processor has failed since
+ * the last comparison, no checkpoint is made of either: older ones are whole. */
+static enum hdt_status replicas_compare(struct hdt_runner *r, struct hdt_error *err)
+{
+    const struct hdt_sync_down decided = r->down;
+
+    if (r->plan.n_replicas < 2) {
+        return HDT_OK;
+    }
+    HDT_TRY(hdt_runner_sync(r, HDT_SYNC_DIGEST, err));
+    r->down = decided;
+    return HDT_OK;
+}
+
+/* The checkpoint that was decided, of the steps that are done. */
+static enum hdt_status run_checkpoint(struct hdt_runner *r, struct hdt_error *err)
+{
+    struct hdt_ckpt_meta meta;
+
+    HDT_TRY(replicas_compare(r, err));
+    meta_now(r, &meta);
+    return hdt_state_save(r->state, &meta, err);
+}
+
 /* One step with all that may follow it; *stop when it was the last by decision. */
 static enum hdt_status run_step(struct hdt_runner *r, bool *stop, struct hdt_error *err)
 {
     int64_t begin = hdt_clock_now_us();
-    struct hdt_ckpt_meta meta;
+    enum hdt_status status;
     uint8_t flags;
 
     HDT_RECORD(HDT_REC_STEP_BEGIN, .n = {r->job_id, r->rank, r->step + 1});
@@ -97,9 +121,9 @@ static enum hdt_status run_step(struct hdt_runner *r, bool *stop, struct hdt_err
     *stop = (flags & HDT_SYNC_STOP) != 0;
     if (flags & HDT_SYNC_CHECKPOINT) {
         r->step++;
-        meta_now(r, &meta);
+        status = run_checkpoint(r, err);
         r->step--;
-        HDT_TRY(hdt_state_save(r->state, &meta, err));
+        HDT_TRY(status);
     }
     if (!*stop && eval_is_due(r)) {
         HDT_TRY(run_eval(r, err));

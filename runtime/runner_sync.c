@@ -204,11 +204,13 @@ static enum hdt_status up_fill(struct hdt_runner *r, enum hdt_sync_phase phase,
     up->step = r->step;
     up->loss_sum = phase == HDT_SYNC_DIGEST ? 0 : r->loss_sum;
     up->n_tokens = phase_tokens(r, phase);
-    /* The op that this sync is part of is not over: it counts in the next record. */
-    up->busy_s = (double)(r->busy_ns - r->busy_told_ns) / 1e9;
-    up->wait_s = (double)(r->wait_ns - r->wait_told_ns) / 1e9;
-    r->busy_told_ns = r->busy_ns;
-    r->wait_told_ns = r->wait_ns;
+    if (phase != HDT_SYNC_DIGEST) {
+        /* The op that this sync is part of is not over: it counts in the next record. */
+        up->busy_s = (double)(r->busy_ns - r->busy_told_ns) / 1e9;
+        up->wait_s = (double)(r->wait_ns - r->wait_told_ns) / 1e9;
+        r->busy_told_ns = r->busy_ns;
+        r->wait_told_ns = r->wait_ns;
+    }
     if (phase == HDT_SYNC_TRAIN) {
         return items_sumsq(r, &up->n_items, err);
     }
@@ -431,16 +433,16 @@ static enum hdt_status down_take(struct hdt_runner *r, int from, const struct hd
     return HDT_OK;
 }
 
-/* ---- replicas: their roots and the plan's, at outer steps and at the end ---- */
+/* ---- replicas: their roots and the plan's, at outer steps, checkpoints and the end ---- */
 
 static enum hdt_status digests_differ(const struct hdt_runner *r, int replica, uint64_t digest,
                                       struct hdt_error *err)
 {
     /* Not what a new epoch mends: it would begin with the weights of one of them. */
     hdt_error_set(err, HDT_EJOB,
-                  "cannot end job %lld: after the last outer step the weights of replica %d have "
-                  "digest %016llx, those of the first %016llx",
-                  r->number, replica + 1, (unsigned long long)digest,
+                  "cannot go on with job %lld: after the outer step of step %lld the weights of "
+                  "replica %d have digest %016llx, those of the first %016llx",
+                  r->number, (long long)r->step, replica + 1, (unsigned long long)digest,
                   (unsigned long long)r->down.digest);
     hdt_error_hint(err, "memory or a processor is at fault at one of the sites: look for it with "
                         "'hdt-worker --selftest' there, and resume from an older checkpoint");

@@ -545,6 +545,23 @@ Test(outer_run, replicas_that_differ_end_the_job)
     cr_expect(strstr(msg, "the weights of replica 2 have digest"), "%s", msg);
 }
 
+/* Where checkpoints are made, before one is: the older ones are whole. */
+Test(outer_run, replicas_that_differ_make_no_checkpoint)
+{
+    struct rig_run run = pair;
+    struct rig_result result;
+    const char *msg;
+
+    run.checkpoint_every = 3;
+    atomic_store(&n_moves_sound, 5);
+    hdt_rig_run(rig, &run, &result);
+    msg = json_string_value(json_object_get(result.error, "msg"));
+    cr_assert(msg, "the run ended well");
+    cr_expect(strstr(msg, "after the outer step of step 3 the weights of replica 2 have digest"),
+              "%s", msg);
+    cr_expect_eq(result.n_ckpts, 0);
+}
+
 /* Checkpoints are written by a rank of the second replica, and the last one fails once: all
  * replicas save again. */
 Test(outer_run, the_last_checkpoint_is_tried_again)
