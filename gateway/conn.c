@@ -24,6 +24,7 @@
 
 /* Who does not read the reason is closed without it. */
 #define CONN_LAST_WORDS_US (2 * HDT_US_PER_S)
+#define CONN_HOLD_MORE     1.25 /* of what a stream knows of the path */
 
 /* ---- life ---- */
 
@@ -540,6 +541,7 @@ static void conn_recheck(struct hdt_conn *conn)
 void hdt_conn_serve(struct hdt_conn *conn)
 {
     bool close_requested, resume, recheck, is_gone;
+    enum hdt_hold hold;
     unsigned congestion;
     double pace;
 
@@ -551,6 +553,8 @@ void hdt_conn_serve(struct hdt_conn *conn)
     close_requested = conn->close_requested;
     resume = conn->resume_requested;
     recheck = conn->recheck_requested;
+    hold = conn->hold;
+    conn->hold = HDT_HOLD_AS_IS;
     conn->resume_requested = false;
     conn->recheck_requested = false;
     hdt_dp_unlock(conn->dp);
@@ -576,6 +580,12 @@ void hdt_conn_serve(struct hdt_conn *conn)
     }
     if (congestion != conn->congestion_set) {
         hdt_session_set_congestion(conn, congestion);
+    }
+    if (hold != HDT_HOLD_AS_IS) {
+        conn->held = hold == HDT_HOLD_SEARCH ? CONN_HOLD_MORE * hdt_linkinfo_search_rate(conn) : 0;
+    }
+    if (conn->held > 0 && (pace == 0 || conn->held < pace)) {
+        pace = conn->held;
     }
     if (pace != conn->pace_set) {
         hdt_session_set_pace(conn, pace);

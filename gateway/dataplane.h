@@ -149,8 +149,9 @@ enum hdt_status hdt_dataplane_flow_open(struct hdt_dataplane *dp,
 /* Forget all flows of a job and the pools of its clients (0xffffffff as epoch: any epoch). */
 void hdt_dataplane_job_close(struct hdt_dataplane *dp, uint32_t job, uint32_t epoch);
 
-/* Fill all bulk streams to the peer with `bytes` of PROBE records and time them by the peer's
- * count; the `probed` event follows within timeout_ms (rate 0 on failure). */
+/* Fill the bulk streams to the peer with PROBE records, `bytes` at first and then as many as their
+ * rate asks for, and time them by the peer's count. The `probed` event follows: timeout_ms after
+ * the last answer of the peer at most, and twice that in all (rate 0 on failure). */
 void hdt_dataplane_probe(struct hdt_dataplane *dp, const char *site, uint64_t bytes,
                          int timeout_ms);
 

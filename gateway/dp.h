@@ -310,6 +310,8 @@ struct hdt_conn {
     unsigned congestion, congestion_set; /* as in the tuner's list; the latter as pace_set */
     double pace;                         /* bytes a second that its socket is held to; 0: none */
     double pace_set;      /* owned by the I/O thread: what the kernel was told last */
+    enum hdt_hold hold;   /* asked for; its thread then finds what else the socket is held to: */
+    double held;          /* owned by the I/O thread: bytes a second; 0: nothing */
     int64_t rate_wait_us; /* the rate cap holds it back for so long */
     struct hdt_rx_job rx[HDT_DP_RX_JOBS];
     uint8_t *rx_memory;
@@ -343,10 +345,6 @@ struct hdt_session {
     int64_t tick_us; /* of the last tick */
     struct hdt_deadlines deadlines; /* of the larger of both sites' knobs */
 };
-
-/* Round trips that the planner is told the shortest of: a route may have changed since the session
- * began, and of a few some fall between the bursts of a job or probe. */
-#define HDT_DP_RTTS 4
 
 /* Sessions that a peer has dialled: how many more it may now, and by which of its processes the
  * last ones were, which tells a link that breaks from a gateway that restarts and from two of one
@@ -397,7 +395,6 @@ struct hdt_peer {
     struct hdt_error buffers; /* says which, and what to do; msg "": they are not */
 
     int64_t rtt_us, min_rtt_us, clock_skew_us;
-    int64_t last_rtts_us[HDT_DP_RTTS]; /* newest first; 0: none yet */
     bool suspect;
     bool starved; /* a stream found nothing ready in this window */
     uint64_t window_bytes;

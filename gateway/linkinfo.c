@@ -6,6 +6,7 @@
 #include "src/base/clock.h"
 #include "src/net/doctor.h"
 
+#include <linux/inet_diag.h>
 #include <linux/tcp.h>
 #include <netinet/in.h>
 #include <string.h>
@@ -39,6 +40,8 @@
 /* Of the congestion window in flight: below, that is not the limit. */
 #define LINKINFO_OPEN_PART 0.75
 #define LINKINFO_KEEP_US   (10 * HDT_US_PER_S)
+/* BBR's gain in units of 1/256: 2.89 while it searches, 1.25 at most later. */
+#define LINKINFO_SEARCH_GAIN 512
 /* Of the window in use: its figures say what the link can do. */
 #define LINKINFO_LOAD_PART 0.5
 
@@ -94,6 +97,23 @@ bool hdt_linkinfo_read(const struct hdt_conn *conn, struct hdt_tcp_stats *tcp)
         tcp->send_buffer_bytes = (uint64_t)buffer;
     }
     return true;
+}
+
+double hdt_linkinfo_search_rate(const struct hdt_conn *conn)
+{
+    const int fd = conn->dp->conf.stepped != NULL ? -1 : hdt_stream_fd(conn->stream);
+    char congestion[HDT_TUNER_NAME_CAP] = "";
+    union tcp_cc_info info = {0};
+    socklen_t len = sizeof(info), name_len = sizeof(congestion) - 1;
+
+    /* Others have figures of their own in the same place. */
+    if (fd < 0 || getsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, congestion, &name_len) != 0 ||
+        strncmp(congestion, "bbr", 3) != 0 ||
+        getsockopt(fd, IPPROTO_TCP, TCP_CC_INFO, &info, &len) != 0 || len < sizeof(info.bbr) ||
+        info.bbr.bbr_pacing_gain < LINKINFO_SEARCH_GAIN) {
+        return 0;
+    }
+    return (double)((uint64_t)info.bbr.bbr_bw_hi << 32 | info.bbr.bbr_bw_lo);
 }
 
 /* ---- where the time of a stream goes ---- */

@@ -17,6 +17,13 @@
 struct hdt_conn;
 struct hdt_peer;
 
+/* What a socket is held to beside the pacer's rate. */
+enum hdt_hold {
+    HDT_HOLD_AS_IS,  /* as before */
+    HDT_HOLD_NOT,    /* nothing */
+    HDT_HOLD_SEARCH, /* a little more than is known, while TCP searches for the path's rate */
+};
+
 /* Of one connection. */
 struct hdt_stream_link {
     struct hdt_tcp_stats tcp; /* as of the last tick; stream 0: none was taken */
@@ -41,6 +48,9 @@ struct hdt_peer_link {
 
 /* On its thread, without the lock, every tick. false: there is no TCP below, or not yet. */
 bool hdt_linkinfo_read(const struct hdt_conn *conn, struct hdt_tcp_stats *tcp);
+/* On its thread, without the lock: bytes a second that BBR has found while it still searches for
+ * more, at nearly three times that rate; 0: it does not, or this is another congestion control. */
+double hdt_linkinfo_search_rate(const struct hdt_conn *conn);
 /* L: what was read; `queued_bytes` wait in the stream above it. */
 void hdt_linkinfo_note(struct hdt_conn *conn, const struct hdt_tcp_stats *tcp, size_t queued_bytes,
                        int64_t now_us);

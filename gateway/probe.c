@@ -12,11 +12,13 @@
  * Filler travels when no chunk is ready, so that a probe never delays a job; then it says how much
  * is left over. The round trip is taken first: in front of the filler a ping waits for nothing.
  *
- * A part has rounds. In the first one TCP finds the rate: BBR doubles its window in each round
- * trip, and sends at three times the rate until three more find nothing new. A stream that is
- * stopped before it has left that state loses a fifth of every burst from then on. So the next
- * round takes some ten round trips, and counts; one that finds less was held up by a processor, and
- * is made again. Having BBR begin anew for a path that may be another one (TCP_CONGESTION set
+ * A part has rounds, of some ten round trips each from the second one on. In the first ones TCP
+ * finds the rate: BBR doubles its window in each round trip, and sends at three times the rate
+ * until three more find nothing new. A stream that is stopped before it has left that state loses a
+ * fifth of every burst from then on, and what comes in order is two thirds of the link. So once a
+ * round finds no more than those before, a stream in that state is held to a little more than it
+ * knows (TCP_CC_INFO), and the next round counts; one that finds less was held up by a processor,
+ * and is made again. Having BBR begin anew for a path that may be another one (TCP_CONGESTION set
  * twice) was refused: it keeps its window, sends all of it at three times the rate, and mends the
  * losses for a second. So of a path that has become faster a measurement finds what BBR knows by
  * then.
@@ -25,12 +27,15 @@
  * others, and the larger rate is the link's. In this order, and not all after one: the first
  * stream then knows the whole rate, and keeps it.
  */
-#define PROBE_BYTES_MAX (1ull << 40)
-#define PROBE_LONG_RTTS 100 /* of a round that takes as long the search is a small part */
-#define PROBE_NEXT_RTTS 12  /* of filler in the next one, at least, */
-#define PROBE_NEXT_S    0.3
-#define PROBE_LESS      0.85 /* of what the round before found: this one was held up */
-#define PROBE_ROUNDS    6
+#define PROBE_BYTES_MAX  (1ull << 40)
+#define PROBE_LONG_RTTS  100 /* of a round that takes as long the search is a small part */
+#define PROBE_NEXT_RTTS  12  /* of filler in the next one, at least, */
+#define PROBE_NEXT_S     0.3
+#define PROBE_TIMED_RTTS 4    /* of it that are timed, or the search was not over */
+#define PROBE_GROWN      1.15 /* of the best round: TCP still finds more */
+#define PROBE_LESS       0.85 /* of the same: this one was held up */
+#define PROBE_ROUNDS     6
+#define PROBE_PINGS      2 /* the first may wait behind filler of the measurement before */
 
 static const uint8_t probe_filler[HDT_FRAME_MAX_PROBE];
 
@@ -125,32 +130,45 @@ void hdt_probe_received(struct hdt_conn *conn, const struct hdt_frame *frame, in
     }
 }
 
-/* The shortest of the last round trips; of a session, the shortest may be of another route. */
-static int64_t probe_rtt_us(const struct hdt_peer *peer)
+/* Of the round that begins; all of them take no more than two. */
+static int64_t probe_deadline_us(const struct hdt_probe_out *probe)
 {
-    int64_t best_us = 0;
+    const int64_t until_us = hdt_clock_now_us() + probe->timeout_us;
+    const int64_t end_us = probe->begin_us + 2 * probe->timeout_us;
 
-    for (size_t i = 0; i < HDT_DP_RTTS; i++) {
-        const int64_t rtt_us = peer->last_rtts_us[i];
+    return until_us < end_us ? until_us : end_us;
+}
 
-        if (rtt_us > 0 && (best_us == 0 || rtt_us < best_us)) {
-            best_us = rtt_us;
+/* Of a round that may count, the streams that it is over are held; others are not, or no longer. */
+static void probe_hold(struct hdt_peer *peer)
+{
+    const struct hdt_session *session = peer->session;
+
+    for (unsigned i = 1; session != NULL && i <= session->n_streams; i++) {
+        struct hdt_conn *conn = session->conns[i];
+
+        if (conn != NULL && conn->state == HDT_CONN_UP) {
+            conn->hold =
+                peer->probe_out.is_held && probe_is_over(conn) ? HDT_HOLD_SEARCH : HDT_HOLD_NOT;
+            hdt_conn_kick(conn);
         }
     }
-    return best_us > 0 ? best_us : peer->min_rtt_us;
 }
 
 static void probe_end(struct hdt_peer *peer, double bytes_per_s)
 {
+    const int64_t rtt_us = peer->probe_out.rtt_us;
+
     peer->probe_out.active = peer->probe_out.has_begun = false;
-    hdt_dpevent_probed(peer->dp, peer->site, bytes_per_s, (double)probe_rtt_us(peer) * 1e-6);
+    peer->probe_out.is_held = false;
+    probe_hold(peer);
+    hdt_dpevent_probed(peer->dp, peer->site, bytes_per_s,
+                       1e-6 * (double)(rtt_us > 0 ? rtt_us : peer->min_rtt_us));
 }
 
 static void probe_begin_round(struct hdt_peer *peer, uint64_t bytes)
 {
     struct hdt_probe_out *probe = &peer->probe_out;
-    const struct hdt_session *session = peer->session;
-    unsigned i;
 
     probe->has_begun = true;
     probe->n_rounds++;
@@ -158,70 +176,87 @@ static void probe_begin_round(struct hdt_peer *peer, uint64_t bytes)
     probe->total = bytes;
     probe->left = bytes;
     probe->cpu_ns = hdt_clock_process_cpu_ns();
-    for (i = 1; i <= session->n_streams; i++) {
-        struct hdt_conn *conn = session->conns[i];
-
-        if (conn != NULL && conn->state == HDT_CONN_UP && probe_is_over(conn)) {
-            hdt_conn_kick(conn);
-        }
-    }
+    probe->deadline_us = probe_deadline_us(probe);
+    probe_hold(peer);
 }
 
 static void probe_begin(struct hdt_peer *peer, enum hdt_probe_part part, uint64_t bytes)
 {
     peer->probe_out.part = part;
     peer->probe_out.round_bytes_per_s = 0;
+    peer->probe_out.best_bytes_per_s = 0;
+    peer->probe_out.is_held = false;
     peer->probe_out.n_rounds = 0;
     probe_begin_round(peer, bytes);
 }
 
 /* The probe's first filler: a ping that leaves in front of it waits for nothing. */
-void hdt_probe_pong(struct hdt_peer *peer)
+static void probe_ping(const struct hdt_peer *peer)
 {
-    const struct hdt_probe_out *probe = &peer->probe_out;
+    struct hdt_conn *conn = peer->session->conns[0];
 
-    if (probe->active && !probe->has_begun) {
-        probe_begin(peer, hdt_session_may_use_one(peer->session) ? HDT_PROBE_FIRST : HDT_PROBE_ALL,
-                    probe->bytes);
+    if (conn != NULL) {
+        conn->ping_pending = true;
+        hdt_conn_kick(conn);
     }
+}
+
+void hdt_probe_pong(struct hdt_peer *peer, int64_t rtt_us)
+{
+    struct hdt_probe_out *probe = &peer->probe_out;
+
+    if (probe->active && (probe->rtt_us == 0 || rtt_us < probe->rtt_us)) {
+        probe->rtt_us = rtt_us;
+    }
+    if (!probe->active || probe->has_begun) {
+        return;
+    }
+    if (++probe->n_pongs < PROBE_PINGS) {
+        probe_ping(peer);
+        return;
+    }
+    probe_begin(peer, hdt_session_may_use_one(peer->session) ? HDT_PROBE_FIRST : HDT_PROBE_ALL,
+                probe->bytes);
 }
 
 /* Filler of a round that counts, at that rate. */
 static uint64_t probe_round_bytes(const struct hdt_peer *peer, double bytes_per_s)
 {
-    const double s = PROBE_NEXT_RTTS * 1e-6 * (double)probe_rtt_us(peer);
+    const double s = PROBE_NEXT_RTTS * 1e-6 * (double)peer->probe_out.rtt_us;
 
     return (uint64_t)(bytes_per_s * (s > PROBE_NEXT_S ? s : PROBE_NEXT_S)) + 1;
 }
 
-/* What this part finds; false: another round is needed to know, and has begun. */
-static bool probe_part_ends(struct hdt_peer *peer, double bytes_per_s)
+/* What this part finds, timed over `us`; false: another round is needed to know, and has begun. */
+static bool probe_part_ends(struct hdt_peer *peer, double bytes_per_s, double us)
 {
     struct hdt_probe_out *probe = &peer->probe_out;
-    const double before = probe->round_bytes_per_s, rtt_s = 1e-6 * (double)probe_rtt_us(peer);
+    const double best = probe->best_bytes_per_s, rtt_s = 1e-6 * (double)peer->probe_out.rtt_us;
     const bool is_long = (double)probe->total > PROBE_LONG_RTTS * rtt_s * bytes_per_s;
-    const bool counts = probe->n_rounds > 1 && bytes_per_s >= PROBE_LESS * before;
+    const bool counts =
+        probe->is_held && bytes_per_s >= PROBE_LESS * best && 1e-6 * us >= PROBE_TIMED_RTTS * rtt_s;
 
     probe->round_bytes_per_s = bytes_per_s;
-    if (is_long || counts || probe->n_rounds == PROBE_ROUNDS || probe->part == HDT_PROBE_OTHERS) {
+    if (is_long || counts || probe->n_rounds == PROBE_ROUNDS) {
         return true;
     }
+    probe->is_held = probe->is_held || (best > 0 && bytes_per_s <= PROBE_GROWN * best);
+    probe->best_bytes_per_s = bytes_per_s > best ? bytes_per_s : best;
     probe_begin_round(peer, probe_round_bytes(peer, bytes_per_s));
     return false;
 }
 
-/* A round is answered. That of the streams that come second is all they have: they may find less
- * than there is, but no more than one stream could do with. */
-static void probe_answered(struct hdt_peer *peer, double bytes_per_s)
+/* A round is answered. */
+static void probe_answered(struct hdt_peer *peer, double bytes_per_s, double us)
 {
     struct hdt_probe_out *probe = &peer->probe_out;
 
-    if (!probe_part_ends(peer, bytes_per_s)) {
+    if (!probe_part_ends(peer, bytes_per_s, us)) {
         return;
     }
     if (probe->part == HDT_PROBE_FIRST) {
         probe->first_bytes_per_s = bytes_per_s;
-        probe_begin(peer, HDT_PROBE_OTHERS, probe_round_bytes(peer, bytes_per_s));
+        probe_begin(peer, HDT_PROBE_OTHERS, probe->bytes);
         return;
     }
     if (probe->part == HDT_PROBE_OTHERS) {
@@ -248,7 +283,7 @@ bool hdt_probe_msg(struct hdt_peer *peer, const json_t *msg)
             peer->dp->probe_send_s_per_byte = 1e-9 *
                                               (double)(hdt_clock_process_cpu_ns() - probe->cpu_ns) /
                                               (double)(probe->total - probe->left);
-            probe_answered(peer, bytes * 1e6 / us);
+            probe_answered(peer, bytes * 1e6 / us, us);
         } else {
             probe_end(peer, 0);
         }
@@ -256,16 +291,16 @@ bool hdt_probe_msg(struct hdt_peer *peer, const json_t *msg)
     return true;
 }
 
-/* What was answered until then counts. Where nothing was, nothing came there: of a slow link, what
- * came is an answer. */
+/* What was answered until then counts, but for a search of the streams that come second: what was
+ * lost in it comes in bursts. Where nothing was, nothing came there: of a slow link, what came is
+ * an answer. */
 void hdt_probe_tick(struct hdt_peer *peer, int64_t now_us)
 {
     const struct hdt_probe_out *probe = &peer->probe_out;
 
     if (probe->active && now_us >= probe->deadline_us) {
-        probe_end(peer, probe->round_bytes_per_s > probe->first_bytes_per_s
-                            ? probe->round_bytes_per_s
-                            : probe->first_bytes_per_s);
+        probe_end(peer, probe->part == HDT_PROBE_OTHERS ? probe->first_bytes_per_s
+                                                        : probe->round_bytes_per_s);
     }
 }
 
@@ -273,18 +308,6 @@ void hdt_probe_session_lost(struct hdt_peer *peer)
 {
     if (peer->probe_out.active) {
         probe_end(peer, 0); /* filler is not sent again: the sum would never be there */
-    }
-}
-
-/* The round trip of now: what was seen before may be of another route. */
-static void probe_ping(struct hdt_peer *peer)
-{
-    struct hdt_conn *conn = peer->session->conns[0];
-
-    memset(peer->last_rtts_us, 0, sizeof(peer->last_rtts_us));
-    if (conn != NULL) {
-        conn->ping_pending = true;
-        hdt_conn_kick(conn);
     }
 }
 
@@ -300,7 +323,9 @@ void hdt_dataplane_probe(struct hdt_dataplane *dp, const char *site, uint64_t by
     peer->probe_out =
         (struct hdt_probe_out){.active = true,
                                .bytes = bytes < PROBE_BYTES_MAX ? bytes : PROBE_BYTES_MAX,
-                               .deadline_us = hdt_clock_now_us() + timeout_ms * HDT_US_PER_MS};
+                               .begin_us = hdt_clock_now_us(),
+                               .timeout_us = timeout_ms * HDT_US_PER_MS};
+    peer->probe_out.deadline_us = probe_deadline_us(&peer->probe_out);
     if (peer->session == NULL || bytes == 0) {
         probe_end(peer, 0);
     } else {

@@ -30,9 +30,14 @@ struct hdt_probe_out {
     uint64_t bytes;           /* of a part's first round */
     uint64_t id, total, left; /* of this round */
     int n_rounds;             /* of this part, with this one */
+    int n_pongs;              /* before it has begun */
+    int64_t rtt_us;           /* the shortest since then; what was before may be another route's */
     int64_t cpu_ns;           /* of the process, when this part began */
-    int64_t deadline_us;
+    int64_t begin_us, timeout_us;
+    int64_t deadline_us;      /* of this round, or of the round trip */
     double round_bytes_per_s; /* of this part's last round; 0: the first runs */
+    double best_bytes_per_s;  /* of its rounds before this one */
+    bool is_held;             /* this round may count */
     double first_bytes_per_s; /* what HDT_PROBE_FIRST gave */
 };
 
@@ -50,7 +55,7 @@ void hdt_probe_received(struct hdt_conn *conn, const struct hdt_frame *frame, in
 /* true: the message was an answer to a probe and is dealt with. */
 bool hdt_probe_msg(struct hdt_peer *peer, const json_t *msg);
 /* A round trip to the peer was measured. */
-void hdt_probe_pong(struct hdt_peer *peer);
+void hdt_probe_pong(struct hdt_peer *peer, int64_t rtt_us);
 void hdt_probe_tick(struct hdt_peer *peer, int64_t now_us);
 /* The peer's session is over; after its event. */
 void hdt_probe_session_lost(struct hdt_peer *peer);

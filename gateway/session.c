@@ -202,7 +202,6 @@ enum hdt_status hdt_session_open(struct hdt_conn *conn, uint64_t id, uint64_t pe
     peer->total.n_sessions++;
     peer->rtt_us = 0;
     peer->min_rtt_us = 0;
-    memset(peer->last_rtts_us, 0, sizeof(peer->last_rtts_us));
     session_note_tls(peer, conn);
     memcpy(peer->total.address, conn->address, sizeof(peer->total.address));
     if (conn->stream != NULL) {

@@ -327,10 +327,7 @@ void hdt_session_pong(struct hdt_conn *conn, const struct hdt_frame *frame, int6
         return;
     }
     peer->rtt_us = peer->rtt_us == 0 ? rtt_us : (7 * peer->rtt_us + rtt_us) / 8;
-    memmove(peer->last_rtts_us + 1, peer->last_rtts_us,
-            sizeof(peer->last_rtts_us) - sizeof(peer->last_rtts_us[0]));
-    peer->last_rtts_us[0] = rtt_us;
-    hdt_probe_pong(peer);
+    hdt_probe_pong(peer, rtt_us);
     if (peer->min_rtt_us == 0 || rtt_us <= peer->min_rtt_us) {
         peer->min_rtt_us = rtt_us;
         /* Foreign: any 64 bits, so the difference is taken where it may wrap. */

@@ -108,6 +108,20 @@ measure_small() {
         hdt link explain $G --json b >small.json </dev/null
     }
 }
+# What a plan has of the link: both ways, and after streams know it.
+measure_twice() {
+    local i
+
+    for i in 1 2; do
+        hdt plan --gateway "$(gateway_of a)" --remeasure --json job.yaml >plan.json 2>plan.err </dev/null
+        same "plan: exit status" 0 $?
+    done
+}
+plan_knows() { # LOWEST HIGHEST, Mbit/s
+    json_of "all($1 <= l['rate_bytes_per_s'] * 8e-6 <= $2 and 0.15 <= l['rtt_s'] <= 0.18 for l in d['cluster']['links'])" \
+        <plan.json | grep -q True
+}
+plan_knows_the_link() { plan_knows 82 107; }
 limit_is_buffer() { [ "$(explained small.json "d['limit']")" = buffer ]; }
 
 fed_init lab
@@ -179,6 +193,26 @@ for from in a b; do
     mbit=$(row auto.json none $from 4194304 goodput_bits_per_s | awk '{ print $1 / 1e6 }')
     check "goodput from $from is that of the link all the same: $mbit" near_rate "$mbit" 42.5 57.5
 done
+stop_gateway a
+stop_gateway b
+
+# A stream that stays in its search for the rate brings two thirds of it, measured once more.
+section "a long way, measured for a plan, twice"
+"$lab" down
+link_up "rate 100mbit rtt 150ms queue 100ms" "net.ipv4.tcp_rmem 4096 131072 33554432" \
+    "net.ipv4.tcp_wmem 4096 16384 33554432"
+listen=10.77.0.1:7420 http='' site a
+listen=10.77.0.2:7420 http='' site b a=10.77.0.1:7420
+fed_data
+job job.yaml 20 "data.site: a"
+worker a w0
+worker b w0
+expect_federation a 2 2
+is_busy=
+measured_until plan_knows_the_link measure_twice
+[ "$is_busy" ] || check "both directions are what is emulated" plan_knows_the_link
+kill "${worker_pid[a/w0]}" "${worker_pid[b/w0]}"
+wait "${worker_pid[a/w0]}" "${worker_pid[b/w0]}"
 stop_gateway a
 stop_gateway b
 

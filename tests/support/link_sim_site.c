@@ -415,7 +415,8 @@ static void site_probe(struct sim *sim, void *arg, uint64_t life)
     hdt_dataplane_probe(site->dp, to->name, PROBE_BYTES, PROBE_MS);
     sim->running = NULL;
     if ((sim->faults & (HDT_SIM_PAUSE | HDT_SIM_CROWD)) == 0) {
-        hdt_sim_at(sim, sim->now_us + PROBE_MS * SIM_MS + PROBE_LATE_US, probe_is_late, site, life);
+        hdt_sim_at(sim, sim->now_us + 2 * PROBE_MS * SIM_MS + PROBE_LATE_US, probe_is_late, site,
+                   life);
     }
 }
 
