@@ -78,11 +78,13 @@ static enum hdt_status runner_pause(struct hdt_runner *r, struct hdt_error *err)
 static enum hdt_status replicas_compare(struct hdt_runner *r, struct hdt_error *err)
 {
     const struct hdt_sync_down decided = r->down;
+    const int64_t wait_ns = r->wait_ns;
 
     if (r->plan.n_replicas < 2) {
         return HDT_OK;
     }
     HDT_TRY(hdt_runner_sync(r, HDT_SYNC_DIGEST, err));
+    r->wait_told_ns += r->wait_ns - wait_ns; /* of no step */
     r->down = decided;
     return HDT_OK;
 }
@@ -204,6 +206,7 @@ static enum hdt_status run_end(struct hdt_runner *r, bool stopped, struct hdt_er
     struct hdt_ckpt_meta meta;
 
     meta_now(r, &meta);
+    HDT_TRY(replicas_compare(r, err));
     do {
         if (r->step > r->start_step) {
             HDT_TRY(hdt_state_save(r->state, &meta, err));

@@ -445,7 +445,7 @@ static enum hdt_status digests_differ(const struct hdt_runner *r, int replica, u
                   r->number, (long long)r->step, replica + 1, (unsigned long long)digest,
                   (unsigned long long)r->down.digest);
     hdt_error_hint(err, "memory or a processor is at fault at one of the sites: look for it with "
-                        "'hdt-worker --selftest' there, and resume from an older checkpoint");
+                        "'hdt-worker --selftest' there, and resume from the last checkpoint");
     return HDT_EJOB;
 }
 

@@ -31,7 +31,7 @@
 extern "C" {
 #endif
 
-#define HDT_SYNC_VERSION    1
+#define HDT_SYNC_VERSION    2
 #define HDT_SYNC_HEADER_LEN 64
 #define HDT_SYNC_ITEM_LEN   16
 #define HDT_SYNC_DOWN_LEN   64

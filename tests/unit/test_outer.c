@@ -543,6 +543,7 @@ Test(outer_run, replicas_that_differ_end_the_job)
     cr_assert(status && msg, "the run ended well");
     cr_expect_str_eq(status, "EJOB");
     cr_expect(strstr(msg, "the weights of replica 2 have digest"), "%s", msg);
+    cr_expect_eq(result.n_ckpts, 0);
 }
 
 /* Where checkpoints are made, before one is: the older ones are whole. */

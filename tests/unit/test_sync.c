@@ -10,7 +10,7 @@
 
 /* The bytes of doc/protocol.md, written by hand. */
 static const uint8_t golden_up[64 + 16] = {
-    'H',  'D',  'S', 'U', 1, 0, 0,    4,    /* magic, version, phase TRAIN, flags BUSY */
+    'H',  'D',  'S', 'U', 2, 0, 0,    4,    /* magic, version, phase TRAIN, flags BUSY */
     2,    0,    0,   0,   1, 0, 0,    0,    /* rank 2, one item */
     9,    0,    0,   0,   0, 0, 0,    0,    /* step 9 */
     0,    0,    0,   0,   0, 0, 0xf8, 0x3f, /* loss_sum 1.5 */
@@ -58,7 +58,7 @@ Test(sync, foreign_records_are_checked)
     cr_expect_eq(hdt_sync_up_unpack(golden_up, 64, &up, NULL), HDT_EPROTO, "one item is missing");
     cr_expect_eq(hdt_sync_down_unpack(golden_up, 64, &down, NULL), HDT_EPROTO);
     memcpy(bytes, golden_up, sizeof(bytes));
-    bytes[4] = 2;
+    bytes[4] = 1; /* of a worker that compared replicas at the end only */
     cr_expect_eq(hdt_sync_up_unpack(bytes, sizeof(bytes), &up, NULL), HDT_EVERSION);
     memcpy(bytes, golden_up, sizeof(bytes));
     bytes[6] = 9;
