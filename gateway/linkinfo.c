@@ -108,7 +108,7 @@ double hdt_linkinfo_search_rate(const struct hdt_conn *conn)
 
     /* Others have figures of their own in the same place. */
     if (fd < 0 || getsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, congestion, &name_len) != 0 ||
-        strncmp(congestion, "bbr", 3) != 0 ||
+        strncmp(congestion, HDT_BBR, strlen(HDT_BBR)) != 0 ||
         getsockopt(fd, IPPROTO_TCP, TCP_CC_INFO, &info, &len) != 0 || len < sizeof(info.bbr) ||
         info.bbr.bbr_pacing_gain < LINKINFO_SEARCH_GAIN) {
         return 0;

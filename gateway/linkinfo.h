@@ -17,6 +17,9 @@
 struct hdt_conn;
 struct hdt_peer;
 
+/* Begin of the names of congestion controls that keep a rate, and keep it over a pause. */
+#define HDT_BBR "bbr"
+
 /* What a socket is held to beside the pacer's rate. */
 enum hdt_hold {
     HDT_HOLD_AS_IS,  /* as before */

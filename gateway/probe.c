@@ -12,30 +12,17 @@
  * Filler travels when no chunk is ready, so that a probe never delays a job; then it says how much
  * is left over. The round trip is taken first: in front of the filler a ping waits for nothing.
  *
- * A part has rounds, of some ten round trips each from the second one on. In the first ones TCP
- * finds the rate: BBR doubles its window in each round trip, and sends at three times the rate
- * until three more find nothing new. A stream that is stopped before it has left that state loses a
- * fifth of every burst from then on, and what comes in order is two thirds of the link. So once a
- * round finds no more than those before, a stream in that state is held to a little more than it
- * knows (TCP_CC_INFO), and the next round counts; one that finds less was held up by a processor,
- * and is made again. Having BBR begin anew for a path that may be another one (TCP_CONGESTION set
- * twice) was refused: it keeps its window, sends all of it at three times the rate, and mends the
- * losses for a second. So of a path that has become faster a measurement finds what BBR knows by
- * then.
+ * A part has rounds (rounds.h), of twelve round trips each from the second one on. Having BBR begin
+ * anew for a path that may be another one (TCP_CONGESTION set twice) was refused: it keeps its
+ * window, sends all of it at three times the rate, and mends the losses for a second. So of a path
+ * that has become faster a measurement finds what BBR knows by then.
  *
  * Where bursts could use one stream alone (burst.h), the first stream is filled first and then the
  * others, and the larger rate is the link's. In this order, and not all after one: the first
  * stream then knows the whole rate, and keeps it.
  */
-#define PROBE_BYTES_MAX  (1ull << 40)
-#define PROBE_LONG_RTTS  100 /* of a round that takes as long the search is a small part */
-#define PROBE_NEXT_RTTS  12  /* of filler in the next one, at least, */
-#define PROBE_NEXT_S     0.3
-#define PROBE_TIMED_RTTS 4    /* of it that are timed, or the search was not over */
-#define PROBE_GROWN      1.15 /* of the best round: TCP still finds more */
-#define PROBE_LESS       0.85 /* of the same: this one was held up */
-#define PROBE_ROUNDS     6
-#define PROBE_PINGS      2 /* the first may wait behind filler of the measurement before */
+#define PROBE_BYTES_MAX (1ull << 40)
+#define PROBE_PINGS     2 /* the first may wait behind filler of the measurement before */
 
 static const uint8_t probe_filler[HDT_FRAME_MAX_PROBE];
 
@@ -66,7 +53,7 @@ struct hdt_out *hdt_probe_next_out(struct hdt_conn *conn, int64_t now_us)
     }
     len = probe->left < HDT_FRAME_MAX_PROBE ? (uint32_t)probe->left : HDT_FRAME_MAX_PROBE;
     probe->left -= len;
-    out->rec.frame.flags = probe->n_rounds > 1 ? HDT_PROBE_WARM : 0;
+    out->rec.frame.flags = probe->rounds.n > 0 ? HDT_PROBE_WARM : 0;
     out->rec.frame.seq = probe->id;
     out->rec.frame.offset = probe->total;
     out->rec.frame.len = len;
@@ -107,21 +94,29 @@ static void probe_answer(struct hdt_peer *peer, struct hdt_probe_in *probe)
     json_decref(msg);
 }
 
+/* Are both numbers of rounds of one probe? */
+static bool probe_is_of(uint64_t id, uint64_t of)
+{
+    return (id & ~HDT_PROBE_ROUND_MASK) == (of & ~HDT_PROBE_ROUND_MASK);
+}
+
 void hdt_probe_received(struct hdt_conn *conn, const struct hdt_frame *frame, int64_t now_us)
 {
     struct hdt_peer *peer = conn->peer;
     struct hdt_probe_in *probe = &peer->probe_in;
 
-    if (frame->seq == probe->id_before) {
+    if (probe_is_of(frame->seq, probe->id_before) ||
+        (probe_is_of(frame->seq, probe->id) && frame->seq < probe->id)) {
         return;
     }
     if (probe->id != frame->seq) {
-        *probe = (struct hdt_probe_in){.id = frame->seq,
-                                       .id_before = probe->id,
-                                       .total = frame->offset,
-                                       .is_warm = frame->flags & HDT_PROBE_WARM,
-                                       .first_us = now_us,
-                                       .cpu_ns = hdt_clock_process_cpu_ns()};
+        *probe = (struct hdt_probe_in){
+            .id = frame->seq,
+            .id_before = probe_is_of(frame->seq, probe->id) ? probe->id_before : probe->id,
+            .total = frame->offset,
+            .is_warm = frame->flags & HDT_PROBE_WARM,
+            .first_us = now_us,
+            .cpu_ns = hdt_clock_process_cpu_ns()};
     }
     hdt_arrival_add(&probe->arrival, frame->coded_len, now_us);
     if (!probe->is_answered &&
@@ -148,8 +143,8 @@ static void probe_hold(struct hdt_peer *peer)
         struct hdt_conn *conn = session->conns[i];
 
         if (conn != NULL && conn->state == HDT_CONN_UP) {
-            conn->hold =
-                peer->probe_out.is_held && probe_is_over(conn) ? HDT_HOLD_SEARCH : HDT_HOLD_NOT;
+            conn->hold = peer->probe_out.rounds.is_held && probe_is_over(conn) ? HDT_HOLD_SEARCH
+                                                                               : HDT_HOLD_NOT;
             hdt_conn_kick(conn);
         }
     }
@@ -160,19 +155,19 @@ static void probe_end(struct hdt_peer *peer, double bytes_per_s)
     const int64_t rtt_us = peer->probe_out.rtt_us;
 
     peer->probe_out.active = peer->probe_out.has_begun = false;
-    peer->probe_out.is_held = false;
+    peer->probe_out.rounds = (struct hdt_rounds){0};
     probe_hold(peer);
     hdt_dpevent_probed(peer->dp, peer->site, bytes_per_s,
                        1e-6 * (double)(rtt_us > 0 ? rtt_us : peer->min_rtt_us));
 }
 
+/* Rounds of a probe are numbered, so that the peer knows the late filler of one from the next. */
 static void probe_begin_round(struct hdt_peer *peer, uint64_t bytes)
 {
     struct hdt_probe_out *probe = &peer->probe_out;
 
+    probe->id = probe->has_begun ? probe->id + 1 : hdt_dp_random(peer->dp) & ~HDT_PROBE_ROUND_MASK;
     probe->has_begun = true;
-    probe->n_rounds++;
-    probe->id = hdt_dp_random(peer->dp);
     probe->total = bytes;
     probe->left = bytes;
     probe->cpu_ns = hdt_clock_process_cpu_ns();
@@ -183,14 +178,10 @@ static void probe_begin_round(struct hdt_peer *peer, uint64_t bytes)
 static void probe_begin(struct hdt_peer *peer, enum hdt_probe_part part, uint64_t bytes)
 {
     peer->probe_out.part = part;
-    peer->probe_out.round_bytes_per_s = 0;
-    peer->probe_out.best_bytes_per_s = 0;
-    peer->probe_out.is_held = false;
-    peer->probe_out.n_rounds = 0;
+    peer->probe_out.rounds = (struct hdt_rounds){.is_known = part == HDT_PROBE_OTHERS};
     probe_begin_round(peer, bytes);
 }
 
-/* The probe's first filler: a ping that leaves in front of it waits for nothing. */
 static void probe_ping(const struct hdt_peer *peer)
 {
     struct hdt_conn *conn = peer->session->conns[0];
@@ -219,71 +210,52 @@ void hdt_probe_pong(struct hdt_peer *peer, int64_t rtt_us)
                 probe->bytes);
 }
 
-/* Filler of a round that counts, at that rate. */
-static uint64_t probe_round_bytes(const struct hdt_peer *peer, double bytes_per_s)
-{
-    const double s = PROBE_NEXT_RTTS * 1e-6 * (double)peer->probe_out.rtt_us;
-
-    return (uint64_t)(bytes_per_s * (s > PROBE_NEXT_S ? s : PROBE_NEXT_S)) + 1;
-}
-
-/* What this part finds, timed over `us`; false: another round is needed to know, and has begun. */
-static bool probe_part_ends(struct hdt_peer *peer, double bytes_per_s, double us)
+/* The part that ends the probe is over, or as much of it as there was time for. */
+static void probe_judge(struct hdt_peer *peer)
 {
     struct hdt_probe_out *probe = &peer->probe_out;
-    const double best = probe->best_bytes_per_s, rtt_s = 1e-6 * (double)peer->probe_out.rtt_us;
-    const bool is_long = (double)probe->total > PROBE_LONG_RTTS * rtt_s * bytes_per_s;
-    const bool counts =
-        probe->is_held && bytes_per_s >= PROBE_LESS * best && 1e-6 * us >= PROBE_TIMED_RTTS * rtt_s;
+    const double rate = hdt_rounds_rate(&probe->rounds), first = probe->first_bytes_per_s;
 
-    probe->round_bytes_per_s = bytes_per_s;
-    if (is_long || counts || probe->n_rounds == PROBE_ROUNDS) {
-        return true;
+    if (probe->part == HDT_PROBE_OTHERS) {
+        hdt_burst_probed(&peer->burst, first, rate);
     }
-    probe->is_held = probe->is_held || (best > 0 && bytes_per_s <= PROBE_GROWN * best);
-    probe->best_bytes_per_s = bytes_per_s > best ? bytes_per_s : best;
-    probe_begin_round(peer, probe_round_bytes(peer, bytes_per_s));
-    return false;
+    peer->goodput_bytes_per_s = rate > first ? rate : first;
+    probe_end(peer, peer->goodput_bytes_per_s);
 }
 
 /* A round is answered. */
-static void probe_answered(struct hdt_peer *peer, double bytes_per_s, double us)
+static void probe_answered(struct hdt_peer *peer, double bytes, double us)
 {
     struct hdt_probe_out *probe = &peer->probe_out;
+    const double rtt_s = 1e-6 * (double)probe->rtt_us, bytes_per_s = bytes * 1e6 / us;
 
-    if (!probe_part_ends(peer, bytes_per_s, us)) {
-        return;
+    if (!hdt_rounds_answered(&probe->rounds, bytes_per_s, 1e-6 * us, probe->total, rtt_s)) {
+        probe_begin_round(peer, hdt_rounds_filler(bytes_per_s, rtt_s));
+    } else if (probe->part == HDT_PROBE_FIRST) {
+        probe->first_bytes_per_s = hdt_rounds_rate(&probe->rounds);
+        probe_begin(peer, HDT_PROBE_OTHERS, hdt_rounds_filler(probe->first_bytes_per_s, rtt_s));
+    } else {
+        probe_judge(peer);
     }
-    if (probe->part == HDT_PROBE_FIRST) {
-        probe->first_bytes_per_s = bytes_per_s;
-        probe_begin(peer, HDT_PROBE_OTHERS, probe->bytes);
-        return;
-    }
-    if (probe->part == HDT_PROBE_OTHERS) {
-        hdt_burst_probed(&peer->burst, probe->first_bytes_per_s, bytes_per_s);
-    }
-    peer->goodput_bytes_per_s =
-        bytes_per_s > probe->first_bytes_per_s ? bytes_per_s : probe->first_bytes_per_s;
-    probe_end(peer, peer->goodput_bytes_per_s);
 }
 
 bool hdt_probe_msg(struct hdt_peer *peer, const json_t *msg)
 {
-    struct hdt_probe_out *probe = &peer->probe_out;
+    const struct hdt_probe_out *probe = &peer->probe_out;
+    const double sent = (double)(probe->total - probe->left);
     const json_t *body = hdt_msg_body(msg);
     double bytes, us;
 
     if (strcmp(hdt_msg_type(msg), "probe.is") != 0) {
         return false;
     }
-    if (probe->active && hdt_msg_hex_u64(json_object_get(body, "id")) == probe->id) {
+    if (probe->has_begun && hdt_msg_hex_u64(json_object_get(body, "id")) == probe->id) {
         bytes = (double)json_integer_value(json_object_get(body, "bytes"));
         us = (double)json_integer_value(json_object_get(body, "us"));
-        if (bytes > 0 && us > 0 && peer->session != NULL) {
-            peer->dp->probe_send_s_per_byte = 1e-9 *
-                                              (double)(hdt_clock_process_cpu_ns() - probe->cpu_ns) /
-                                              (double)(probe->total - probe->left);
-            probe_answered(peer, bytes * 1e6 / us, us);
+        if (bytes > 0 && bytes <= sent && us > 0 && peer->session != NULL) {
+            peer->dp->probe_send_s_per_byte =
+                1e-9 * (double)(hdt_clock_process_cpu_ns() - probe->cpu_ns) / sent;
+            probe_answered(peer, bytes, us);
         } else {
             probe_end(peer, 0);
         }
@@ -291,16 +263,20 @@ bool hdt_probe_msg(struct hdt_peer *peer, const json_t *msg)
     return true;
 }
 
-/* What was answered until then counts, but for a search of the streams that come second: what was
- * lost in it comes in bursts. Where nothing was, nothing came there: of a slow link, what came is
- * an answer. */
+/* What was answered until then counts; of the streams that come second a round that may count: what
+ * was lost in their search comes in bursts. Where nothing was, nothing came there: of a slow link,
+ * what came is an answer. */
 void hdt_probe_tick(struct hdt_peer *peer, int64_t now_us)
 {
     const struct hdt_probe_out *probe = &peer->probe_out;
 
-    if (probe->active && now_us >= probe->deadline_us) {
-        probe_end(peer, probe->part == HDT_PROBE_OTHERS ? probe->first_bytes_per_s
-                                                        : probe->round_bytes_per_s);
+    if (!probe->active || now_us < probe->deadline_us) {
+        return;
+    }
+    if (probe->part == HDT_PROBE_OTHERS && probe->rounds.held_bytes_per_s == 0) {
+        probe_end(peer, probe->first_bytes_per_s);
+    } else {
+        probe_judge(peer);
     }
 }
 

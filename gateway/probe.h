@@ -5,6 +5,7 @@
 /* Inside of the data plane: a link's measurement, begun by hdt_dataplane_probe. All under its
  * lock. */
 #include "gateway/arrival.h"
+#include "gateway/rounds.h"
 #include "src/core/msg.h"
 #include "src/core/frame.h"
 
@@ -15,8 +16,10 @@ struct hdt_conn;
 struct hdt_out;
 struct hdt_peer;
 
-/* Flag of a PROBE record: streams have their rate, so that its beginning is timed, too. */
+/* Flag of a PROBE record: streams have found a rate, so that its beginning is timed, too. */
 #define HDT_PROBE_WARM 1
+/* Of the number of a PROBE record: the round, of all those of one probe. */
+#define HDT_PROBE_ROUND_MASK 63ull
 
 enum hdt_probe_part {
     HDT_PROBE_ALL,    /* streams together: the whole probe */
@@ -29,21 +32,18 @@ struct hdt_probe_out {
     enum hdt_probe_part part;
     uint64_t bytes;           /* of a part's first round */
     uint64_t id, total, left; /* of this round */
-    int n_rounds;             /* of this part, with this one */
     int n_pongs;              /* before it has begun */
     int64_t rtt_us;           /* the shortest since then; what was before may be another route's */
-    int64_t cpu_ns;           /* of the process, when this part began */
+    int64_t cpu_ns;           /* of the process, when this round began */
     int64_t begin_us, timeout_us;
     int64_t deadline_us;      /* of this round, or of the round trip */
-    double round_bytes_per_s; /* of this part's last round; 0: the first runs */
-    double best_bytes_per_s;  /* of its rounds before this one */
-    bool is_held;             /* this round may count */
+    struct hdt_rounds rounds; /* of this part */
     double first_bytes_per_s; /* what HDT_PROBE_FIRST gave */
 };
 
 struct hdt_probe_in {
     uint64_t id, total;
-    uint64_t id_before; /* some of its filler may come after that of `id` began */
+    uint64_t id_before; /* of the last round of the probe before: some of it may come late */
     struct hdt_arrival arrival;
     int64_t first_us, cpu_ns;
     bool is_warm, is_answered;

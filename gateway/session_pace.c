@@ -13,7 +13,8 @@
  * Each stream's thread reads TCP_INFO at its tick, and sets SO_MAX_PACING_RATE when it is told to:
  * the kernel then spaces single packets, where timers of ours would let go of whole chunks, each of
  * them a queue of ten milliseconds at 200 Mbit/s. The pacer (pacer.h) decides once a window, for
- * all bulk streams of a peer together. The stream that is kept for urgent frames is not held back.
+ * all bulk streams of a peer together. The stream that is kept for urgent frames is held back
+ * by measurements alone (probe.c).
  *
  * A window says what the path carries only when all of these streams had work through all of it
  * (shortage.h), and when they were the same streams from its begin to its end.

@@ -21,7 +21,6 @@
 #define TUNE_BUFFER_WINDOWS   10
 #define TUNE_BUFFER_LEAST     (16u << 20)
 #define TUNE_CONGESTION_NEVER "reno" /* CUBIC is never slower */
-#define TUNE_KEEPS_RATE       "bbr"  /* and bbr2, bbr3: over a pause */
 
 unsigned hdt_session_n_used(const struct hdt_session *session)
 {
@@ -60,8 +59,7 @@ bool hdt_session_may_use_one(const struct hdt_session *session)
 
     return !conf->pace && peer->has_tuner && hdt_session_n_used(session) > 1 &&
            peer->tuner.kept_streams <= HDT_TUNER_FIRST_STREAMS &&
-           strncmp(hdt_tuner_congestion(&peer->tuner), TUNE_KEEPS_RATE, strlen(TUNE_KEEPS_RATE)) ==
-               0;
+           strncmp(hdt_tuner_congestion(&peer->tuner), HDT_BBR, strlen(HDT_BBR)) == 0;
 }
 
 struct hdt_conn *hdt_session_burst_stream(const struct hdt_session *session)

@@ -49,9 +49,9 @@ void hdt_deadlines_derive(struct hdt_deadlines *d, int64_t knob_ms, int64_t job_
     d->answer_us = share(knob_us, 4, 5 * S, 60 * S);
     d->relay_us = 2 * d->answer_us;
     d->probe_us = d->answer_us / 2;
-    d->links_us = 4 * d->answer_us;
-    d->profile_us = 8 * d->answer_us;
-    d->survey_us = 16 * d->answer_us;
+    d->links_us = 8 * d->answer_us;
+    d->profile_us = 10 * d->answer_us;
+    d->survey_us = 32 * d->answer_us;
     d->follow_us = d->back_stop_us + 2 * d->answer_us;
     d->stop_us = 2 * S;
     d->end_us = 10 * S;
@@ -109,6 +109,7 @@ enum hdt_status hdt_deadlines_check(const struct hdt_deadlines *d, struct hdt_er
          d->start_us},
         {"the answer of a gateway", d->answer_us, "one that it has to fetch", d->relay_us},
         {"filler of a measurement", d->probe_us, "the answer of a gateway", d->answer_us},
+        {"the measurement of a link", 2 * d->probe_us, "that of all links of a site", d->links_us},
         {"an answer that is fetched", d->relay_us, "a site's measurement of its links",
          d->links_us},
         {"a site's measurement of its links", d->links_us, "a worker's of its device",

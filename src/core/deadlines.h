@@ -87,10 +87,10 @@ struct hdt_deadlines {
     int64_t answer_us;  /* [15 s] a gateway answers from its memory: the command ends, says who did
                            not answer and since when */
     int64_t relay_us;   /* [30 s] a gateway asks another site or a worker to answer */
-    int64_t probe_us;   /* [7.5 s] filler of a link's measurement on its way */
-    int64_t links_us;   /* [60 s] a site measures its links, one after the other */
-    int64_t profile_us; /* [120 s] a worker measures its device */
-    int64_t survey_us;  /* [240 s] both, at all sites */
+    int64_t probe_us;   /* [7.5 s] the answer to a round of filler; twice that for all of a link */
+    int64_t links_us;   /* [120 s] a site measures its links, one after the other */
+    int64_t profile_us; /* [150 s] a worker measures its device */
+    int64_t survey_us;  /* [480 s] both, at all sites */
     int64_t follow_us;  /* [150 s] no event of a job that runs: its coordinator is asked again */
 
     /* ---- the end ---- */

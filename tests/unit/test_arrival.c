@@ -7,7 +7,7 @@
 #include <criterion/criterion.h>
 
 #define RECORD 65536
-#define N      128 /* records of a probe: 8 MiB */
+#define N      128 /* records of a round: 8 MiB */
 
 static double rate(const struct hdt_arrival *arrival, bool is_warm)
 {

@@ -64,7 +64,7 @@ Test(deadlines, disorder_is_named)
         {offsetof(struct hdt_deadlines, answer_us), 31 * S, "answer"},
         {offsetof(struct hdt_deadlines, probe_us), 16 * S, "measurement"},
         {offsetof(struct hdt_deadlines, links_us), 30 * S, "links"},
-        {offsetof(struct hdt_deadlines, profile_us), 240 * S, "device"},
+        {offsetof(struct hdt_deadlines, profile_us), 480 * S, "device"},
         {offsetof(struct hdt_deadlines, survey_us), 30 * S, "survey"},
         {offsetof(struct hdt_deadlines, stop_us), 10 * S, "last words"},
         {offsetof(struct hdt_deadlines, follow_us), 130 * S, "follows"},
