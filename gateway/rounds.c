@@ -24,6 +24,9 @@ bool hdt_rounds_answered(struct hdt_rounds *rounds, double bytes_per_s, double t
     if (bytes_per_s > best) {
         rounds->best_bytes_per_s = bytes_per_s;
     }
+    if (rounds->n > 1 && bytes_per_s > rounds->warm_bytes_per_s) {
+        rounds->warm_bytes_per_s = bytes_per_s;
+    }
     if (rounds->is_held && bytes_per_s > rounds->held_bytes_per_s) {
         rounds->held_bytes_per_s = bytes_per_s;
     }
@@ -46,5 +49,10 @@ uint64_t hdt_rounds_filler(double bytes_per_s, double rtt_s)
 
 double hdt_rounds_rate(const struct hdt_rounds *rounds)
 {
-    return rounds->held_bytes_per_s > 0 ? rounds->held_bytes_per_s : rounds->last_bytes_per_s;
+    const double warm = rounds->warm_bytes_per_s, held = rounds->held_bytes_per_s;
+
+    if (held > 0 && held >= ROUNDS_LESS * warm) {
+        return held;
+    }
+    return warm > 0 ? warm : rounds->last_bytes_per_s;
 }

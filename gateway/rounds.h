@@ -29,6 +29,8 @@ struct hdt_rounds {
     bool is_known; /* what the rate will be about: the second round may count */
     bool is_held;  /* the present one may count */
     double last_bytes_per_s, best_bytes_per_s;
+    double warm_bytes_per_s; /* the best from the second one on: what was lost in the first comes
+                                in bursts; 0: there was none */
     double held_bytes_per_s; /* the best of those that may count; 0: there was none */
 };
 

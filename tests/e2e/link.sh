@@ -108,13 +108,14 @@ measure_small() {
         hdt link explain $G --json b >small.json </dev/null
     }
 }
-# What a plan has of the link: both ways, and after streams know it.
-measure_twice() {
+# What a plan has of the link: both ways, and after streams know it; a single measurement may be held up.
+measure_again() {
     local i
 
-    for i in 1 2; do
+    for i in 1 2 3 4; do
         hdt plan --gateway "$(gateway_of a)" --remeasure --json job.yaml >plan.json 2>plan.err </dev/null
         same "plan: exit status" 0 $?
+        [ $i = 1 ] || ! plan_knows_the_link || return
     done
 }
 plan_knows() { # LOWEST HIGHEST, Mbit/s
@@ -197,7 +198,7 @@ stop_gateway a
 stop_gateway b
 
 # A stream that stays in its search for the rate brings two thirds of it, measured once more.
-section "a long way, measured for a plan, twice"
+section "a long way, measured for a plan again"
 "$lab" down
 link_up "rate 200mbit rtt 150ms queue 100ms" "net.ipv4.tcp_rmem 4096 131072 33554432" \
     "net.ipv4.tcp_wmem 4096 16384 33554432"
@@ -209,7 +210,7 @@ worker a w0
 worker b w0
 expect_federation a 2 2
 is_busy=
-measured_until plan_knows_the_link measure_twice
+measured_until plan_knows_the_link measure_again
 [ "$is_busy" ] || check "both directions are what is emulated" plan_knows_the_link
 kill "${worker_pid[a/w0]}" "${worker_pid[b/w0]}"
 wait "${worker_pid[a/w0]}" "${worker_pid[b/w0]}"
