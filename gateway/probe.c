@@ -9,8 +9,9 @@
 /*
  * Probes: fill all bulk streams for a while and let the receiver count (arrival.h). Over a slow
  * link it does not wait for all: what came in its share of the sender's deadline is an answer, too.
- * Filler travels when no chunk is ready, so that a probe never delays a job; then it says how much
- * is left over. The round trip is taken first: in front of the filler a ping waits for nothing.
+ * Filler travels when no chunk is ready; then a probe says how much is left over. A chunk waits for
+ * the filler that its stream holds already: a moment's worth, or a record and what is left of one.
+ * The round trip is taken first: in front of the filler a ping waits for nothing.
  *
  * A part has rounds (rounds.h), of twelve round trips each from the second one on. Having BBR begin
  * anew for a path that may be another one (TCP_CONGESTION set twice) was refused: it keeps its
@@ -22,7 +23,8 @@
  * stream then knows the whole rate, and keeps it.
  */
 #define PROBE_BYTES_MAX (1ull << 40)
-#define PROBE_PINGS     2 /* the first may wait behind filler of the measurement before */
+#define PROBE_PINGS     2    /* the first may wait behind filler of the measurement before */
+#define PROBE_AHEAD_S   0.05 /* of filler in a stream at the rate that is known */
 
 static const uint8_t probe_filler[HDT_FRAME_MAX_PROBE];
 
@@ -35,7 +37,16 @@ static bool probe_is_over(const struct hdt_conn *conn)
            (conn == hdt_session_first_stream(conn->session)) == (part == HDT_PROBE_FIRST);
 }
 
-struct hdt_out *hdt_probe_next_out(struct hdt_conn *conn, int64_t now_us)
+/* Does the stream hold as much as it should? More is asked for as it sends. */
+static bool probe_is_ahead(const struct hdt_probe_out *probe, size_t queued_bytes)
+{
+    const double found = hdt_rounds_rate(&probe->rounds), first = probe->first_bytes_per_s;
+    const double ahead = PROBE_AHEAD_S * (found > first ? found : first);
+
+    return queued_bytes >= HDT_FRAME_MAX_PROBE && (double)queued_bytes >= ahead;
+}
+
+struct hdt_out *hdt_probe_next_out(struct hdt_conn *conn, size_t queued_bytes, int64_t now_us)
 {
     struct hdt_peer *peer = conn->peer;
     struct hdt_probe_out *probe = &peer->probe_out;
@@ -43,7 +54,7 @@ struct hdt_out *hdt_probe_next_out(struct hdt_conn *conn, int64_t now_us)
     uint32_t len;
 
     if (!probe->has_begun || probe->left == 0 || peer->session != conn->session ||
-        !probe_is_over(conn)) {
+        !probe_is_over(conn) || probe_is_ahead(probe, queued_bytes)) {
         return NULL;
     }
     conn->rate_wait_us = hdt_txq_rate_wait(peer->dp, now_us);

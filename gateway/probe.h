@@ -49,7 +49,7 @@ struct hdt_probe_in {
     bool is_warm, is_answered;
 };
 
-struct hdt_out *hdt_probe_next_out(struct hdt_conn *conn, int64_t now_us);
+struct hdt_out *hdt_probe_next_out(struct hdt_conn *conn, size_t queued_bytes, int64_t now_us);
 /* A PROBE record came. */
 void hdt_probe_received(struct hdt_conn *conn, const struct hdt_frame *frame, int64_t now_us);
 /* true: the message was an answer to a probe and is dealt with. */

@@ -276,7 +276,7 @@ struct hdt_out *hdt_wan_next_out(struct hdt_conn *conn, size_t queued_bytes, int
         return NULL; /* `want` follows */
     }
     chunk = hdt_txq_pull(conn, now_us);
-    out = chunk != NULL ? &chunk->out : hdt_probe_next_out(conn, now_us);
+    out = chunk != NULL ? &chunk->out : hdt_probe_next_out(conn, queued_bytes, now_us);
     if (out != NULL) {
         hdt_shortage_end(&conn->link.shortage, now_us);
     }

@@ -198,6 +198,9 @@ static uint64_t sim_bytes_there(const struct sim *sim, bool in_part)
 
 void hdt_sim_moved(struct sim *sim)
 {
+    if (sim->now_us - sim->moved_us > sim->sum.rest_us) {
+        sim->sum.rest_us = sim->now_us - sim->moved_us;
+    }
     sim->moved_us = sim->now_us;
     sim->bytes_there = sim_bytes_there(sim, true);
 }

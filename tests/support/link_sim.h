@@ -54,6 +54,7 @@ struct hdt_sim_outcome {
     uint64_t digest;   /* of all events, in order, with their times */
     uint64_t n_events; /* of the simulation */
     int64_t took_us;   /* virtual time */
+    int64_t rest_us;   /* the longest time without a frame that was taken, or bytes of one */
     uint64_t n_frames, n_bytes;
     unsigned n_faults; /* that were played */
     uint64_t sent_chunks, resent_chunks, dup_chunks, bad_chunks;

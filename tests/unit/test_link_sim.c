@@ -269,3 +269,29 @@ Test(link_sim, a_stream_that_moves_is_not_given_up, .timeout = 60)
         cr_expect_eq(outcome.resent_chunks, 0u);
     }
 }
+
+/* The narrow link is measured while small frames pass. */
+static void measured_narrow_link(struct sim_plan *plan)
+{
+    one_long_link(plan, 1);
+    plan->segment_max = 1448;
+    plan->links[0][1] = (struct sim_link_plan){.bytes_per_us = 0.03, .delay_us = 10 * SIM_MS};
+    plan->links[1][0].delay_us = 10 * SIM_MS;
+    plan->probe_us = SIM_S;
+    plan->n_flows = 1;
+    plan->flows[0] = (struct sim_flow_plan){
+        .dst_site = 1, .depth = 1, .frame_cap = 100, .n_frames = 100, .prio = HDT_PRIO_OUTER};
+}
+
+/* A chunk waits for the filler that its stream holds already: less than two records of 64 KiB, and
+ * 128 KiB that the kernel has, are 8.8 s of that link; five and these were more than the knob. */
+Test(link_sim, a_measurement_does_not_stop_a_job, .timeout = 60)
+{
+    struct hdt_sim_outcome outcome;
+
+    for (uint64_t seed = 1; seed <= 3; seed++) {
+        hdt_sim_run_adapted(seed, 0, measured_narrow_link, &outcome);
+        cr_expect_leq(outcome.rest_us, 9 * SIM_S, "seed %u: nothing moved for %.3f s",
+                      (unsigned)seed, 1e-6 * (double)outcome.rest_us);
+    }
+}
