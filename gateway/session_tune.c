@@ -286,7 +286,8 @@ void hdt_session_tune(struct hdt_session *session, const struct hdt_pacer_window
     struct hdt_peer *peer = session->peer;
     const struct hdt_conn *one = hdt_session_burst_stream(session);
     const bool was_searching = peer->tuner.phase != HDT_TUNER_REST;
-    struct hdt_tuner_window seen = {.bytes_per_s = window->bytes_per_s, .rtt_us = window->rtt_us};
+    struct hdt_tuner_window seen = {
+        .bytes_per_s = window->bytes_per_s, .rtt_us = window->rtt_us, .us = window->us};
     char streams[HDT_TUNER_REASON_CAP], congestion[HDT_TUNER_REASON_CAP];
 
     if (!peer->has_tuner) {

@@ -2,6 +2,7 @@
 #include "config.h"
 
 #include "gateway/tuner.h"
+#include "src/base/clock.h"
 #include "src/base/error.h"
 
 #include <stdio.h>
@@ -20,6 +21,13 @@
  * A socket that changes to another congestion control keeps its window. On a lossy path CUBIC then
  * lives for seconds on what BBR had found. So what was chosen is watched: where it falls behind
  * what another one brought, that one takes its place, and this one is not tried there again.
+ *
+ * A second or two do not show a few percent: BBR drains the path's queue every ten seconds, which
+ * costs it three or four where round trips are long, and CUBIC nothing where no packet is lost. So
+ * at the end of a search a congestion control that came close is matched with the chosen one: each
+ * for one such period. Where the default is beaten by so little, it is for as long as that holds:
+ * steady load that nothing urgent travels beside, and the same path. Bursts and a link that becomes
+ * faster go better by BBR, and CUBIC keeps the queue full.
  *
  * A try costs what it brings less, so it ends at once when that is half.
  *
@@ -43,8 +51,11 @@
 #define TUNER_GAIN          1.05
 #define TUNER_LOSS          0.97 /* with fewer streams; of the best there was */
 #define TUNER_HOPELESS      0.5
-#define TUNER_LASTING       0.95 /* of what another congestion control brought */
-#define TUNER_BACK          0.9  /* of the kept rate: recovered */
+#define TUNER_LASTING       0.95                    /* of what another congestion control brought */
+#define TUNER_CLOSE         0.9                     /* of the kept rate: worth a match */
+#define TUNER_MATCH_US      (21 * HDT_US_PER_S / 2) /* ten seconds, and the draining */
+#define TUNER_MATCH_GAIN    1.02
+#define TUNER_BACK          0.9 /* of the kept rate: recovered */
 #define TUNER_RECOVER_MOST  15
 #define TUNER_GRACE         2 /* windows of a try that are not judged */
 #define TUNER_RAMP          2 /* windows after a pause, in which TCP finds its rate */
@@ -96,6 +107,8 @@ static void tuner_begin_base(struct hdt_tuner *tuner)
     tuner->has_grown = false;
     tuner->has_shrunk = false;
     tuner->is_largest = false;
+    tuner->is_match = false;
+    tuner->has_matched = false;
     memset(tuner->by_streams, 0, sizeof(tuner->by_streams));
     memset(tuner->by_congestion, 0, sizeof(tuner->by_congestion));
 }
@@ -117,7 +130,9 @@ static void tuner_try(struct hdt_tuner *tuner, unsigned n_streams, unsigned cong
     tuner->congestion = congestion;
     tuner->phase = HDT_TUNER_SETTLE;
     tuner->sum = 0;
+    tuner->sum_us = 0;
     tuner->n = 0;
+    tuner->is_match = false;
     tuner->first_rate = 0;
     tuner->n_spent = 0;
     tuner->n_pauses = 0;
@@ -131,6 +146,7 @@ static void tuner_recover(struct hdt_tuner *tuner)
     tuner->n_streams = tuner->kept_streams;
     tuner->congestion = tuner->kept_congestion;
     tuner->phase = HDT_TUNER_RECOVER;
+    tuner->is_match = false;
     tuner->n = 0;
     tuner->n_spent = 0;
     tuner->n_pauses = 0;
@@ -142,6 +158,7 @@ static void tuner_give_up(struct hdt_tuner *tuner)
     if (!tuner->is_sure) {
         tuner->kept_streams = tuner_default_streams(tuner);
         tuner->kept_congestion = tuner_default_congestion(tuner);
+        tuner->is_slight = false;
     }
     tuner->n_streams = tuner->kept_streams;
     tuner->congestion = tuner->kept_congestion;
@@ -163,6 +180,52 @@ static bool tuner_next_congestion(struct hdt_tuner *tuner)
     return false;
 }
 
+/* The search is over. */
+static void tuner_rest(struct hdt_tuner *tuner)
+{
+    tuner->n_streams = tuner->kept_streams;
+    tuner->congestion = tuner->kept_congestion;
+    tuner->phase = HDT_TUNER_REST;
+    tuner->has_rested = true;
+    tuner->is_match = false;
+    tuner->is_sure = true;
+    tuner->n_unsure = 0;
+    tuner->n_rest = 0;
+    tuner->n_strange = 0;
+    tuner->n_worse = 0;
+}
+
+/* The best of the others that came close; what is kept: none did. */
+static unsigned tuner_rival(const struct hdt_tuner *tuner)
+{
+    unsigned best = tuner->kept_congestion;
+    double rate = TUNER_CLOSE * tuner->kept_rate;
+
+    for (unsigned i = 0; i < tuner->conf.n_congestion; i++) {
+        if (i != tuner->kept_congestion && !tuner->refused[i] && !tuner->faded[i] &&
+            tuner->by_congestion[i] > rate) {
+            best = i;
+            rate = tuner->by_congestion[i];
+        }
+    }
+    return best;
+}
+
+static bool tuner_begin_match(struct hdt_tuner *tuner)
+{
+    if (tuner->has_matched || tuner->is_shared || tuner_rival(tuner) == tuner->kept_congestion) {
+        return false;
+    }
+    tuner_rest(tuner); /* what was found is found, whatever comes of it */
+    tuner->phase = HDT_TUNER_MATCH;
+    tuner->has_matched = true;
+    tuner->sum = 0;
+    tuner->sum_us = 0;
+    tuner->n_spent = 0;
+    tuner->n_pauses = 0;
+    return true;
+}
+
 static void tuner_next(struct hdt_tuner *tuner)
 {
     const unsigned n = tuner->kept_streams;
@@ -181,15 +244,9 @@ static void tuner_next(struct hdt_tuner *tuner)
             return;
         }
     }
-    tuner->n_streams = n;
-    tuner->congestion = tuner->kept_congestion;
-    tuner->phase = HDT_TUNER_REST;
-    tuner->has_rested = true;
-    tuner->is_sure = true;
-    tuner->n_unsure = 0;
-    tuner->n_rest = 0;
-    tuner->n_strange = 0;
-    tuner->n_worse = 0;
+    if (!tuner_begin_match(tuner)) {
+        tuner_rest(tuner);
+    }
 }
 
 static double tuner_best(const struct hdt_tuner *tuner)
@@ -205,8 +262,10 @@ static double tuner_best(const struct hdt_tuner *tuner)
 /* Does what is tried bring enough to take the place of what is kept? */
 static bool tuner_is_better(const struct hdt_tuner *tuner, double rate)
 {
-    return tuner->n_streams < tuner->kept_streams ? rate >= TUNER_LOSS * tuner_best(tuner)
-                                                  : rate > TUNER_GAIN * tuner->kept_rate;
+    if (tuner->n_streams < tuner->kept_streams) {
+        return rate >= TUNER_LOSS * tuner_best(tuner);
+    }
+    return rate > (tuner->is_match ? TUNER_MATCH_GAIN : TUNER_GAIN) * tuner->kept_rate;
 }
 
 static void tuner_note(struct hdt_tuner *tuner, double rate, bool is_better)
@@ -237,6 +296,11 @@ static void tuner_judge(struct hdt_tuner *tuner, double rate)
 
     tuner_note(tuner, rate, is_better);
     if (is_better) {
+        if (tuner->congestion != tuner->kept_congestion) {
+            tuner->is_slight =
+                tuner->is_match && tuner->congestion != tuner_default_congestion(tuner);
+        }
+        tuner->is_match = false;
         tuner->kept_streams = tuner->n_streams;
         tuner->kept_congestion = tuner->congestion;
         tuner->kept_rate = rate;
@@ -251,7 +315,7 @@ static void tuner_judge(struct hdt_tuner *tuner, double rate)
  * lower figure counts. */
 static void tuner_measured(struct hdt_tuner *tuner, double rate)
 {
-    if (tuner->first_rate > 0 || !tuner_is_better(tuner, rate)) {
+    if (tuner->is_match || tuner->first_rate > 0 || !tuner_is_better(tuner, rate)) {
         tuner_judge(tuner,
                     tuner->first_rate > 0 && tuner->first_rate < rate ? tuner->first_rate : rate);
         return;
@@ -268,6 +332,14 @@ static bool tuner_add(struct hdt_tuner *tuner, double bytes_per_s)
     tuner->sum += bytes_per_s;
     tuner->n++;
     return tuner->n >= TUNER_WINDOWS;
+}
+
+/* The same for a match, whose windows count by their length. */
+static bool tuner_add_long(struct hdt_tuner *tuner, const struct hdt_tuner_window *window)
+{
+    tuner->sum += window->bytes_per_s * (double)window->us;
+    tuner->sum_us += window->us;
+    return tuner->sum_us >= TUNER_MATCH_US;
 }
 
 static void tuner_settle(struct hdt_tuner *tuner, const struct hdt_tuner_window *window)
@@ -321,6 +393,7 @@ static unsigned tuner_better_congestion(const struct hdt_tuner *tuner, double by
 static void tuner_change_back(struct hdt_tuner *tuner, unsigned congestion)
 {
     tuner->faded[tuner->congestion] = true;
+    tuner->is_slight = false;
     tuner->kept_congestion = congestion;
     tuner->kept_rate = tuner->by_congestion[congestion];
     memset(tuner->by_streams, 0, sizeof(tuner->by_streams));
@@ -345,7 +418,11 @@ static void tuner_watch(struct hdt_tuner *tuner, const struct hdt_tuner_window *
             memset(tuner->faded, 0, sizeof(tuner->faded));
         }
         tuner->is_sure = tuner->n_strange < TUNER_STRANGE;
-        tuner_begin_base(tuner);
+        if (tuner->is_slight && !tuner->is_sure) {
+            tuner_give_up(tuner);
+        } else {
+            tuner_begin_base(tuner);
+        }
     }
 }
 
@@ -368,6 +445,33 @@ static void tuner_base(struct hdt_tuner *tuner, const struct hdt_tuner_window *w
         tuner->by_streams[tuner_step(tuner->n_streams)] = tuner->kept_rate;
         tuner->by_congestion[tuner->congestion] = tuner->kept_rate;
         tuner_next(tuner);
+    }
+}
+
+/* What is kept was there for the time of a match: now the other one. */
+static void tuner_match(struct hdt_tuner *tuner, const struct hdt_tuner_window *window)
+{
+    const unsigned rival = tuner_rival(tuner);
+
+    if (rival == tuner->kept_congestion) {
+        tuner_rest(tuner); /* the kernel refused it meanwhile */
+    } else if (tuner_add_long(tuner, window)) {
+        tuner->kept_rate = tuner->sum / (double)tuner->sum_us;
+        tuner->by_congestion[tuner->congestion] = tuner->kept_rate;
+        tuner->by_streams[tuner_step(tuner->n_streams)] = tuner->kept_rate;
+        tuner_try(tuner, tuner->kept_streams, rival);
+        tuner->is_match = true;
+    }
+}
+
+static void tuner_measure(struct hdt_tuner *tuner, const struct hdt_tuner_window *window)
+{
+    if (tuner->is_match) {
+        if (tuner_add_long(tuner, window)) {
+            tuner_measured(tuner, tuner->sum / (double)tuner->sum_us);
+        }
+    } else if (tuner_add(tuner, window->bytes_per_s)) {
+        tuner_measured(tuner, tuner->sum / tuner->n);
     }
 }
 
@@ -396,9 +500,10 @@ static void tuner_loaded(struct hdt_tuner *tuner, const struct hdt_tuner_window 
         tuner_settle(tuner, window);
         break;
     case HDT_TUNER_MEASURE:
-        if (tuner_add(tuner, window->bytes_per_s)) {
-            tuner_measured(tuner, tuner->sum / tuner->n);
-        }
+        tuner_measure(tuner, window);
+        break;
+    case HDT_TUNER_MATCH:
+        tuner_match(tuner, window);
         break;
     case HDT_TUNER_REST:
         tuner_watch(tuner, window);
@@ -414,11 +519,18 @@ static void tuner_pause(struct hdt_tuner *tuner)
     tuner->n_strange = 0;
     tuner->n_worse = 0;
     tuner->n_hopeless = 0;
-    if (tuner->phase == HDT_TUNER_BASE || tuner->phase == HDT_TUNER_MEASURE) {
+    if (tuner->phase == HDT_TUNER_BASE || tuner->phase == HDT_TUNER_MEASURE ||
+        tuner->phase == HDT_TUNER_MATCH) {
         tuner->n = 0;
         tuner->sum = 0;
+        tuner->sum_us = 0;
         tuner->first_rate = 0;
     }
+}
+
+static bool tuner_is_matching(const struct hdt_tuner *tuner)
+{
+    return tuner->phase == HDT_TUNER_MATCH || tuner->is_match;
 }
 
 /* Nothing will come of this try, nor, on another path, of waiting for load to find a better choice
@@ -432,7 +544,8 @@ static bool tuner_is_in_vain(const struct hdt_tuner *tuner)
         return !tuner->is_sure && !is_default && tuner->n_spent >= TUNER_FORGET;
     }
     return tuner->phase != HDT_TUNER_REST &&
-           (tuner->n_spent >= TUNER_PATIENCE || tuner->n_pauses > TUNER_PAUSES);
+           (tuner->n_pauses > TUNER_PAUSES ||
+            (tuner->n_spent >= TUNER_PATIENCE && !tuner_is_matching(tuner)));
 }
 
 bool hdt_tuner_window(struct hdt_tuner *tuner, const struct hdt_tuner_window *window)
@@ -447,8 +560,16 @@ bool hdt_tuner_window(struct hdt_tuner *tuner, const struct hdt_tuner_window *wi
     } else if (++tuner->n_row > TUNER_RAMP) {
         tuner_loaded(tuner, window);
     }
-    if (tuner_is_in_vain(tuner)) {
+    tuner->n_light = tuner->n_row > TUNER_RAMP && !window->is_shared ? 0 : tuner->n_light + 1;
+    if (tuner->is_slight && tuner->n_light >= TUNER_FORGET) {
+        tuner->is_sure = false;
         tuner_give_up(tuner);
+    } else if (tuner_is_in_vain(tuner)) {
+        if (tuner_is_matching(tuner)) {
+            tuner_rest(tuner);
+        } else {
+            tuner_give_up(tuner);
+        }
     }
     return n_streams != tuner->n_streams || congestion != tuner->congestion;
 }

@@ -35,6 +35,7 @@ struct hdt_tuner_conf {
 struct hdt_tuner_window {
     double bytes_per_s; /* that the peer's kernel acknowledged */
     int64_t rtt_us;     /* the shortest */
+    int64_t us;         /* its length */
     unsigned n_up;      /* streams that are there */
     bool is_loaded;     /* there was something to send through all of it, and nothing of ours held
                            it back (shortage.h) */
@@ -46,6 +47,7 @@ enum hdt_tuner_phase {
     HDT_TUNER_RECOVER, /* a try was worse: the present choice comes back to its rate */
     HDT_TUNER_SETTLE,  /* another one begins: slow start, dialling */
     HDT_TUNER_MEASURE, /* what does it bring? */
+    HDT_TUNER_MATCH,   /* what does the present one bring in the time that a close match takes? */
     HDT_TUNER_REST,    /* chosen; the path is watched */
 };
 
@@ -65,8 +67,13 @@ struct hdt_tuner {
     bool has_grown, has_shrunk, is_largest, has_rested;
     bool is_sure; /* what is kept was found on this path; else the default is no worse a guess */
 
-    double sum; /* of n windows */
+    double sum; /* of n windows; of a match, bytes in sum_us */
     unsigned n;
+    int64_t sum_us;
+    bool is_match;       /* the try is the other half of one */
+    bool has_matched;    /* in this search */
+    bool is_slight;      /* what is kept won a match: it is for steady load only */
+    unsigned n_light;    /* windows since there was some */
     double first_rate;   /* of a try that brought more and is measured once more; 0: is not */
     bool is_shared;      /* as windows of the base were */
     unsigned n_row;      /* loaded windows in a row, this one included */
