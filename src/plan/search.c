@@ -16,6 +16,8 @@
 #define CHUNKS_MAX 4
 /* Moves of a border after that. */
 #define N_REFINE 16
+/* Sequences of workers whose borders are moved. */
+#define N_REFINED 3
 
 /* ---- who may take part ---- */
 
@@ -366,27 +368,32 @@ bool hdt_search_offer(struct hdt_search_result *result, double margin, struct hd
     return better;
 }
 
-static bool search_try_chunks(struct search *s, const struct hdt_search_cut *cut,
-                              struct hdt_search_result *result)
+static double search_try_chunks(struct search *s, const struct hdt_search_cut *cut,
+                                struct hdt_search_result *result)
 {
     struct hdt_plan plan;
     struct hdt_cost cost = {0};
+    double step_s = INFINITY;
 
     cut_to_plan(s, cut, &plan);
-    if (hdt_search_judge(s, &plan, &cost) != HDT_OK || plan_is_known(result, &plan)) {
-        hdt_plan_release(&plan);
-        hdt_cost_release(&cost);
-        return false;
+    if (hdt_search_judge(s, &plan, &cost) == HDT_OK) {
+        step_s = cost.step_s;
+        if (!plan_is_known(result, &plan)) {
+            result->n_judged++;
+            hdt_search_offer(result, 0, &plan, &cost);
+            return step_s;
+        }
     }
-    result->n_judged++;
-    return hdt_search_offer(result, 0, &plan, &cost);
+    hdt_plan_release(&plan);
+    hdt_cost_release(&cost);
+    return step_s;
 }
 
-/* Judge a cut and offer it; true when it is the best so far. */
-static bool search_try(struct search *s, const struct hdt_search_cut *cut,
-                       struct hdt_search_result *result)
+/* Judge a cut and offer it. Seconds of its step; infinite: it does not do. */
+static double search_try(struct search *s, const struct hdt_search_cut *cut,
+                         struct hdt_search_result *result)
 {
-    bool best = false;
+    double step_s = INFINITY;
 
     if (s->schedule != HDT_SCHEDULE_INTERLEAVED || cut->n_stages == 1) {
         s->n_chunks = 0;
@@ -394,17 +401,17 @@ static bool search_try(struct search *s, const struct hdt_search_cut *cut,
     }
     for (int n = 2; n <= CHUNKS_MAX && cut_has_chunks(s, cut, n); n++) {
         s->n_chunks = n;
-        best = search_try_chunks(s, cut, result) || best;
+        step_s = fmin(step_s, search_try_chunks(s, cut, result));
     }
     if (!cut_has_chunks(s, cut, 2)) {
         refuse_turns(s, cut);
     }
-    return best;
+    return step_s;
 }
 
-/* The objective counts filling and draining roughly, the judge op by op: move the borders of the
- * best cut by one unit as long as that helps. */
-static void search_refine(struct search *s, struct hdt_search_cut *cut,
+/* The objective counts filling and draining roughly, the judge op by op: move the borders of a cut
+ * by one unit as long as that helps. */
+static void search_refine(struct search *s, struct hdt_search_cut *cut, double step_s,
                           struct hdt_search_result *result)
 {
     bool moved = true;
@@ -415,11 +422,14 @@ static void search_refine(struct search *s, struct hdt_search_cut *cut,
             struct hdt_search_cut next = *cut;
             int border = i / 2;
             int64_t end = border + 1 < cut->n_stages ? cut->begin[border + 1] : s->problem.n_units;
+            double next_s;
 
             next.begin[border] += i % 2 ? 1 : -1;
             if (next.begin[border] > next.begin[border - 1] && next.begin[border] < end) {
-                moved = search_try(s, &next, result);
+                next_s = search_try(s, &next, result);
+                moved = next_s < step_s;
                 *cut = moved ? next : *cut;
+                step_s = moved ? next_s : step_s;
             }
         }
     }
@@ -470,20 +480,30 @@ static enum hdt_status search_explain(struct search *s, struct hdt_error *err)
     return status;
 }
 
-/* The best cuts with the codecs of now, judged, and the best of them moved about. How many cuts
- * there were. */
+/* The best cuts with the codecs of now, one of each sequence of workers, judged, and the best few
+ * of them moved about: the sequence that is best in the end may not begin so. How many cuts there
+ * were. */
 static size_t search_cuts(struct search *s, struct hdt_search_result *result)
 {
     struct hdt_search_cut cuts[N_JUDGED];
-    size_t n, best = 0;
+    double step_s[N_JUDGED];
+    size_t n;
 
     problem_set(s);
     n = hdt_search_dp(&s->problem, cuts, N_JUDGED);
     for (size_t i = 0; i < n; i++) {
-        best = search_try(s, &cuts[i], result) ? i : best;
+        step_s[i] = search_try(s, &cuts[i], result);
     }
-    if (result->n_judged > 0) {
-        search_refine(s, &cuts[best], result);
+    for (int k = 0; k < N_REFINED && n > 0; k++) {
+        size_t best = 0;
+
+        for (size_t i = 1; i < n; i++) {
+            best = step_s[i] < step_s[best] ? i : best;
+        }
+        if (isfinite(step_s[best])) {
+            search_refine(s, &cuts[best], step_s[best], result);
+        }
+        step_s[best] = INFINITY;
     }
     return n;
 }

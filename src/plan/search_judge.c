@@ -11,6 +11,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define AHEAD_MOST 8
+#define AHEAD_GAIN 0.003 /* of a step, for one micro-batch more that is kept */
+
 double hdt_search_values(const struct hdt_cost_inputs *in)
 {
     return (double)in->job->batch.micro_batch * (double)in->job->batch.seq_len *
@@ -169,12 +172,21 @@ static uint64_t stage_share(const struct search *s, const struct hdt_plan *plan,
     return stage_worker(s, plan, stage)->memory_bytes / n;
 }
 
+static bool edge_is_between_sites(const struct hdt_plan *plan, size_t stage)
+{
+    const struct hdt_plan_rank *a = &plan->ranks[plan->stages[stage].rank];
+    const struct hdt_plan_rank *b = &plan->ranks[plan->stages[stage + 1].rank];
+
+    return strcmp(a->site, b->site) != 0;
+}
+
 /*
  * Warm-ups from the last stage to the first: one for each stage behind, and for each link behind
- * as many as its round trip holds at the pipeline's pace; as many of these as memory allows.
+ * as many as its round trip holds at the pipeline's pace, and n_ahead more; as many of these as
+ * memory allows.
  */
 static void plan_set_warmups(struct search *s, struct hdt_plan *plan, const double *round_trip_s,
-                             double pace_s)
+                             double pace_s, int64_t n_ahead)
 {
     int64_t n_mb = s->in->job->batch.n_micro_batches, warmup = 0;
 
@@ -183,7 +195,8 @@ static void plan_set_warmups(struct search *s, struct hdt_plan *plan, const doub
         int64_t least = warmup + 1;
 
         if (i + 1 < plan->n_stages) {
-            warmup = least + (int64_t)ceil(fmin(round_trip_s[i] / pace_s, 1e6));
+            warmup = least + (int64_t)ceil(fmin(round_trip_s[i] / pace_s, 1e6)) +
+                     (edge_is_between_sites(plan, i) ? n_ahead : 0);
             warmup = warmup > n_mb ? n_mb : warmup;
             least = least > n_mb ? n_mb : least;
             while (warmup > least &&
@@ -267,7 +280,8 @@ static enum hdt_status plan_set_halves(struct search *s, struct hdt_plan *plan)
 
 /* How far each stage runs ahead under the schedule, and what that takes. */
 static enum hdt_status plan_set_order(struct search *s, struct hdt_plan *plan,
-                                      const double *round_trip_s, double slowest_edge_s)
+                                      const double *round_trip_s, double slowest_edge_s,
+                                      int64_t n_ahead)
 {
     plan->schedule = s->schedule;
     plan->n_micro_batches = s->in->job->batch.n_micro_batches;
@@ -275,7 +289,7 @@ static enum hdt_status plan_set_order(struct search *s, struct hdt_plan *plan,
         HDT_TRY(plan_set_halves(s, plan));
     }
     if (plan->schedule == HDT_SCHEDULE_WAN) {
-        plan_set_warmups(s, plan, round_trip_s, plan_pace(plan, slowest_edge_s));
+        plan_set_warmups(s, plan, round_trip_s, plan_pace(plan, slowest_edge_s), n_ahead);
     } else if (plan->schedule == HDT_SCHEDULE_ZB_MEM) {
         plan_set_room(s, plan, round_trip_s);
     }
@@ -371,7 +385,8 @@ enum hdt_status hdt_search_finish(struct search *s, struct hdt_plan *plan, struc
 }
 
 /* Fill in what follows from the stages and play it. */
-enum hdt_status hdt_search_judge(struct search *s, struct hdt_plan *plan, struct hdt_cost *cost)
+static enum hdt_status judge_ahead(struct search *s, struct hdt_plan *plan, int64_t n_ahead,
+                                   struct hdt_cost *cost)
 {
     double *round_trip_s = hdt_calloc(plan->n_stages, sizeof(double));
     double slowest_edge_s = 0, service_s;
@@ -383,9 +398,50 @@ enum hdt_status hdt_search_judge(struct search *s, struct hdt_plan *plan, struct
             status == HDT_OK && service_s > slowest_edge_s ? service_s : slowest_edge_s;
     }
     if (status == HDT_OK) {
-        status = plan_set_order(s, plan, round_trip_s, slowest_edge_s);
+        status = plan_set_order(s, plan, round_trip_s, slowest_edge_s, n_ahead);
     }
     free(round_trip_s);
     HDT_TRY(status);
     return hdt_search_finish(s, plan, cost);
+}
+
+/* The same stages with more forwards ahead: true, and in the place of the plan, when that is worth
+ * the memory. */
+static bool judge_more(struct search *s, struct hdt_plan *plan, int64_t n_ahead,
+                       struct hdt_cost *cost)
+{
+    struct hdt_plan more = {0}, less = *plan;
+    struct hdt_cost more_cost = {0}, less_cost = *cost;
+    bool is_better;
+
+    for (size_t i = 0; i < plan->n_stages; i++) {
+        hdt_search_add_stage(s, &more, stage_worker(s, plan, i), plan->stages[i].unit_begin,
+                             plan->stages[i].unit_end);
+    }
+    is_better = judge_ahead(s, &more, n_ahead, &more_cost) == HDT_OK &&
+                more_cost.step_s < (1 - AHEAD_GAIN) * cost->step_s;
+    if (is_better) {
+        *plan = more;
+        *cost = more_cost;
+        more = less;
+        more_cost = less_cost;
+    }
+    hdt_plan_release(&more);
+    hdt_cost_release(&more_cost);
+    return is_better;
+}
+
+/*
+ * Under wan, a round trip at the pipeline's pace is what the steady part of a step holds. Its
+ * beginning may want more: until the first gradient is back, a stage that has no forward left
+ * computes nothing.
+ */
+enum hdt_status hdt_search_judge(struct search *s, struct hdt_plan *plan, struct hdt_cost *cost)
+{
+    HDT_TRY(judge_ahead(s, plan, 0, cost));
+    if (plan->schedule == HDT_SCHEDULE_WAN && plan->n_stages > 1) {
+        for (int64_t n = 1; n <= AHEAD_MOST && judge_more(s, plan, n, cost); n++) {
+        }
+    }
+    return HDT_OK;
 }

@@ -532,6 +532,38 @@ Test(search, stages_of_replicas_count_together)
     hdt_cluster_release(&cluster);
 }
 
+/* The first stage has most to do, and nothing makes it wait but the first gradient: with enough
+ * forwards ahead it always computes, also where the round trip is a part of a micro-batch. */
+Test(search, forwards_ahead_cover_the_beginning_of_a_step)
+{
+    static const double speeds[] = {1, 1};
+    char *cut[] = {"a/w0=5", "b/w0=3"};
+
+    for (int i = 1; i <= 10; i++) {
+        const double rtt_s = 0.02 * i;
+        struct hdt_job job = hdt_test_job();
+        struct hdt_cluster cluster;
+        struct hdt_cost_inputs in = {&job, &hdt_test_model, &cluster};
+        struct hdt_search_result r;
+        struct hdt_error err = {0};
+        const struct hdt_plan_stage *st;
+        double least_s;
+
+        hdt_test_cluster(&cluster, 2, speeds, 1.25e9, rtt_s);
+        job.plan.schedule = HDT_SCHEDULE_WAN;
+        job.plan.cut.items = cut;
+        job.plan.cut.n = 2;
+        job.batch.n_micro_batches = 16;
+        cr_assert_eq(hdt_search_plan(&in, &r, &err), HDT_OK, "%s", err.msg);
+        st = r.plan.stages;
+        least_s = 16 * (st[0].fwd_s + st[0].bwd_s);
+        cr_expect_leq(r.plan.step_s, 1.02 * least_s, "%g ms: %g s, not %g", 1e3 * rtt_s,
+                      r.plan.step_s, least_s);
+        hdt_search_result_release(&r);
+        hdt_cluster_release(&cluster);
+    }
+}
+
 /* Of replicas with parts as the job has them, too, the schedule is that of the one with stages. */
 Test(search, a_schedule_is_that_of_a_replica_with_stages)
 {
