@@ -46,14 +46,15 @@ larger_model() {
 END
 }
 
-# case_run MODEL: both sides in turn.
+# case_run MODEL: both sides in turn, every other time backwards.
 case_run() {
     local round
 
     rm -f "$tmp"/wan* "$tmp"/none*
     for ((round = 0; round < rounds; round++)); do
+        [ $((round % 2)) = 0 ] || side none rate max rtt 0ms
         side wan rate 200mbit rtt 40ms
-        side none rate max rtt 0ms
+        [ $((round % 2)) = 1 ] || side none rate max rtt 0ms
     done
     row two-site "200 Mbit/s, 40 ms, $1" tokens_per_s "$(median <"$tmp/wan")" tokens/s higher \
         "no limit, no delay" "$(median <"$tmp/none")" 0.95
