@@ -22,8 +22,8 @@
 #include <unistd.h>
 
 #define READ_BATCH  64 /* packets from one port before others get their turn */
-#define REST_MAX_NS 250000ll
-#define REST_SHARE  50 /* rest at most 1/50 of the shortest delay */
+#define REST_MAX_NS 1000000ll
+#define REST_SHARE  20 /* rest at most 1/20 of the shortest delay */
 #define PACKET_CAP  (65535u + 64u)
 #define EVENTS_MAX  32
 #define NS_PER_S    1000000000ll
