@@ -733,6 +733,8 @@ struct hdt_tx_chunk *hdt_txq_pull(struct hdt_conn *conn, int64_t now_us);
 /* The most urgent class that is in use, when less urgent ones are, too, and the settings let those
  * be held back; else HDT_PRIO_COUNT. */
 int hdt_txq_urgent_class(const struct hdt_peer *peer, int64_t now_us);
+/* Several classes are in use, whatever the settings. */
+bool hdt_txq_is_mixed(const struct hdt_peer *peer, int64_t now_us);
 /* The stream that is kept for it, NULL: none is. */
 struct hdt_conn *hdt_txq_urgent_conn(const struct hdt_peer *peer, int64_t now_us);
 void hdt_txq_sent(struct hdt_tx_chunk *chunk, bool ok);

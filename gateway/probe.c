@@ -24,7 +24,7 @@
  */
 #define PROBE_BYTES_MAX (1ull << 40)
 #define PROBE_PINGS     2    /* the first may wait behind filler of the measurement before */
-#define PROBE_AHEAD_S   0.05 /* of filler in a stream at the rate that is known */
+#define PROBE_AHEAD_S   0.05 /* of filler in all streams at the rate that is known */
 
 static const uint8_t probe_filler[HDT_FRAME_MAX_PROBE];
 
@@ -37,13 +37,16 @@ static bool probe_is_over(const struct hdt_conn *conn)
            (conn == hdt_session_first_stream(conn->session)) == (part == HDT_PROBE_FIRST);
 }
 
-/* Does the stream hold as much as it should? More is asked for as it sends. */
-static bool probe_is_ahead(const struct hdt_probe_out *probe, size_t queued_bytes)
+/* Does the stream hold its share of PROBE_AHEAD_S? More is asked for as it sends. */
+static bool probe_is_ahead(const struct hdt_conn *conn, size_t queued_bytes)
 {
+    const struct hdt_probe_out *probe = &conn->peer->probe_out;
     const double found = hdt_rounds_rate(&probe->rounds), first = probe->first_bytes_per_s;
     const double ahead = PROBE_AHEAD_S * (found > first ? found : first);
+    const unsigned n_used = hdt_session_n_used(conn->session);
+    const unsigned n = probe->part == HDT_PROBE_FIRST ? 1 : n_used > 1 ? n_used : 1;
 
-    return queued_bytes >= HDT_FRAME_MAX_PROBE && (double)queued_bytes >= ahead;
+    return queued_bytes >= HDT_FRAME_MAX_PROBE && (double)queued_bytes * n >= ahead;
 }
 
 struct hdt_out *hdt_probe_next_out(struct hdt_conn *conn, size_t queued_bytes, int64_t now_us)
@@ -54,7 +57,11 @@ struct hdt_out *hdt_probe_next_out(struct hdt_conn *conn, size_t queued_bytes, i
     uint32_t len;
 
     if (!probe->has_begun || probe->left == 0 || peer->session != conn->session ||
-        !probe_is_over(conn) || probe_is_ahead(probe, queued_bytes)) {
+        !probe_is_over(conn)) {
+        return NULL;
+    }
+    if (probe_is_ahead(conn, queued_bytes)) {
+        hdt_shortage_end(&conn->link.shortage, now_us); /* it is not the work that is short */
         return NULL;
     }
     conn->rate_wait_us = hdt_txq_rate_wait(peer->dp, now_us);

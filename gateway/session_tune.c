@@ -296,6 +296,7 @@ void hdt_session_tune(struct hdt_session *session, const struct hdt_pacer_window
     tune_watch_buffers(session, window);
     seen.n_up = tune_apply(session);
     seen.is_shared = peer->kept != NULL;
+    seen.is_mixed = hdt_txq_is_mixed(peer, now_us);
     /* A rate that somebody holds back says nothing of the path, nor one stream of all. */
     seen.is_loaded = window->is_loaded && peer->pacer.rate == 0 &&
                      peer->dp->conf.rate_bits_per_s == 0 && one == NULL;

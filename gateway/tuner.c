@@ -25,9 +25,10 @@
  * A second or two do not show a few percent: BBR drains the path's queue every ten seconds, which
  * costs it three or four where round trips are long, and CUBIC nothing where no packet is lost. So
  * at the end of a search a congestion control that came close is matched with the chosen one: each
- * for one such period. Where the default is beaten by so little, it is for as long as that holds:
- * steady load that nothing urgent travels beside, and the same path. Bursts and a link that becomes
- * faster go better by BBR, and CUBIC keeps the queue full.
+ * for one such period, and the chosen one again where it brought less. Where the default is beaten
+ * by so little, it is for as long as that holds: steady load that nothing urgent travels beside,
+ * and the same path. Bursts and a link that becomes faster go better by BBR, and CUBIC keeps the
+ * queue full.
  *
  * A try costs what it brings less, so it ends at once when that is half.
  *
@@ -51,25 +52,30 @@
 #define TUNER_GAIN          1.05
 #define TUNER_LOSS          0.97 /* with fewer streams; of the best there was */
 #define TUNER_HOPELESS      0.5
-#define TUNER_LASTING       0.95                    /* of what another congestion control brought */
-#define TUNER_CLOSE         0.9                     /* of the kept rate: worth a match */
+#define TUNER_LASTING       0.95 /* of what another congestion control brought */
+#define TUNER_CLOSE         0.9  /* of the kept rate: worth a match; */
+#define TUNER_CLOSE_DEFAULT 0.6  /* of the default, whose figure may be of a second of draining */
 #define TUNER_MATCH_US      (21 * HDT_US_PER_S / 2) /* ten seconds, and the draining */
 #define TUNER_MATCH_GAIN    1.02
+#define TUNER_MATCH_STRANGE 5   /* windows in a row unlike the path that was measured end it */
 #define TUNER_BACK          0.9 /* of the kept rate: recovered */
 #define TUNER_RECOVER_MOST  15
 #define TUNER_GRACE         2 /* windows of a try that are not judged */
 #define TUNER_RAMP          2 /* windows after a pause, in which TCP finds its rate */
 #define TUNER_STEADY        10u /* loaded windows in a row before a try, twice as many the next time */
-#define TUNER_UNSURE_MOST   5   /* times that this doubles: a minute */
-#define TUNER_PAUSES        5   /* windows of a try in which the load paused: it does not last */
-#define TUNER_PATIENCE      60  /* windows, loaded or not, in which a try comes to its end */
-#define TUNER_FORGET        300 /* windows on another path without a figure: the default again */
-#define TUNER_HOPELESS_ROW  2
-#define TUNER_STRANGE       10 /* windows in a row unlike the path that was measured */
-#define TUNER_RATE_SHIFT    0.3
-#define TUNER_RTT_SHIFT     0.25
-#define TUNER_RTT_SHIFT_US  5000
-#define TUNER_REST          3000 /* loaded windows: ten minutes, or more where round trips are long */
+#define TUNER_UNSURE_MOST   5  /* times that this doubles: a minute */
+#define TUNER_PAUSES        5  /* windows of a try in which the load paused: it does not last */
+#define TUNER_PATIENCE      60 /* windows, loaded or not, in which a try comes to its end */
+#define TUNER_FORGET                                                                               \
+ 300 /* windows on another path without a figure, or without steady load                           \
+        for what is little better: the default again */
+#define TUNER_HOPELESS_ROW       2
+#define TUNER_MATCH_HOPELESS_ROW 5  /* draining lasts for two or three */
+#define TUNER_STRANGE            10 /* windows in a row unlike the path that was measured */
+#define TUNER_RATE_SHIFT         0.3
+#define TUNER_RTT_SHIFT          0.25
+#define TUNER_RTT_SHIFT_US       5000
+#define TUNER_REST               3000 /* loaded windows: ten minutes, or more where round trips are long */
 
 static unsigned tuner_step(unsigned n_streams)
 {
@@ -107,8 +113,7 @@ static void tuner_begin_base(struct hdt_tuner *tuner)
     tuner->has_grown = false;
     tuner->has_shrunk = false;
     tuner->is_largest = false;
-    tuner->is_match = false;
-    tuner->has_matched = false;
+    tuner->match = HDT_TUNER_MATCH_NONE;
     memset(tuner->by_streams, 0, sizeof(tuner->by_streams));
     memset(tuner->by_congestion, 0, sizeof(tuner->by_congestion));
 }
@@ -132,11 +137,11 @@ static void tuner_try(struct hdt_tuner *tuner, unsigned n_streams, unsigned cong
     tuner->sum = 0;
     tuner->sum_us = 0;
     tuner->n = 0;
-    tuner->is_match = false;
     tuner->first_rate = 0;
     tuner->n_spent = 0;
     tuner->n_pauses = 0;
     tuner->n_hopeless = 0;
+    tuner->n_strange = 0;
     tuner->n_tries++;
 }
 
@@ -146,7 +151,6 @@ static void tuner_recover(struct hdt_tuner *tuner)
     tuner->n_streams = tuner->kept_streams;
     tuner->congestion = tuner->kept_congestion;
     tuner->phase = HDT_TUNER_RECOVER;
-    tuner->is_match = false;
     tuner->n = 0;
     tuner->n_spent = 0;
     tuner->n_pauses = 0;
@@ -187,7 +191,6 @@ static void tuner_rest(struct hdt_tuner *tuner)
     tuner->congestion = tuner->kept_congestion;
     tuner->phase = HDT_TUNER_REST;
     tuner->has_rested = true;
-    tuner->is_match = false;
     tuner->is_sure = true;
     tuner->n_unsure = 0;
     tuner->n_rest = 0;
@@ -198,27 +201,38 @@ static void tuner_rest(struct hdt_tuner *tuner)
 /* The best of the others that came close; what is kept: none did. */
 static unsigned tuner_rival(const struct hdt_tuner *tuner)
 {
+    const unsigned first = tuner_default_congestion(tuner);
     unsigned best = tuner->kept_congestion;
-    double rate = TUNER_CLOSE * tuner->kept_rate;
 
     for (unsigned i = 0; i < tuner->conf.n_congestion; i++) {
+        const double close = i == first ? TUNER_CLOSE_DEFAULT : TUNER_CLOSE;
+
         if (i != tuner->kept_congestion && !tuner->refused[i] && !tuner->faded[i] &&
-            tuner->by_congestion[i] > rate) {
+            tuner->by_congestion[i] > close * tuner->kept_rate &&
+            (best == tuner->kept_congestion ||
+             tuner->by_congestion[i] > tuner->by_congestion[best])) {
             best = i;
-            rate = tuner->by_congestion[i];
         }
     }
     return best;
 }
 
+/* The kept one's turn in a match, if there is one. What the search found is found, whatever comes
+ * of it. */
 static bool tuner_begin_match(struct hdt_tuner *tuner)
 {
-    if (tuner->has_matched || tuner->is_shared || tuner_rival(tuner) == tuner->kept_congestion) {
+    if (tuner->match == HDT_TUNER_MATCH_NONE) {
+        tuner->rival = tuner_rival(tuner);
+        tuner->rival_rate = 0;
+        if (tuner->is_mixed || tuner->rival == tuner->kept_congestion) {
+            return false;
+        }
+        tuner->match = HDT_TUNER_MATCH_KEPT;
+    } else if (tuner->match != HDT_TUNER_MATCH_AGAIN) {
         return false;
     }
-    tuner_rest(tuner); /* what was found is found, whatever comes of it */
+    tuner_rest(tuner);
     tuner->phase = HDT_TUNER_MATCH;
-    tuner->has_matched = true;
     tuner->sum = 0;
     tuner->sum_us = 0;
     tuner->n_spent = 0;
@@ -265,7 +279,7 @@ static bool tuner_is_better(const struct hdt_tuner *tuner, double rate)
     if (tuner->n_streams < tuner->kept_streams) {
         return rate >= TUNER_LOSS * tuner_best(tuner);
     }
-    return rate > (tuner->is_match ? TUNER_MATCH_GAIN : TUNER_GAIN) * tuner->kept_rate;
+    return rate > TUNER_GAIN * tuner->kept_rate;
 }
 
 static void tuner_note(struct hdt_tuner *tuner, double rate, bool is_better)
@@ -297,10 +311,8 @@ static void tuner_judge(struct hdt_tuner *tuner, double rate)
     tuner_note(tuner, rate, is_better);
     if (is_better) {
         if (tuner->congestion != tuner->kept_congestion) {
-            tuner->is_slight =
-                tuner->is_match && tuner->congestion != tuner_default_congestion(tuner);
+            tuner->is_slight = false;
         }
-        tuner->is_match = false;
         tuner->kept_streams = tuner->n_streams;
         tuner->kept_congestion = tuner->congestion;
         tuner->kept_rate = rate;
@@ -315,7 +327,7 @@ static void tuner_judge(struct hdt_tuner *tuner, double rate)
  * lower figure counts. */
 static void tuner_measured(struct hdt_tuner *tuner, double rate)
 {
-    if (tuner->is_match || tuner->first_rate > 0 || !tuner_is_better(tuner, rate)) {
+    if (tuner->first_rate > 0 || !tuner_is_better(tuner, rate)) {
         tuner_judge(tuner,
                     tuner->first_rate > 0 && tuner->first_rate < rate ? tuner->first_rate : rate);
         return;
@@ -342,18 +354,49 @@ static bool tuner_add_long(struct hdt_tuner *tuner, const struct hdt_tuner_windo
     return tuner->sum_us >= TUNER_MATCH_US;
 }
 
-static void tuner_settle(struct hdt_tuner *tuner, const struct hdt_tuner_window *window)
+/* Where the default came close to what is kept, that is for steady load only. */
+static void tuner_match_is_over(struct hdt_tuner *tuner)
+{
+    const unsigned first = tuner_default_congestion(tuner);
+
+    tuner->is_slight = tuner->match == HDT_TUNER_MATCH_OVER && tuner->kept_congestion != first &&
+                       TUNER_GAIN * tuner->by_congestion[first] > tuner->kept_rate;
+}
+
+/* The try is over: a match's, or another. */
+static void tuner_tried(struct hdt_tuner *tuner, double rate)
+{
+    if (tuner->match == HDT_TUNER_MATCH_RIVAL) {
+        tuner->rival_rate = rate;
+        tuner->by_congestion[tuner->rival] = rate;
+        tuner->match = rate > TUNER_MATCH_GAIN * tuner->kept_rate ? HDT_TUNER_MATCH_AGAIN
+                                                                  : HDT_TUNER_MATCH_OVER;
+        tuner_match_is_over(tuner);
+        tuner_recover(tuner);
+    } else {
+        tuner_judge(tuner, rate);
+    }
+}
+
+static bool tuner_is_hopeless(struct hdt_tuner *tuner, const struct hdt_tuner_window *window)
 {
     const bool is_hopeless = window->bytes_per_s < TUNER_HOPELESS * tuner->kept_rate;
 
+    tuner->n_hopeless = is_hopeless ? tuner->n_hopeless + 1 : 0;
+    return tuner->n_hopeless >=
+           (tuner->match == HDT_TUNER_MATCH_RIVAL ? TUNER_MATCH_HOPELESS_ROW : TUNER_HOPELESS_ROW);
+}
+
+static void tuner_settle(struct hdt_tuner *tuner, const struct hdt_tuner_window *window)
+{
     tuner->n++;
-    tuner->n_hopeless = tuner->n > TUNER_GRACE && is_hopeless ? tuner->n_hopeless + 1 : 0;
-    if (tuner->n_hopeless >= TUNER_HOPELESS_ROW) {
-        tuner_judge(tuner, window->bytes_per_s);
+    if (tuner->n > TUNER_GRACE && tuner_is_hopeless(tuner, window)) {
+        tuner_tried(tuner, window->bytes_per_s);
     } else if (tuner->n >= TUNER_SETTLE && window->n_up >= tuner->n_streams) {
         tuner->phase = HDT_TUNER_MEASURE;
         tuner->n = 0;
         tuner->sum = 0;
+        tuner->n_hopeless = 0;
     } else if (tuner->n >= TUNER_SETTLE_MOST) { /* the peer has no memory for so many */
         tuner->is_largest = true;
         tuner_recover(tuner);
@@ -365,6 +408,10 @@ static bool tuner_has_other_rtt(const struct hdt_tuner *tuner, int64_t rtt_us)
     const int64_t apart_us =
         rtt_us > tuner->rtt_us ? rtt_us - tuner->rtt_us : tuner->rtt_us - rtt_us;
 
+    /* What fills the queue makes the round trip longer by it, also the shortest there is. */
+    if (tuner->is_slight && rtt_us > tuner->rtt_us) {
+        return false;
+    }
     return apart_us > TUNER_RTT_SHIFT_US &&
            (double)apart_us > TUNER_RTT_SHIFT * (double)tuner->rtt_us;
 }
@@ -448,27 +495,57 @@ static void tuner_base(struct hdt_tuner *tuner, const struct hdt_tuner_window *w
     }
 }
 
-/* What is kept was there for the time of a match: now the other one. */
+/* A match is of one path: on another one the default is as good a guess. */
+static bool tuner_match_is_off(struct hdt_tuner *tuner, const struct hdt_tuner_window *window)
+{
+    tuner->n_strange = tuner_is_strange(tuner, window) ? tuner->n_strange + 1 : 0;
+    if (tuner->n_strange < TUNER_MATCH_STRANGE) {
+        return false;
+    }
+    tuner->is_sure = false;
+    tuner_give_up(tuner);
+    return true;
+}
+
+/* The kept one was there for its time. First the other one follows; then, if that brought more than
+ * both times, it takes its place. */
 static void tuner_match(struct hdt_tuner *tuner, const struct hdt_tuner_window *window)
 {
-    const unsigned rival = tuner_rival(tuner);
+    double rate;
 
-    if (rival == tuner->kept_congestion) {
-        tuner_rest(tuner); /* the kernel refused it meanwhile */
-    } else if (tuner_add_long(tuner, window)) {
-        tuner->kept_rate = tuner->sum / (double)tuner->sum_us;
-        tuner->by_congestion[tuner->congestion] = tuner->kept_rate;
-        tuner->by_streams[tuner_step(tuner->n_streams)] = tuner->kept_rate;
-        tuner_try(tuner, tuner->kept_streams, rival);
-        tuner->is_match = true;
+    if (tuner_match_is_off(tuner, window) || !tuner_add_long(tuner, window)) {
+        return;
     }
+    rate = tuner->sum / (double)tuner->sum_us;
+    if (tuner->match == HDT_TUNER_MATCH_AGAIN && rate < tuner->kept_rate) {
+        rate = tuner->kept_rate;
+    }
+    tuner->kept_rate = rate;
+    tuner->by_congestion[tuner->congestion] = rate;
+    tuner->by_streams[tuner_step(tuner->n_streams)] = rate;
+    if (tuner->match == HDT_TUNER_MATCH_KEPT) {
+        tuner->match = HDT_TUNER_MATCH_RIVAL;
+        tuner_try(tuner, tuner->kept_streams, tuner->rival);
+        return;
+    }
+    tuner->match = HDT_TUNER_MATCH_OVER;
+    if (tuner->rival_rate > TUNER_MATCH_GAIN * rate) {
+        tuner->kept_congestion = tuner->rival;
+        tuner->kept_rate = tuner->rival_rate;
+        memset(tuner->by_streams, 0, sizeof(tuner->by_streams));
+        tuner->by_streams[tuner_step(tuner->kept_streams)] = tuner->rival_rate;
+    }
+    tuner_match_is_over(tuner);
+    tuner_rest(tuner);
 }
 
 static void tuner_measure(struct hdt_tuner *tuner, const struct hdt_tuner_window *window)
 {
-    if (tuner->is_match) {
-        if (tuner_add_long(tuner, window)) {
-            tuner_measured(tuner, tuner->sum / (double)tuner->sum_us);
+    if (tuner->match == HDT_TUNER_MATCH_RIVAL) {
+        if (tuner_is_hopeless(tuner, window)) {
+            tuner_tried(tuner, window->bytes_per_s);
+        } else if (!tuner_match_is_off(tuner, window) && tuner_add_long(tuner, window)) {
+            tuner_tried(tuner, tuner->sum / (double)tuner->sum_us);
         }
     } else if (tuner_add(tuner, window->bytes_per_s)) {
         tuner_measured(tuner, tuner->sum / tuner->n);
@@ -528,11 +605,6 @@ static void tuner_pause(struct hdt_tuner *tuner)
     }
 }
 
-static bool tuner_is_matching(const struct hdt_tuner *tuner)
-{
-    return tuner->phase == HDT_TUNER_MATCH || tuner->is_match;
-}
-
 /* Nothing will come of this try, nor, on another path, of waiting for load to find a better choice
  * than one that fitted the path before. */
 static bool tuner_is_in_vain(const struct hdt_tuner *tuner)
@@ -545,7 +617,7 @@ static bool tuner_is_in_vain(const struct hdt_tuner *tuner)
     }
     return tuner->phase != HDT_TUNER_REST &&
            (tuner->n_pauses > TUNER_PAUSES ||
-            (tuner->n_spent >= TUNER_PATIENCE && !tuner_is_matching(tuner)));
+            (tuner->n_spent >= TUNER_PATIENCE && tuner->match == HDT_TUNER_MATCH_NONE));
 }
 
 bool hdt_tuner_window(struct hdt_tuner *tuner, const struct hdt_tuner_window *window)
@@ -555,20 +627,21 @@ bool hdt_tuner_window(struct hdt_tuner *tuner, const struct hdt_tuner_window *wi
                           window->is_shared != tuner->is_shared;
 
     tuner->n_spent++;
+    tuner->is_mixed = window->is_mixed;
     if (!window->is_loaded || is_other) {
         tuner_pause(tuner);
     } else if (++tuner->n_row > TUNER_RAMP) {
         tuner_loaded(tuner, window);
     }
-    tuner->n_light = tuner->n_row > TUNER_RAMP && !window->is_shared ? 0 : tuner->n_light + 1;
+    tuner->n_light = tuner->n_row >= TUNER_STEADY && !window->is_mixed ? 0 : tuner->n_light + 1;
     if (tuner->is_slight && tuner->n_light >= TUNER_FORGET) {
         tuner->is_sure = false;
         tuner_give_up(tuner);
     } else if (tuner_is_in_vain(tuner)) {
-        if (tuner_is_matching(tuner)) {
-            tuner_rest(tuner);
-        } else {
+        if (tuner->match == HDT_TUNER_MATCH_NONE) {
             tuner_give_up(tuner);
+        } else {
+            tuner_rest(tuner);
         }
     }
     return n_streams != tuner->n_streams || congestion != tuner->congestion;
@@ -577,7 +650,9 @@ bool hdt_tuner_window(struct hdt_tuner *tuner, const struct hdt_tuner_window *wi
 void hdt_tuner_restart(struct hdt_tuner *tuner)
 {
     tuner_pause(tuner);
-    if (tuner->phase != HDT_TUNER_REST) {
+    if (tuner->match != HDT_TUNER_MATCH_NONE) {
+        tuner_rest(tuner);
+    } else if (tuner->phase != HDT_TUNER_REST) {
         tuner->n_streams = tuner->kept_streams;
         tuner->congestion = tuner->kept_congestion;
         tuner_begin_base(tuner);

@@ -40,6 +40,7 @@ struct hdt_tuner_window {
     bool is_loaded;     /* there was something to send through all of it, and nothing of ours held
                            it back (shortage.h) */
     bool is_shared;     /* one of the streams was kept for something more urgent */
+    bool is_mixed;      /* something more urgent travelled beside, whatever was kept for it */
 };
 
 enum hdt_tuner_phase {
@@ -49,6 +50,15 @@ enum hdt_tuner_phase {
     HDT_TUNER_MEASURE, /* what does it bring? */
     HDT_TUNER_MATCH,   /* what does the present one bring in the time that a close match takes? */
     HDT_TUNER_REST,    /* chosen; the path is watched */
+};
+
+/* Of a congestion control that comes close, and the one that is kept. */
+enum hdt_tuner_match {
+    HDT_TUNER_MATCH_NONE,
+    HDT_TUNER_MATCH_KEPT,  /* the kept one is measured, then */
+    HDT_TUNER_MATCH_RIVAL, /* the other one, and, if that brought more, */
+    HDT_TUNER_MATCH_AGAIN, /* the kept one again: the path may have changed meanwhile */
+    HDT_TUNER_MATCH_OVER,
 };
 
 struct hdt_tuner {
@@ -67,18 +77,20 @@ struct hdt_tuner {
     bool has_grown, has_shrunk, is_largest, has_rested;
     bool is_sure; /* what is kept was found on this path; else the default is no worse a guess */
 
-    double sum; /* of n windows; of a match, bytes in sum_us */
+    double sum; /* of n windows; in a match, of bytes in sum_us */
     unsigned n;
     int64_t sum_us;
-    bool is_match;       /* the try is the other half of one */
-    bool has_matched;    /* in this search */
-    bool is_slight;      /* what is kept won a match: it is for steady load only */
-    unsigned n_light;    /* windows since there was some */
-    double first_rate;   /* of a try that brought more and is measured once more; 0: is not */
-    bool is_shared;      /* as windows of the base were */
-    unsigned n_row;      /* loaded windows in a row, this one included */
-    unsigned n_spent;    /* windows, loaded or not, since this try or base began */
-    unsigned n_pauses;   /* of them that were not */
+    enum hdt_tuner_match match; /* of this search */
+    unsigned rival;             /* the other one of it */
+    double rival_rate;          /* what that brought; 0: not measured */
+    bool is_slight;    /* what is kept brings little more than the default: for steady load only */
+    bool is_mixed;     /* as the last window was */
+    unsigned n_light;  /* windows since there was some */
+    double first_rate; /* of a try that brought more and is measured once more; 0: is not */
+    bool is_shared;    /* as windows of the base were */
+    unsigned n_row;    /* loaded windows in a row, this one included */
+    unsigned n_spent;  /* windows, loaded or not, since this try or base began */
+    unsigned n_pauses; /* of them that were not */
     unsigned n_hopeless; /* windows in a row of a try that brought less than half */
     unsigned n_unsure;   /* tries in a row that the load did not last for */
     int64_t rtt_us;      /* of the path that was measured */

@@ -154,13 +154,11 @@ static bool txq_in_use(const struct hdt_peer *peer, int prio, int64_t now_us)
     return peer->class_us[prio] != 0 && now_us - peer->class_us[prio] < HDT_DP_URGENT_US;
 }
 
-int hdt_txq_urgent_class(const struct hdt_peer *peer, int64_t now_us)
+/* The most urgent of several classes in use; HDT_PRIO_COUNT: there is one at most. */
+static int txq_first_of_several(const struct hdt_peer *peer, int64_t now_us)
 {
     int first = 0, other;
 
-    if (!peer->dp->conf.pace) {
-        return HDT_PRIO_COUNT;
-    }
     while (first < HDT_PRIO_COUNT && !txq_in_use(peer, first, now_us)) {
         first++;
     }
@@ -170,6 +168,16 @@ int hdt_txq_urgent_class(const struct hdt_peer *peer, int64_t now_us)
         }
     }
     return HDT_PRIO_COUNT;
+}
+
+int hdt_txq_urgent_class(const struct hdt_peer *peer, int64_t now_us)
+{
+    return peer->dp->conf.pace ? txq_first_of_several(peer, now_us) : HDT_PRIO_COUNT;
+}
+
+bool hdt_txq_is_mixed(const struct hdt_peer *peer, int64_t now_us)
+{
+    return txq_first_of_several(peer, now_us) < HDT_PRIO_COUNT;
 }
 
 struct hdt_conn *hdt_txq_urgent_conn(const struct hdt_peer *peer, int64_t now_us)

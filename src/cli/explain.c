@@ -361,8 +361,8 @@ static void explain_warmup(const struct hdt_planned *p, json_t *lines)
             continue; /* the last of a replica */
         }
         say(lines,
-            "stage %zu runs %lld forwards ahead: %zu for the stage%s behind it, %lld for the time that "
-            "frames are under way, and for the beginning of a step",
+            "stage %zu runs %lld forwards ahead: %zu for the stage%s behind it, %lld for the time "
+            "that frames are under way, and for the beginning of a step",
             i, (long long)s->warmup, behind, behind == 1 ? "" : "s",
             (long long)s->warmup - (long long)behind);
     }

@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define AHEAD_MOST 8
+#define AHEAD_MOST 8     /* more never paid in 16 micro-batches; each is one more play */
 #define AHEAD_GAIN 0.003 /* of a step, for one micro-batch more that is kept */
 
 double hdt_search_values(const struct hdt_cost_inputs *in)

@@ -9,8 +9,8 @@
 # HDT_BENCH_CASES    names of cases, one a line or with spaces: those of case_run below [all]
 # HDT_BENCH_SECONDS  how long each measurement takes [5; over 150 ms and more 20: what a loss held back comes in
 #                    bursts, and a few seconds of them can be above the link's rate]
-# HDT_BENCH_WARMUP   and what comes before it [15, longer where round trips are]: gateways try streams and
-#                    congestion controls first, for some eighty round trips
+# HDT_BENCH_WARMUP   and what comes before it [60, longer where round trips are]: gateways try streams and
+#                    congestion controls first, for some eighty round trips, and match two that are close for 25 s
 # HDT_BENCH_LOADS    of the case auto: steady, urgent, bursts, long-bursts [all]
 # HDT_BENCH_PEERS    "STREAMS CC" of iperf3, one a line; none: without
 # HDT_BENCH_TENSORS  more NAME=VALUE for the programs (tests/bench/bench_wan.c), as "window=96"
@@ -253,10 +253,10 @@ case_run() {
     50m-* | 200m-*) seconds=${HDT_BENCH_SECONDS:-20} peer_warmup=5 ;;
     esac
     case $1 in
-    50m-*) warmup=${HDT_BENCH_WARMUP:-45} ;;
-    200m-*) warmup=${HDT_BENCH_WARMUP:-25} window=32 ;;
-    1g-* | both | sizes) warmup=${HDT_BENCH_WARMUP:-15} window=96 ;;
-    change) warmup=${HDT_BENCH_WARMUP:-15} window=32 ;;
+    50m-*) warmup=${HDT_BENCH_WARMUP:-90} ;;
+    200m-*) warmup=${HDT_BENCH_WARMUP:-75} window=32 ;;
+    1g-* | both | sizes) warmup=${HDT_BENCH_WARMUP:-60} window=96 ;;
+    change) warmup=${HDT_BENCH_WARMUP:-60} window=32 ;;
     auto) warmup=${HDT_BENCH_WARMUP:-15} window=4 ;;
     *) warmup=${HDT_BENCH_WARMUP:-15} ;;
     esac
