@@ -588,7 +588,16 @@ static void tuner_loaded(struct hdt_tuner *tuner, const struct hdt_tuner_window 
     }
 }
 
-/* The load paused, or is another one: a figure is of windows in a row. */
+/* One half of a match is measured. Draining stops a sender that waits for answers, so that the
+ * windows in which it does, loaded or not, are part of what it costs; a load that pauses now and
+ * then makes one half look worse, and the kept one has two. */
+static bool tuner_is_timed(const struct hdt_tuner *tuner)
+{
+    return tuner->phase == HDT_TUNER_MATCH ||
+           (tuner->phase == HDT_TUNER_MEASURE && tuner->match == HDT_TUNER_MATCH_RIVAL);
+}
+
+/* The load paused, or is another one: a figure of few windows is of those in a row. */
 static void tuner_pause(struct hdt_tuner *tuner)
 {
     tuner->n_pauses++;
@@ -596,11 +605,10 @@ static void tuner_pause(struct hdt_tuner *tuner)
     tuner->n_strange = 0;
     tuner->n_worse = 0;
     tuner->n_hopeless = 0;
-    if (tuner->phase == HDT_TUNER_BASE || tuner->phase == HDT_TUNER_MEASURE ||
-        tuner->phase == HDT_TUNER_MATCH) {
+    if (!tuner_is_timed(tuner) &&
+        (tuner->phase == HDT_TUNER_BASE || tuner->phase == HDT_TUNER_MEASURE)) {
         tuner->n = 0;
         tuner->sum = 0;
-        tuner->sum_us = 0;
         tuner->first_rate = 0;
     }
 }
@@ -630,7 +638,10 @@ bool hdt_tuner_window(struct hdt_tuner *tuner, const struct hdt_tuner_window *wi
     tuner->is_mixed = window->is_mixed;
     if (!window->is_loaded || is_other) {
         tuner_pause(tuner);
-    } else if (++tuner->n_row > TUNER_RAMP) {
+    } else {
+        tuner->n_row++;
+    }
+    if (tuner->n_row > TUNER_RAMP || tuner_is_timed(tuner)) {
         tuner_loaded(tuner, window);
     }
     tuner->n_light = tuner->n_row >= TUNER_STEADY && !window->is_mixed ? 0 : tuner->n_light + 1;

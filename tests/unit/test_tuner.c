@@ -25,6 +25,7 @@ struct path {
     double stream_mbits; /* what one stream of the model-based kind carries at most */
     bool keeps_window, keeps_long;
     bool is_mixed, queue_grows; /* the loss-based kind makes the shortest round trip longer */
+    bool waits;                 /* the sender, for answers, when the queue is drained */
     bool drains;                /* the model-based kind empties the queue every ten seconds, */
     unsigned drain_at;          /* first in this window */
     unsigned keeps_for; /* windows that the loss-based kind lives on what it found, undiminished */
@@ -129,7 +130,8 @@ static void path_run(struct path *path, unsigned n_windows)
             .us = WINDOW_US,
             .is_mixed = path->is_mixed,
             .n_up = path->tuner.n_streams < path->allowed ? path->tuner.n_streams : path->allowed,
-            .is_loaded = hdt_shortage_is_small((int64_t)(1e6 * (1 - work)), 1, 1000000),
+            .is_loaded = hdt_shortage_is_small((int64_t)(1e6 * (1 - work)), 1, 1000000) &&
+                         !(path->waits && path_drained(path, kind) < 1),
         };
 
         path->sum_mbits += mbits;
@@ -259,7 +261,7 @@ static void drained_init(struct path *path, unsigned drain_at)
     path->drain_at = drain_at;
 }
 
-#define MATCHED 320 /* windows: a search, a match, and some */
+#define MATCHED 340 /* windows: a search, a match, and some */
 
 static void expect_congestion(const struct path *path, const char *name, unsigned k)
 {
@@ -270,11 +272,13 @@ static void expect_congestion(const struct path *path, const char *name, unsigne
  * is searched for after ten minutes. */
 Test(tuner, what_brings_a_little_more_all_the_time_is_found)
 {
-    for (unsigned at = 0; at < DRAIN_EVERY; at++) {
+    for (unsigned k = 0; k < 2 * DRAIN_EVERY; k++) {
+        const unsigned at = k / 2;
         struct path path;
         double before;
 
         drained_init(&path, at);
+        path.waits = k % 2;
         path_run(&path, MATCHED);
         expect_congestion(&path, "cubic", at);
         if (at == 20) {
@@ -390,7 +394,7 @@ Test(tuner, a_match_won_by_what_does_not_last_is_given_up)
 /* What the search had found before the match stays found. */
 Test(tuner, a_match_that_is_cut_short_ends_the_search)
 {
-    for (unsigned at = 40; at < 200; at += 4) {
+    for (unsigned at = 40; at < 180; at += 4) {
         for (unsigned how = 0; how < 2; how++) {
             struct path path;
             char why[HDT_TUNER_REASON_CAP];
