@@ -495,16 +495,18 @@ static void tuner_base(struct hdt_tuner *tuner, const struct hdt_tuner_window *w
     }
 }
 
-/* A match is of one path: on another one the default is as good a guess. */
+/* A match is of one path. */
 static bool tuner_match_is_off(struct hdt_tuner *tuner, const struct hdt_tuner_window *window)
 {
     tuner->n_strange = tuner_is_strange(tuner, window) ? tuner->n_strange + 1 : 0;
-    if (tuner->n_strange < TUNER_MATCH_STRANGE) {
-        return false;
-    }
+    return tuner->n_strange >= TUNER_MATCH_STRANGE;
+}
+
+/* On another one the default is as good a guess. */
+static void tuner_leave_match(struct hdt_tuner *tuner)
+{
     tuner->is_sure = false;
     tuner_give_up(tuner);
-    return true;
 }
 
 /* The kept one was there for its time. First the other one follows; then, if that brought more than
@@ -513,7 +515,11 @@ static void tuner_match(struct hdt_tuner *tuner, const struct hdt_tuner_window *
 {
     double rate;
 
-    if (tuner_match_is_off(tuner, window) || !tuner_add_long(tuner, window)) {
+    if (tuner_match_is_off(tuner, window)) {
+        tuner_leave_match(tuner);
+        return;
+    }
+    if (!tuner_add_long(tuner, window)) {
         return;
     }
     rate = tuner->sum / (double)tuner->sum_us;
@@ -539,14 +545,25 @@ static void tuner_match(struct hdt_tuner *tuner, const struct hdt_tuner_window *
     tuner_rest(tuner);
 }
 
+/* The other one may itself bring so much less; if it is the path, the kept one does not come back
+ * to its rate. */
+static void tuner_measure_rival(struct hdt_tuner *tuner, const struct hdt_tuner_window *window)
+{
+    const bool is_off = tuner_match_is_off(tuner, window);
+
+    if (is_off && window->bytes_per_s > tuner->kept_rate) {
+        tuner_leave_match(tuner);
+    } else if (is_off) {
+        tuner_tried(tuner, window->bytes_per_s);
+    } else if (tuner_add_long(tuner, window)) {
+        tuner_tried(tuner, tuner->sum / (double)tuner->sum_us);
+    }
+}
+
 static void tuner_measure(struct hdt_tuner *tuner, const struct hdt_tuner_window *window)
 {
     if (tuner->match == HDT_TUNER_MATCH_RIVAL) {
-        if (tuner_is_hopeless(tuner, window)) {
-            tuner_tried(tuner, window->bytes_per_s);
-        } else if (!tuner_match_is_off(tuner, window) && tuner_add_long(tuner, window)) {
-            tuner_tried(tuner, tuner->sum / (double)tuner->sum_us);
-        }
+        tuner_measure_rival(tuner, window);
     } else if (tuner_add(tuner, window->bytes_per_s)) {
         tuner_measured(tuner, tuner->sum / tuner->n);
     }

@@ -23,7 +23,8 @@ struct path {
     double link_mbits, rtt_s, loss, noise;
     enum kind kinds[HDT_TUNER_CC_MAX];
     double stream_mbits; /* what one stream of the model-based kind carries at most */
-    bool keeps_window, keeps_long;
+    bool keeps_window;
+    unsigned keeps_n;           /* windows in which it keeps all of it */
     bool is_mixed, queue_grows; /* the loss-based kind makes the shortest round trip longer */
     bool waits;                 /* the sender, for answers, when the queue is drained */
     bool drains;                /* the model-based kind empties the queue every ten seconds, */
@@ -147,7 +148,7 @@ static void path_run(struct path *path, unsigned n_windows)
             path->ramp = 0.3;
             path->kept_window =
                 kind == MODEL_BASED && path->keeps_window ? 0.95 * path->link_mbits : 0;
-            path->keeps_for = path->keeps_long ? 80 : 0;
+            path->keeps_for = path->keeps_n;
         }
     }
 }
@@ -378,7 +379,7 @@ Test(tuner, a_match_won_by_what_does_not_last_is_given_up)
     drained_init(&path, 20);
     path.loss = 0.0001;
     path.keeps_window = true;
-    path.keeps_long = true;
+    path.keeps_n = 80;
     while (path.tuner.phase != HDT_TUNER_REST && n_windows++ < 1000) {
         path_run(&path, 1);
     }
@@ -389,6 +390,26 @@ Test(tuner, a_match_won_by_what_does_not_last_is_given_up)
     path_run(&path, 3000);
     expect_congestion(&path, "bbr", 1);
     cr_expect_gt((path.sum_mbits - before) / 3000, 0.9 * 0.95 * path.link_mbits);
+}
+
+/* A rival that is close in a second and falls to two thirds behind that is tried once, not again
+ * and again. */
+Test(tuner, a_match_that_is_lost_is_over)
+{
+    struct path path;
+    unsigned n_changes;
+
+    drained_init(&path, 20);
+    path.drains = false;
+    path.loss = 0.000025; /* 150 Mbit/s of four */
+    path.link_mbits = 230;
+    path.keeps_window = true;
+    path.keeps_n = 15;
+    path_run(&path, 600);
+    expect_congestion(&path, "bbr", 0);
+    n_changes = path.n_changes;
+    path_run(&path, 2000);
+    cr_expect_eq(path.n_changes, n_changes);
 }
 
 /* What the search had found before the match stays found. */
