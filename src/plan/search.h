@@ -37,7 +37,7 @@ struct hdt_search_result {
  * auto is 1f1b unless wan, zb-h1, zb-mem, interleaved or gpipe, in turn, takes less by
  * HDT_SEARCH_SCHEDULE_GAIN than what was taken before it. Under wan the warm-up of a stage is: the
  * stages behind it, and for each link behind it the frames that fill its round trip at the pace of
- * the slowest stage, and as many more, up to 8, as make the step shorter, capped by the
+ * the slowest stage, and as many more as make the step shorter, capped by the
  * micro-batches and by memory.
  *
  * Codecs that the job leaves open (hdt_cost_codecs) are searched: cuts for each of them in all

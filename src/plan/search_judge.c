@@ -11,7 +11,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define AHEAD_MOST 8     /* more never paid in 16 micro-batches; each is one more play */
 #define AHEAD_GAIN 0.003 /* of a step, for one micro-batch more that is kept */
 
 double hdt_search_values(const struct hdt_cost_inputs *in)
@@ -440,7 +439,7 @@ enum hdt_status hdt_search_judge(struct search *s, struct hdt_plan *plan, struct
 {
     HDT_TRY(judge_ahead(s, plan, 0, cost));
     if (plan->schedule == HDT_SCHEDULE_WAN && plan->n_stages > 1) {
-        for (int64_t n = 1; n <= AHEAD_MOST && judge_more(s, plan, n, cost); n++) {
+        for (int64_t n = 1; judge_more(s, plan, n, cost); n++) { /* all micro-batches at most */
         }
     }
     return HDT_OK;

@@ -11,6 +11,7 @@
 #                    bursts, and a few seconds of them can be above the link's rate]
 # HDT_BENCH_WARMUP   and what comes before it [60, longer where round trips are]: gateways try streams and
 #                    congestion controls first, for some eighty round trips, and match two that are close for 25 s
+# HDT_BENCH_HOLD     of the case change: seconds of each rate [14]; 80 are enough for a search and a match at each
 # HDT_BENCH_LOADS    of the case auto: steady, urgent, bursts, long-bursts [all]
 # HDT_BENCH_PEERS    "STREAMS CC" of iperf3, one a line; none: without
 # HDT_BENCH_TENSORS  more NAME=VALUE for the programs (tests/bench/bench_wan.c), as "window=96"
@@ -156,7 +157,7 @@ mean_between() { # FROM TO
 # The link becomes ten times slower and comes back; ten seconds after each change the rate is what it is on
 # a link that never was another.
 change() {
-    local static hold=14 timer seconds=4
+    local static hold=${HDT_BENCH_HOLD:-14} timer seconds=4
 
     link_start rate 100mbit rtt 80ms
     tensors
@@ -256,7 +257,7 @@ case_run() {
     50m-*) warmup=${HDT_BENCH_WARMUP:-90} ;;
     200m-*) warmup=${HDT_BENCH_WARMUP:-75} window=32 ;;
     1g-* | both | sizes) warmup=${HDT_BENCH_WARMUP:-60} window=96 ;;
-    change) warmup=${HDT_BENCH_WARMUP:-60} window=32 ;;
+    change) warmup=${HDT_BENCH_WARMUP:-15} window=32 ;;
     auto) warmup=${HDT_BENCH_WARMUP:-15} window=4 ;;
     *) warmup=${HDT_BENCH_WARMUP:-15} ;;
     esac

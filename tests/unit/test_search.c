@@ -533,32 +533,40 @@ Test(search, stages_of_replicas_count_together)
 }
 
 /* The first stage has most to do, and nothing makes it wait but the first gradient: with enough
- * forwards ahead it always computes, also where the round trip is a part of a micro-batch. */
+ * forwards ahead it always computes, also where the round trip is a part of a micro-batch, and
+ * where two links want eleven more each. */
 Test(search, forwards_ahead_cover_the_beginning_of_a_step)
 {
-    static const double speeds[] = {1, 1};
-    char *cut[] = {"a/w0=5", "b/w0=3"};
+    struct {
+        size_t n_stages;
+        double speeds[3];
+        char *cut[3];
+        double rate, rtt_s;
+        int64_t n_mb;
+    } cases[] = {
+        {2, {1, 1, 1}, {"a/w0=5", "b/w0=3"}, 1.25e9, 0.02, 16},
+        {2, {1, 1, 1}, {"a/w0=5", "b/w0=3"}, 1.25e9, 0.06, 16},
+        {2, {1, 1, 1}, {"a/w0=5", "b/w0=3"}, 1.25e9, 0.2, 16},
+        {3, {1.83, 1.81, 1.232}, {"a/w0=4", "b/w0=2", "c/w0=2"}, 62e6, 0.235, 38},
+    };
 
-    for (int i = 1; i <= 10; i++) {
-        const double rtt_s = 0.02 * i;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         struct hdt_job job = hdt_test_job();
         struct hdt_cluster cluster;
         struct hdt_cost_inputs in = {&job, &hdt_test_model, &cluster};
         struct hdt_search_result r;
         struct hdt_error err = {0};
-        const struct hdt_plan_stage *st;
         double least_s;
 
-        hdt_test_cluster(&cluster, 2, speeds, 1.25e9, rtt_s);
+        hdt_test_cluster(&cluster, 3, cases[i].speeds, cases[i].rate, cases[i].rtt_s);
         job.plan.schedule = HDT_SCHEDULE_WAN;
-        job.plan.cut.items = cut;
-        job.plan.cut.n = 2;
-        job.batch.n_micro_batches = 16;
+        job.plan.cut.items = cases[i].cut;
+        job.plan.cut.n = cases[i].n_stages;
+        job.batch.n_micro_batches = cases[i].n_mb;
         cr_assert_eq(hdt_search_plan(&in, &r, &err), HDT_OK, "%s", err.msg);
-        st = r.plan.stages;
-        least_s = 16 * (st[0].fwd_s + st[0].bwd_s);
-        cr_expect_leq(r.plan.step_s, 1.02 * least_s, "%g ms: %g s, not %g", 1e3 * rtt_s,
-                      r.plan.step_s, least_s);
+        least_s = (double)cases[i].n_mb * (r.plan.stages[0].fwd_s + r.plan.stages[0].bwd_s);
+        cr_expect_leq(r.plan.step_s, 1.02 * least_s, "case %zu: %g s, not %g, %ld ahead", i,
+                      r.plan.step_s, least_s, (long)r.plan.stages[0].warmup);
         hdt_search_result_release(&r);
         hdt_cluster_release(&cluster);
     }
