@@ -173,7 +173,7 @@ change() {
     row wan "1 Gbit/s -> 100 Mbit/s, after 10 s" goodput "$(mean_between $((hold + 10)) $((2 * hold)))" \
         Mbit/s higher "100 Mbit/s, static" "$static" 0.9
     row wan "100 Mbit/s -> 1 Gbit/s, after 10 s" goodput "$(mean_between $((2 * hold + 10)) $((3 * hold)))" \
-        Mbit/s higher "1 Gbit/s, before" "$(mean_between 5 $hold)" 0.9
+        Mbit/s higher "1 Gbit/s, before" "$(mean_between 5 "$hold")" 0.9
     link_stop
 }
 
