@@ -41,7 +41,7 @@ extern "C" {
 #endif
 
 /* Raised whenever a table below changes; a module of another number is refused. */
-#define HDT_BACKEND_ABI 5
+#define HDT_BACKEND_ABI 6
 
 /* Name of the one symbol that a module exports: `const struct hdt_backend *const`. */
 #define HDT_BACKEND_SYMBOL "hdt_backend_module"
@@ -124,6 +124,12 @@ struct hdt_attention {
     int kv_stride;
     float *out; /* (B, q_len, NH, HS), tight; forward sets, backward reads */
     float *lse; /* (B, NH, q_len); forward sets, backward reads */
+};
+
+/* One of the arrays that an op takes together. */
+struct hdt_span {
+    const float *x; /* device memory */
+    size_t len;
 };
 
 /* Numbers of one AdamW update. The gradient is multiplied by grad_scale first (clipping). */
@@ -210,8 +216,9 @@ struct hdt_ops {
     void (*cast)(struct hdt_stream *s, const void *src, enum hdt_dtype src_dtype, size_t len,
                  enum hdt_dtype dst_dtype, void *dst);
 
-    /* *sum = sum of squares in float64, in an order fixed by len. Sets. x (len), sum (1). */
-    void (*sumsq)(struct hdt_stream *s, const float *x, size_t len, double *sum);
+    /* Of each of n arrays the sum of squares in float64, in an order fixed by its len: the others
+     * change nothing. Sets. spans (n): host memory, the caller's again at once; sums (n). */
+    void (*sumsq)(struct hdt_stream *s, const struct hdt_span *spans, int n, double *sums);
 
     /* One AdamW update. Sets w, m, v; reads g. (len) */
     void (*adamw)(struct hdt_stream *s, const struct hdt_adamw *p, const float *g, size_t len,

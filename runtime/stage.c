@@ -157,6 +157,7 @@ static void tensors_list(struct hdt_stage *s)
     s->n_tensors = (int)(end - s->first_tensor);
     s->block0_tensor = s->has_embedding ? 1 : 0;
     s->tensors = hdt_calloc((size_t)s->n_tensors, sizeof(*s->tensors));
+    s->spans = hdt_calloc((size_t)s->n_tensors, sizeof(*s->spans));
     for (int i = 0; i < s->n_tensors; i++) {
         struct stage_tensor *t = &s->tensors[i];
 
@@ -450,6 +451,7 @@ static enum hdt_status stage_prepare(struct hdt_stage *s, const struct hdt_stage
 static void stage_release(struct hdt_stage *s)
 {
     free(s->tensors);
+    free(s->spans);
     free(s->slots);
     free(s->act_table);
 }

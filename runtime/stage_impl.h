@@ -100,6 +100,7 @@ struct hdt_stage {
     int n_tensors;
     int block0_tensor; /* index of the first block's first tensor */
     struct stage_tensor *tensors;
+    struct hdt_span *spans;        /* of their gradients */
     float *params, *grads, *m, *v; /* the allocations that tensors point into */
     size_t params_len, grads_len;  /* floats; grads_len is larger by a shared head */
     uint16_t *params16;            /* mixed: params in bfloat16, at the same offsets */
@@ -135,7 +136,7 @@ enum hdt_status hdt_stage_init_rope(struct hdt_stage *stage, struct hdt_error *e
  *  - bwd: all blocks; `keep`: as in stage_run.c, only what the first half of a backward does
  *  - weights_bwd: the second half, of one block
  *  - zero_grads, finish_grads: at the begin of a step, and after its last backward
- *  - adamw: one tensor
+ *  - adamw: of a tensor and those that follow it, len elements in all
  */
 void hdt_stage_mixed_refresh(struct hdt_stage *s);
 void hdt_stage_mixed_fwd(const struct hdt_stage *s, const struct stage_slot *slot, bool keep,
@@ -147,7 +148,7 @@ void hdt_stage_mixed_weights_bwd(const struct hdt_stage *s, const struct stage_s
 void hdt_stage_mixed_zero_grads(struct hdt_stage *s);
 void hdt_stage_mixed_finish_grads(struct hdt_stage *s);
 void hdt_stage_mixed_adamw(const struct hdt_stage *s, const struct hdt_adamw *p,
-                           const struct stage_tensor *t);
+                           const struct stage_tensor *t, size_t len);
 
 /*
  * Products of FP8 (stage_fp8.c), of those of a block:

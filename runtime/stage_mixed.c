@@ -385,8 +385,8 @@ void hdt_stage_mixed_finish_grads(struct hdt_stage *s)
 }
 
 void hdt_stage_mixed_adamw(const struct hdt_stage *s, const struct hdt_adamw *p,
-                           const struct stage_tensor *t)
+                           const struct stage_tensor *t, size_t len)
 {
-    s->mixed->adamw(s->stream, p, t->grad, t->len, t->w, t->m, t->v,
-                    s->params16 + (t->w - s->params), s->fp8 ? hdt_stage_fp8_amax(s, t) : NULL);
+    s->mixed->adamw(s->stream, p, t->grad, len, t->w, t->m, t->v, s->params16 + (t->w - s->params),
+                    s->fp8 ? hdt_stage_fp8_amax(s, t) : NULL);
 }

@@ -431,33 +431,56 @@ void hdt_stage_finish_grads(struct hdt_stage *s, const float *other_tied_grad)
 
 enum hdt_status hdt_stage_grad_sumsq(struct hdt_stage *s, double *sumsq, struct hdt_error *err)
 {
-    s->ops->zero(s->stream, s->work.sumsq, (size_t)s->n_tensors * sizeof(*sumsq));
     for (int i = 0; i < s->n_tensors; i++) {
         const struct stage_tensor *t = &s->tensors[i];
 
-        if (!t->info.tied) {
-            s->ops->sumsq(s->stream, t->grad, t->len, s->work.sumsq + i);
-        }
+        s->spans[i] = (struct hdt_span){t->grad, t->info.tied ? 0 : t->len};
     }
+    s->ops->sumsq(s->stream, s->spans, s->n_tensors, s->work.sumsq);
     return hdt_stage_read(s, sumsq, s->work.sumsq, (size_t)s->n_tensors * sizeof(*sumsq), err);
+}
+
+/* The first tensor behind `first` that one update cannot take along with it: it stands elsewhere,
+ * its weights decay and the others do not, or FP8 needs each matrix's largest magnitude. */
+static int update_end(const struct hdt_stage *s, int first)
+{
+    int end = first + 1;
+
+    while (!s->fp8 && end < s->n_tensors && !s->tensors[end].shared &&
+           s->tensors[end].info.decay == s->tensors[first].info.decay &&
+           s->tensors[end].w == s->tensors[end - 1].w + s->tensors[end - 1].len) {
+        end++;
+    }
+    return end;
+}
+
+static void update(const struct hdt_stage *s, const struct hdt_adamw *adamw, int first, int end)
+{
+    const struct stage_tensor *t = &s->tensors[first], *last = &s->tensors[end - 1];
+    const size_t len = (size_t)(last->w - t->w) + last->len;
+    struct hdt_adamw p = *adamw;
+
+    if (!t->info.decay) {
+        p.weight_decay = 0;
+    }
+    if (s->mixed) {
+        hdt_stage_mixed_adamw(s, &p, t, len);
+    } else {
+        s->ops->adamw(s->stream, &p, t->grad, len, t->w, t->m, t->v);
+    }
 }
 
 void hdt_stage_step(struct hdt_stage *s, const struct hdt_adamw *adamw)
 {
+    int end;
+
     if (s->fp8) {
         hdt_stage_fp8_step_begin(s);
     }
-    for (int i = 0; i < s->n_tensors; i++) {
-        const struct stage_tensor *t = &s->tensors[i];
-        struct hdt_adamw p = *adamw;
-
-        if (!t->info.decay) {
-            p.weight_decay = 0;
-        }
-        if (s->mixed && !t->shared) {
-            hdt_stage_mixed_adamw(s, &p, t);
-        } else if (!t->shared) {
-            s->ops->adamw(s->stream, &p, t->grad, t->len, t->w, t->m, t->v);
+    for (int i = 0; i < s->n_tensors; i = end) {
+        end = update_end(s, i);
+        if (!s->tensors[i].shared) {
+            update(s, adamw, i, end);
         }
     }
     if (s->fp8) {

@@ -511,10 +511,10 @@ static void sumsq_tile(void *arg, int tile, int thread)
     t->sums[tile] = t->k->sumsq(t->x + (size_t)tile * ELEMENT_TILE, tile_flat_len(t, tile));
 }
 
-static void cpu_sumsq(struct hdt_stream *s, const float *x, size_t len, double *sum)
+static void span_sumsq(struct hdt_stream *s, const struct hdt_span *span, double *sum)
 {
-    struct op_task task = {.s = s, .k = s->device->kernels, .len = len, .x = x};
-    size_t n_tiles = (len + ELEMENT_TILE - 1) / ELEMENT_TILE;
+    struct op_task task = {.s = s, .k = s->device->kernels, .len = span->len, .x = span->x};
+    size_t n_tiles = (span->len + ELEMENT_TILE - 1) / ELEMENT_TILE;
     double total = 0;
 
     task.sums = hdt_cpu_scratch(s, n_tiles * sizeof(double));
@@ -526,6 +526,13 @@ static void cpu_sumsq(struct hdt_stream *s, const float *x, size_t len, double *
         total += task.sums[i];
     }
     *sum = total;
+}
+
+static void cpu_sumsq(struct hdt_stream *s, const struct hdt_span *spans, int n, double *sums)
+{
+    for (int i = 0; i < n; i++) {
+        span_sumsq(s, &spans[i], &sums[i]);
+    }
 }
 
 static void adamw_tile(void *arg, int tile, int thread)

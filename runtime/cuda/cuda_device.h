@@ -30,7 +30,7 @@ struct hdt_stream {
     struct hdt_device *device;
     cudaStream_t handle;
     struct hdt_error error; /* the first failure, which sticks; status HDT_OK: none */
-    double *partials;       /* device memory of sums, HDT_CUDA_PARTIALS + 1 of them */
+    double *reductions;     /* device memory, HDT_CUDA_REDUCTIONS of them */
     void *workspace;        /* of matrix products */
     size_t workspace_bytes;
     void *scratch; /* of one op at a time */

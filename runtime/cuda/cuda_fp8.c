@@ -10,7 +10,7 @@ static void fp8_quantize(struct hdt_stream *s, const struct hdt_quantize *q)
 {
     HDT_ASSERT(q->n % HDT_FP8_DIM == 0 && q->c % HDT_FP8_DIM == 0);
     if (hdt_cuda_stream_enter(s)) {
-        hdt_cuda_stream_result(s, hdt_cuda_quantize(s->handle, q, s->partials), "queue quantize");
+        hdt_cuda_stream_result(s, hdt_cuda_quantize(s->handle, q, s->reductions), "queue quantize");
     }
 }
 

@@ -375,16 +375,35 @@ static __device__ double block_sum(double sum)
     return sum;
 }
 
-/* A block adds the squares of every gridDim.x-th tile. The squares of float32 values are exact in
- * float64. The block that ends last adds the sums of all, in the order of the blocks: which one
- * that is does not matter. `n_done` is 0 before and after. */
-static __global__ void __launch_bounds__(THREADS)
-    sumsq_kernel(const float *x, size_t len, double *partials, unsigned *n_done, double *sum_out)
+/* The arrays of one launch: array i has the blocks from begin[i] up to begin[i + 1]. */
+struct sumsq_args {
+    const float *x[HDT_CUDA_SUMS];
+    size_t len[HDT_CUDA_SUMS];
+    unsigned begin[HDT_CUDA_SUMS + 1];
+    unsigned *n_done; /* of each */
+    double *partials; /* of each block */
+    double *sums;
+};
+
+/* A block adds the squares of each n-th tile of its array, which has n blocks. The squares of
+ * float32 values are exact in float64. The block of an array that ends last adds the sums of all,
+ * in the order of the blocks: which one that is does not matter. */
+static __global__ void __launch_bounds__(THREADS) sumsq_kernel(const __grid_constant__ sumsq_args p)
 {
     __shared__ bool is_last;
+    unsigned i_array = 0;
     double sum = 0;
 
-    for (size_t first = blockIdx.x * TILE; first < len; first += gridDim.x * TILE) {
+    while (blockIdx.x >= p.begin[i_array + 1]) {
+        i_array++;
+    }
+    const unsigned n_blocks = p.begin[i_array + 1] - p.begin[i_array];
+    const unsigned block = blockIdx.x - p.begin[i_array];
+    const float *x = p.x[i_array];
+    const size_t len = p.len[i_array];
+    double *partials = p.partials + p.begin[i_array];
+
+    for (size_t first = block * TILE; first < len; first += n_blocks * TILE) {
         float values[UNROLL];
 
 #pragma unroll
@@ -400,9 +419,9 @@ static __global__ void __launch_bounds__(THREADS)
     }
     sum = block_sum(sum);
     if (threadIdx.x == 0) {
-        partials[blockIdx.x] = sum;
+        partials[block] = sum;
         __threadfence();
-        is_last = atomicAdd(n_done, 1) == gridDim.x - 1;
+        is_last = atomicAdd(p.n_done + i_array, 1) == n_blocks - 1;
     }
     __syncthreads();
     if (!is_last) {
@@ -410,13 +429,13 @@ static __global__ void __launch_bounds__(THREADS)
     }
     __threadfence();
     sum = 0;
-    for (unsigned i = threadIdx.x; i < gridDim.x; i += THREADS) {
+    for (unsigned i = threadIdx.x; i < n_blocks; i += THREADS) {
         sum += __ldcg(partials + i);
     }
     sum = block_sum(sum);
     if (threadIdx.x == 0) {
-        *sum_out = sum;
-        *n_done = 0;
+        p.sums[i_array] = sum;
+        p.n_done[i_array] = 0;
     }
 }
 
@@ -485,13 +504,28 @@ cudaError_t hdt_cuda_random(cudaStream_t stream, enum hdt_dtype dtype, size_t le
                        random_op{static_cast<uint16_t *>(x), static_cast<int>(value_size)});
 }
 
-cudaError_t hdt_cuda_sumsq(cudaStream_t stream, const float *x, size_t len, double *partials,
-                           double *sum)
+cudaError_t hdt_cuda_sumsq(cudaStream_t stream, const struct hdt_span *spans, int n,
+                           double *reductions, double *sums)
 {
-    const size_t n_tiles = (len + TILE - 1) / TILE, most = HDT_CUDA_PARTIALS;
-    const size_t n_blocks = n_tiles == 0 ? 1 : n_tiles < most ? n_tiles : most;
-    const cudaLaunchConfig_t config = launch_config(stream, n_blocks);
+    sumsq_args args = {};
 
-    return cudaLaunchKernelEx(&config, sumsq_kernel, x, len, partials,
-                              reinterpret_cast<unsigned *>(partials + most), sum);
+    if (n < 1 || n > HDT_CUDA_SUMS) {
+        return cudaErrorInvalidValue;
+    }
+    args.n_done = reinterpret_cast<unsigned *>(reductions);
+    args.partials = reductions + HDT_CUDA_SUMS;
+    args.sums = sums;
+    for (int i = 0; i < n; i++) {
+        const size_t n_tiles = (spans[i].len + TILE - 1) / TILE, most = HDT_CUDA_PARTIALS;
+
+        args.x[i] = spans[i].x;
+        args.len[i] = spans[i].len;
+        args.begin[i + 1] = args.begin[i] + static_cast<unsigned>(n_tiles == 0     ? 1
+                                                                  : n_tiles < most ? n_tiles
+                                                                                   : most);
+    }
+
+    const cudaLaunchConfig_t config = launch_config(stream, args.begin[n]);
+
+    return cudaLaunchKernelEx(&config, sumsq_kernel, args);
 }

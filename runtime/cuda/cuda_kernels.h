@@ -7,6 +7,7 @@
  * returns what the launch returned. Shapes and meaning as there; lengths of 0 queue nothing.
  */
 #include "runtime/adamw.h"
+#include "runtime/backend.h"
 #include "src/base/tensor.h"
 
 #include <cuda_runtime_api.h>
@@ -20,6 +21,13 @@ extern "C" {
 /* Partial sums of a reduction: its first pass has at most so many blocks. Enough to fill the
  * largest devices, and a constant, so that the order of a sum depends on its length alone. */
 #define HDT_CUDA_PARTIALS 1024
+
+/* Arrays that one launch of hdt_cuda_sumsq adds up. */
+#define HDT_CUDA_SUMS 16
+
+/* What reductions need of a stream, in doubles: counters, which are zero bytes before and after
+ * each, and behind them the partial sums of as many arrays. */
+#define HDT_CUDA_REDUCTIONS (HDT_CUDA_SUMS + HDT_CUDA_SUMS * HDT_CUDA_PARTIALS)
 
 /* Multiprocessors that the stream which this thread entered last runs on: for grids that fill them.
  */
@@ -48,10 +56,9 @@ cudaError_t hdt_cuda_compare(cudaStream_t stream, const uint16_t *a, const uint1
  * of FP8 (an even len) to numbers below 2. */
 cudaError_t hdt_cuda_random(cudaStream_t stream, enum hdt_dtype dtype, size_t len, void *x);
 
-/* partials: HDT_CUDA_PARTIALS values of scratch that no other stream uses, and one more that is
- * zero bytes before and after. */
-cudaError_t hdt_cuda_sumsq(cudaStream_t stream, const float *x, size_t len, double *partials,
-                           double *sum);
+/* n: 1 to HDT_CUDA_SUMS. reductions: HDT_CUDA_REDUCTIONS that no other stream uses. */
+cudaError_t hdt_cuda_sumsq(cudaStream_t stream, const struct hdt_span *spans, int n,
+                           double *reductions, double *sums);
 
 #ifdef __cplusplus
 }

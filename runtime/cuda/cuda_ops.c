@@ -46,11 +46,13 @@ static void cuda_cast(struct hdt_stream *s, const void *src, enum hdt_dtype src_
     }
 }
 
-static void cuda_sumsq(struct hdt_stream *s, const float *x, size_t len, double *sum)
+static void cuda_sumsq(struct hdt_stream *s, const struct hdt_span *spans, int n, double *sums)
 {
-    if (hdt_cuda_stream_enter(s)) {
-        hdt_cuda_stream_result(s, hdt_cuda_sumsq(s->handle, x, len, s->partials, sum),
-                               "queue sumsq");
+    for (int i = 0; i < n && hdt_cuda_stream_enter(s); i += HDT_CUDA_SUMS) {
+        const int n_now = n - i < HDT_CUDA_SUMS ? n - i : HDT_CUDA_SUMS;
+
+        hdt_cuda_stream_result(
+            s, hdt_cuda_sumsq(s->handle, spans + i, n_now, s->reductions, sums + i), "queue sumsq");
     }
 }
 

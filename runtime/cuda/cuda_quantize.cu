@@ -260,7 +260,7 @@ __global__ void __launch_bounds__(THREADS) quantize_kernel(quantize_args p)
 } // namespace
 
 static cudaError_t scale_launch(cudaStream_t stream, const struct hdt_quantize *q, float format_max,
-                                double *partials)
+                                double *reductions)
 {
     const size_t n_vecs = static_cast<size_t>(q->n) * q->c / VEC;
     const size_t n_tiles = (n_vecs + THREADS * UNROLL - 1) / (THREADS * UNROLL);
@@ -269,11 +269,11 @@ static cudaError_t scale_launch(cudaStream_t stream, const struct hdt_quantize *
         launch_of(stream, dim3(static_cast<unsigned>(n_tiles < most ? n_tiles : most)), THREADS);
 
     return cudaLaunchKernelEx(&config, scale_kernel, static_cast<const uint4 *>(q->x), n_vecs,
-                              format_max, reinterpret_cast<uint32_t *>(partials),
-                              reinterpret_cast<unsigned *>(partials + most), q->scale);
+                              format_max, reinterpret_cast<uint32_t *>(reductions + HDT_CUDA_SUMS),
+                              reinterpret_cast<unsigned *>(reductions), q->scale);
 }
 
-cudaError_t hdt_cuda_quantize(cudaStream_t stream, const struct hdt_quantize *q, double *partials)
+cudaError_t hdt_cuda_quantize(cudaStream_t stream, const struct hdt_quantize *q, double *reductions)
 {
     const bool is_e4m3 = q->dtype == HDT_DTYPE_F8E4M3;
     const float format_max = is_e4m3 ? HDT_FP8_E4M3_MAX : HDT_FP8_E5M2_MAX;
@@ -288,7 +288,8 @@ cudaError_t hdt_cuda_quantize(cudaStream_t stream, const struct hdt_quantize *q,
                                 static_cast<uint8_t *>(q->yt),
                                 q->n,
                                 q->c};
-    const cudaError_t code = q->amax ? cudaSuccess : scale_launch(stream, q, format_max, partials);
+    const cudaError_t code =
+        q->amax ? cudaSuccess : scale_launch(stream, q, format_max, reductions);
 
     if (code != cudaSuccess) {
         return code;

@@ -12,8 +12,9 @@
 extern "C" {
 #endif
 
-/* partials: as of hdt_cuda_sumsq (cuda_kernels.h). */
-cudaError_t hdt_cuda_quantize(cudaStream_t stream, const struct hdt_quantize *q, double *partials);
+/* reductions: as of hdt_cuda_sumsq (cuda_kernels.h). */
+cudaError_t hdt_cuda_quantize(cudaStream_t stream, const struct hdt_quantize *q,
+                              double *reductions);
 
 #ifdef __cplusplus
 }

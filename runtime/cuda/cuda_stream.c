@@ -87,22 +87,22 @@ enum hdt_status hdt_cuda_stream_new(struct hdt_device *device, struct hdt_stream
     enum hdt_status status;
 
     s->device = device;
-    status = hdt_cuda_alloc(device, (HDT_CUDA_PARTIALS + 1) * sizeof(double), (void **)&s->partials,
-                            err);
+    status =
+        hdt_cuda_alloc(device, HDT_CUDA_REDUCTIONS * sizeof(double), (void **)&s->reductions, err);
     if (status != HDT_OK) {
         goto err_free;
     }
     status = handle_new(device, &s->handle, err);
     if (status != HDT_OK) {
-        goto err_partials;
+        goto err_reductions;
     }
     hdt_cuda_stream_result(
-        s, cudaMemsetAsync(s->partials + HDT_CUDA_PARTIALS, 0, sizeof(double), s->handle),
-        "clear a cuda stream's counter");
+        s, cudaMemsetAsync(s->reductions, 0, HDT_CUDA_SUMS * sizeof(double), s->handle),
+        "clear a cuda stream's counters");
     *stream = s;
     return HDT_OK;
-err_partials:
-    hdt_cuda_free(device, s->partials);
+err_reductions:
+    hdt_cuda_free(device, s->reductions);
 err_free:
     free(s);
     return status;
@@ -116,7 +116,7 @@ void hdt_cuda_stream_free(struct hdt_stream *stream)
     if (hdt_cuda_enter(stream->device, NULL) == HDT_OK) {
         cudaStreamDestroy(stream->handle);
     }
-    hdt_cuda_free(stream->device, stream->partials);
+    hdt_cuda_free(stream->device, stream->reductions);
     hdt_cuda_free(stream->device, stream->workspace);
     hdt_cuda_free(stream->device, stream->scratch);
     free(stream);

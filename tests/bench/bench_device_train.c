@@ -159,8 +159,18 @@ TIMED(ops, cast, OTHER,
       (struct hdt_stream * s, const void *src, enum hdt_dtype from, size_t len, enum hdt_dtype to,
        void *dst),
       (s, src, from, len, to, dst), 0, (double)(len *(hdt_dtype_size(from) + hdt_dtype_size(to))))
-TIMED(ops, sumsq, SUMSQ, (struct hdt_stream * s, const float *x, size_t len, double *sum),
-      (s, x, len, sum), 0, 4.0 * (double)len)
+static double spans_len(const struct hdt_span *spans, int n)
+{
+    double len = 0;
+
+    for (int i = 0; i < n; i++) {
+        len += (double)spans[i].len;
+    }
+    return len;
+}
+
+TIMED(ops, sumsq, SUMSQ, (struct hdt_stream * s, const struct hdt_span *spans, int n, double *sums),
+      (s, spans, n, sums), 0, 4.0 * spans_len(spans, n))
 TIMED(ops, adamw, ADAMW,
       (struct hdt_stream * s, const struct hdt_adamw *p, const float *g, size_t len, float *w,
        float *m, float *v),

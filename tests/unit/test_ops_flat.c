@@ -152,12 +152,13 @@ static void flat_run(struct hdt_stream *s, void *arg, float *out)
 {
     struct flat_args *a = arg;
     size_t len = a->x.len;
+    const struct hdt_span span = {a->x.f, len};
     double sum;
 
     memcpy(out, a->y.f, len * sizeof(*out));
     hdt_cpu_ops.add(s, a->x.f, len, out);
     hdt_cpu_ops.scale(s, 0.5f, len, out);
-    hdt_cpu_ops.sumsq(s, a->x.f, len, &sum);
+    hdt_cpu_ops.sumsq(s, &span, 1, &sum);
     out[len] = (float)sum;
     hdt_cpu_ops.zero(s, out + len + 1, 8 * sizeof(*out));
 }
