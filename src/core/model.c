@@ -308,31 +308,40 @@ static enum block_tensor model_block_which(int64_t idx)
     return (enum block_tensor)((idx - 1) % HDT_MODEL_TENSORS_PER_BLOCK);
 }
 
-/* All but the name, which takes longer than the rest: the planner asks for shapes alone, some
- * hundred thousand times. */
+static void tensor_shape(const struct hdt_model_config *c, int64_t idx, int64_t *rows,
+                         int64_t *cols)
+{
+    int64_t n = hdt_model_n_tensors(c);
+
+    HDT_ASSERT(idx >= 0 && idx < n);
+    *rows = 1;
+    *cols = c->C;
+    if (idx == 0 || idx == n - 1) {
+        *rows = c->V;
+    } else if (idx != n - 2) {
+        block_shape(c, model_block_which(idx), rows, cols);
+    }
+}
+
+/* All but the name, which takes longer than the rest. */
 static void model_tensor_fill(const struct hdt_model_config *c, int64_t idx,
                               struct hdt_model_tensor *t)
 {
     int64_t n = hdt_model_n_tensors(c);
 
-    HDT_ASSERT(idx >= 0 && idx < n);
     memset(t, 0, sizeof(*t));
+    tensor_shape(c, idx, &t->rows, &t->cols);
     if (idx == 0 || idx == n - 1) {
-        t->rows = c->V;
-        t->cols = c->C;
         t->n_dims = 2;
         t->unit = idx == 0 ? 0 : c->L + 1;
         t->tied = idx != 0 && c->tie_word_embeddings;
     } else if (idx == n - 2) {
-        t->rows = 1;
-        t->cols = c->C;
         t->n_dims = 1;
         t->unit = c->L + 1;
     } else {
         enum block_tensor which = model_block_which(idx);
 
         t->unit = (idx - 1) / HDT_MODEL_TENSORS_PER_BLOCK + 1;
-        block_shape(c, which, &t->rows, &t->cols);
         t->n_dims = which == LN1 || which == LN2 ? 1 : 2;
         t->residual = which == WO || which == DOWN;
     }
@@ -439,13 +448,12 @@ enum hdt_status hdt_model_check_fp8(const struct hdt_model_config *m, int64_t mi
 
 int64_t hdt_model_unit_params(const struct hdt_model_config *config, int64_t unit)
 {
-    struct hdt_model_tensor tensor;
-    int64_t first, n, sum = 0;
+    int64_t first, n, rows, cols, sum = 0;
 
     hdt_model_unit_tensors(config, unit, &first, &n);
     for (int64_t i = first; i < first + n; i++) {
-        model_tensor_fill(config, i, &tensor);
-        sum += tensor.rows * tensor.cols;
+        tensor_shape(config, i, &rows, &cols); /* the planner asks a million times */
+        sum += rows * cols;
     }
     return sum;
 }

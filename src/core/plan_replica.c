@@ -92,7 +92,8 @@ uint64_t hdt_plan_outer_slab(const struct hdt_model_config *model)
 {
     uint64_t most = 1;
 
-    for (int64_t unit = 0; unit < hdt_model_n_units(model); unit++) {
+    for (int i = 0; i < 3; i++) { /* embedding, a block, head: blocks are alike */
+        const int64_t unit = i < 2 ? i : hdt_model_n_units(model) - 1;
         uint64_t n = (uint64_t)hdt_model_unit_params(model, unit);
 
         most = n > most ? n : most;

@@ -54,16 +54,17 @@ static double stage_values(const struct hdt_cost_inputs *in, const struct hdt_pl
 uint64_t hdt_cost_outer_memory(const struct hdt_cost_inputs *in, const struct hdt_plan *plan,
                                int stage)
 {
-    double slab = (double)hdt_plan_outer_slab(in->model);
     double others = 2.0 * (plan->n_replicas - 1) * 4; /* slots of flows, both ways */
     /* Anchor and momentum; a checkpoint's copy of it, and of moments, which other replicas than the
      * first save beside the tensors. */
     double copies = plan->stages[stage].replica > 0 ? 5 : 3;
 
+    if (plan->n_replicas < 2) {
+        return 0;
+    }
     /* Slabs in work, as the worker has them. */
-    return plan->n_replicas < 2 ? 0
-                                : (uint64_t)(4 * (copies * stage_values(in, &plan->stages[stage]) +
-                                                  (7 + others) * slab));
+    return (uint64_t)(4 * (copies * stage_values(in, &plan->stages[stage]) +
+                           (7 + others) * (double)hdt_plan_outer_slab(in->model)));
 }
 
 /* Seconds that a rank works on an outer step. */

@@ -100,13 +100,9 @@ static int64_t stage_bytes(const struct play *p, size_t stage, int64_t n_slots)
     return (int64_t)hdt_cost_stage_memory(p->in, &memory);
 }
 
-/* Bytes that a micro-batch takes on its stage between forward and backward. */
-static int64_t slot_bytes(const struct play *p, const struct hdt_op *op)
-{
-    return stage_bytes(p, (size_t)op->stage, 1) - stage_bytes(p, (size_t)op->stage, 0);
-}
-
-static struct hdt_sim_task move_task(const struct play *p, const struct play_move *m)
+/* `slots`: by stage, bytes that a micro-batch takes there between forward and backward. */
+static struct hdt_sim_task move_task(const struct play *p, const struct play_move *m,
+                                     const int64_t *slots)
 {
     struct hdt_sim_task task = {
         .kind = HDT_SIM_COMPUTE, .peer = m->flow, .dur_s = m->busy_s, .op = m->op};
@@ -117,29 +113,34 @@ static struct hdt_sim_task move_task(const struct play *p, const struct play_mov
     } else if (m->kind == PLAY_RECV) {
         task.kind = HDT_SIM_RECV;
     } else if (m->op.kind == HDT_OP_FORWARD) {
-        task.mem_begin = slot_bytes(p, &m->op);
+        task.mem_begin = slots[m->op.stage];
     } else if (m->op.kind == HDT_OP_BACKWARD || m->op.kind == HDT_OP_BACKWARD_WEIGHT) {
-        task.mem_end = -slot_bytes(p, &m->op);
+        task.mem_end = -slots[m->op.stage];
     }
     return task;
 }
 
 static void lists_fill(const struct play *p, struct play_tables *t)
 {
+    int64_t *slots = hdt_calloc(p->plan->n_stages + 1, sizeof(slots[0]));
+
+    for (size_t i = 0; i < p->plan->n_stages; i++) {
+        const struct hdt_plan_stage *s = &p->plan->stages[i];
+        int64_t bytes = stage_bytes(p, i, 0);
+
+        slots[i] = stage_bytes(p, i, 1) - bytes;
+        t->mem_base[s->rank] += bytes + (int64_t)hdt_cost_feedback_memory(p->in, p->plan, (int)i) +
+                                (int64_t)hdt_cost_outer_memory(p->in, p->plan, (int)i);
+    }
     for (size_t i = 0; i < p->plan->n_ranks; i++) {
+        hdt_sim_list_reserve(&t->lists.ranks[i], p->ranks[i].n_moves);
         for (size_t k = 0; k < p->ranks[i].n_moves; k++) {
-            struct hdt_sim_task task = move_task(p, &p->ranks[i].moves[k]);
+            struct hdt_sim_task task = move_task(p, &p->ranks[i].moves[k], slots);
 
             hdt_sim_list_push(&t->lists.ranks[i], &task);
         }
     }
-    for (size_t i = 0; i < p->plan->n_stages; i++) {
-        const struct hdt_plan_stage *s = &p->plan->stages[i];
-
-        t->mem_base[s->rank] += stage_bytes(p, i, 0) +
-                                (int64_t)hdt_cost_feedback_memory(p->in, p->plan, (int)i) +
-                                (int64_t)hdt_cost_outer_memory(p->in, p->plan, (int)i);
-    }
+    free(slots);
 }
 
 void hdt_play_tables_init(const struct play *p, int n_steps, struct play_tables *t)
