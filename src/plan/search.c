@@ -451,7 +451,7 @@ static enum hdt_status search_explain(struct search *s, struct hdt_error *err)
         return HDT_EINVAL;
     }
     s->ignore_memory = true;
-    if (hdt_search_dp(&s->problem, &cut, 1) == 0) {
+    if (hdt_search_dp(&s->problem, NULL, &cut, 1) == 0) {
         if (err) {
             *err = s->last_err; /* the link that is missing */
         }
@@ -490,7 +490,7 @@ static size_t search_cuts(struct search *s, struct hdt_search_result *result)
     size_t n;
 
     problem_set(s);
-    n = hdt_search_dp(&s->problem, cuts, N_JUDGED);
+    n = hdt_search_dp(&s->problem, s->memo, cuts, N_JUDGED);
     for (size_t i = 0; i < n; i++) {
         step_s[i] = search_try(s, &cuts[i], result);
     }
@@ -578,17 +578,25 @@ static enum hdt_status search_free(struct search *s, struct hdt_search_result *r
     return HDT_OK;
 }
 
+/* What the searches under all schedules share. */
+struct search_run {
+    const struct hdt_cost_inputs *in;
+    struct hdt_search_memo *memo;
+};
+
 /* The best plan under one schedule. After one under another, cuts are searched for no codecs but
  * that plan's and those of the shortest transfers: the slow part of the search. */
-static enum hdt_status search_one(const struct hdt_cost_inputs *in, enum hdt_schedule_kind schedule,
+static enum hdt_status search_one(const struct search_run *run, enum hdt_schedule_kind schedule,
                                   const struct hdt_plan *like, struct hdt_search_result *result,
                                   struct hdt_error *err)
 {
+    const struct hdt_cost_inputs *in = run->in;
     struct search *s = hdt_calloc(1, sizeof(*s));
     enum hdt_status status;
 
     memset(result, 0, sizeof(*result));
     s->in = in;
+    s->memo = run->memo;
     s->schedule = schedule;
     s->is_hinted = like != NULL;
     s->hint = like ? hdt_search_codec_of(in->job, like) : NULL;
@@ -607,22 +615,23 @@ static enum hdt_status search_one(const struct hdt_cost_inputs *in, enum hdt_sch
 /* From the plainest order to the one that keeps most: each must be worth it. An order that cannot
  * be (no memory, no halves measured, no turns) is passed over. Stages of a fixed cut that take
  * turns may fit under interleaved alone. */
-static enum hdt_status search_auto(const struct hdt_cost_inputs *in,
-                                   struct hdt_search_result *result, struct hdt_error *err)
+static enum hdt_status search_auto(const struct search_run *run, struct hdt_search_result *result,
+                                   struct hdt_error *err)
 {
     static const enum hdt_schedule_kind others[] = {HDT_SCHEDULE_WAN, HDT_SCHEDULE_ZB_H1,
                                                     HDT_SCHEDULE_ZB_MEM, HDT_SCHEDULE_INTERLEAVED,
                                                     HDT_SCHEDULE_GPIPE};
+    const struct hdt_job *job = run->in->job;
     struct hdt_search_result other;
     enum hdt_status status;
 
-    status = search_one(in, HDT_SCHEDULE_1F1B, NULL, result, err);
-    if (status != HDT_OK && (status != HDT_ENOMEM || in->job->plan.cut.n == 0)) {
+    status = search_one(run, HDT_SCHEDULE_1F1B, NULL, result, err);
+    if (status != HDT_OK && (status != HDT_ENOMEM || job->plan.cut.n == 0)) {
         return status;
     }
     for (size_t i = 0; i < sizeof(others) / sizeof(others[0]); i++) {
-        if ((in->job->recompute && hdt_schedule_is_split(others[i])) ||
-            search_one(in, others[i], status == HDT_OK ? &result->plan : NULL, &other, NULL) !=
+        if ((job->recompute && hdt_schedule_is_split(others[i])) ||
+            search_one(run, others[i], status == HDT_OK ? &result->plan : NULL, &other, NULL) !=
                 HDT_OK) {
             continue;
         }
@@ -641,10 +650,17 @@ static enum hdt_status search_auto(const struct hdt_cost_inputs *in,
 enum hdt_status hdt_search_pipeline(const struct hdt_cost_inputs *in,
                                     struct hdt_search_result *result, struct hdt_error *err)
 {
-    enum hdt_schedule_kind schedule = (enum hdt_schedule_kind)in->job->plan.schedule;
+    const enum hdt_schedule_kind schedule = (enum hdt_schedule_kind)in->job->plan.schedule;
+    const struct search_run run = {in, hdt_search_memo_new()};
+    enum hdt_status status;
 
-    return schedule == HDT_SCHEDULE_AUTO ? search_auto(in, result, err)
-                                         : search_one(in, schedule, NULL, result, err);
+    status = schedule == HDT_SCHEDULE_AUTO ? search_auto(&run, result, err)
+                                           : search_one(&run, schedule, NULL, result, err);
+    if (status == HDT_OK) {
+        result->n_tried = hdt_search_memo_n_tried(run.memo);
+    }
+    hdt_search_memo_free(run.memo);
+    return status;
 }
 
 enum hdt_status hdt_search_plan(const struct hdt_cost_inputs *in, struct hdt_search_result *result,

@@ -28,6 +28,7 @@ struct hdt_search_result {
     struct hdt_cost second_cost;
     char second[256];  /* it in words, with its step time; "": there is none */
     size_t n_judged;   /* candidates that were played */
+    int64_t n_tried;   /* ends of pipelines that were tried to find their cuts */
     size_t n_left_out; /* usable workers that the search did not look at (more than 8) */
 };
 

@@ -9,24 +9,44 @@
  * (where codecs cost the later stage time, the time of the first stage is a third measure). Sets
  * are taken by size, so that a state is final when it is extended.
  *
- * What is left for the units in front bounds a suffix: each takes what its fastest worker needs for
- * it, and the slowest stage at least as long as the workers that are left need together. It is held
- * against the best whole pipeline. Large sets come last, so that a first pass, which keeps one
- * suffix of each state, finds one that is good; the second one is exact.
+ * What the units in front of a suffix cost at least (search_bound.h) is held against a limit: the
+ * objective of the worst cut that is asked for. It is not known before, so that passes have one
+ * limit after the other. The first ones keep one suffix of each state, with a limit that is raised
+ * until one of them comes through; what they find is hardly worse than the best, and its worst cut
+ * is the limit of the exact pass. Where that finds fewer cuts than are asked for, it is run again
+ * with a wider limit. A suffix above the limit would keep none below it out, so that the cuts are
+ * those that a pass without any limit has, in a hundredth of its time.
+ *
+ * How much work a problem is shows when it is done: an exact pass is given up after so many
+ * suffixes, whatever the numbers of workers and units. That is for models of some hundred layers.
  *
  * Refused: bisection on the slowest stage with a greedy check, which is not exact where the sum
  * matters (few micro-batches, long round trips), and one table an order, which repeats the
  * common suffixes of 8! orders.
  */
 #include "src/base/buf.h"
-#include "src/plan/search_dp.h"
+#include "src/plan/search_bound.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* Candidates this much above the best one are kept for the judge, which knows more. */
-#define SLACK 1.25
+/* Candidates this much above the best one are looked for, since the judge knows more; so far at
+ * first, and twice as far each time. */
+#define SLACK       1.25
+#define FIRST_SLACK 0.01
+
+/* Suffixes that exact passes may try: half a second's work. 64 units on eight workers take less
+ * than a tenth of it mostly. */
+#define N_TRIED_MAX 16000000
+
+/* The first limit, over what all units in front of an empty suffix cost; then twice as far above
+ * it, until it is this much, and then there is none. */
+#define FIRST_GAP 0.02
+#define LAST_GAP  4.0
+
+/* Sums are rounded otherwise than bounds. */
+#define ROUNDING 1e-9
 
 struct label {
     double slowest_s, sum_s;
@@ -44,17 +64,18 @@ struct state {
 
 struct dp {
     const struct hdt_search_problem *problem;
+    struct hdt_search_tables tables;
+    struct hdt_search_bound bound;
     struct label *labels;
     size_t n_labels, cap;
     struct state *states; /* ((mask * n_workers) + worker) * n_units + begin */
-    double best_s;        /* of whole pipelines */
-    bool is_first;        /* pass */
-    double *stage_s;      /* [worker][begin][end] */
-    int64_t *fit_begin; /* [stages behind][worker][end]: least begin of a stage; end: none; -1: not
-                           asked yet */
-    double *front_s;    /* [begin]: sum of what units before it take at least */
-    double *pace_s;     /* [set of workers taken]: least time a unit, by all others together */
-    bool edges_add;     /* some edge costs its later stage time */
+    size_t n_states;
+    double best_s;       /* of whole pipelines */
+    double limit_s;      /* of the pass */
+    bool is_first;       /* pass: one suffix of each state */
+    bool edges_add;      /* some edge costs its later stage time */
+    int64_t n_tried;     /* suffixes, in all passes */
+    int64_t n_tried_max; /* when the pass is given up */
     struct hdt_search_cut *cuts;
     size_t n_cuts, max_cuts;
 };
@@ -88,10 +109,7 @@ static double max2(double a, double b)
 /* The objective of the best pipeline that ends so is this or more. */
 static double label_bound(const struct dp *dp, unsigned mask, const struct label *label)
 {
-    double slowest_s = label->begin > 1 ? (double)(label->begin - 1) * dp->pace_s[mask] : 0;
-
-    return objective(dp->problem, max2(label->slowest_s, slowest_s),
-                     label->sum_s + dp->front_s[label->begin]);
+    return label->sum_s + hdt_search_bound_s(&dp->bound, mask, label->begin, label->slowest_s);
 }
 
 /* Add to the Pareto set unless some label is as good in both; drop those that it beats. */
@@ -101,7 +119,8 @@ static void label_add(struct dp *dp, unsigned mask, struct label label)
     struct state *state;
     int n = 0;
 
-    if (bound_s > SLACK * dp->best_s) {
+    dp->n_tried++;
+    if (bound_s > dp->limit_s) {
         return;
     }
     state = state_at(dp, mask, label.worker, label.begin);
@@ -134,28 +153,6 @@ static void label_add(struct dp *dp, unsigned mask, struct label label)
     }
     dp->labels[dp->n_labels] = label;
     state_push(state, (int32_t)dp->n_labels++);
-}
-
-/* Put stage [begin, end) on `worker`, which takes `t`, in front of the suffix `parent` (-1: it is
- * the last stage). The codec time of the edge's later end is added to that stage here, when the
- * edge is known. */
-static void stage_prepend(struct dp *dp, unsigned mask, int worker, int64_t begin, double t,
-                          int32_t parent)
-{
-    const struct hdt_search_problem *p = dp->problem;
-    struct label label = {t, t, 0, begin, parent, (int8_t)worker};
-
-    if (parent >= 0) {
-        const struct label *next = &dp->labels[parent];
-        const struct hdt_search_edge *e = &p->edges[worker][next->worker];
-
-        t += e->src_s;
-        label.slowest_s = max2(max2(t, next->first_s + e->dst_s), next->slowest_s);
-        label.slowest_s = max2(label.slowest_s, e->service_s);
-        label.sum_s = t + e->dst_s + next->sum_s + e->sum_s;
-    }
-    label.first_s = dp->edges_add ? t : 0;
-    label_add(dp, mask | 1u << worker, label);
 }
 
 static void cut_fill(const struct dp *dp, int32_t idx, struct hdt_search_cut *cut)
@@ -225,44 +222,67 @@ static void finish_mask(struct dp *dp, unsigned mask, int n_stages)
     }
 }
 
-static double stage_time(const struct dp *dp, int worker, int64_t begin, int64_t end)
+/* The last unit from which a stage may begin in front of a suffix of which `floor` is known, given
+ * what the units before it cost at least; no unit, -1. */
+static int64_t last_begin(const struct dp *dp, unsigned mask, const struct label *floor,
+                          int64_t reach, int64_t end)
 {
-    int64_t n = dp->problem->n_units + 1;
+    int64_t least = reach - 1, most = end - 1;
 
-    return dp->stage_s[((int64_t)worker * n + begin) * n + end];
-}
+    while (least < most) {
+        int64_t begin = most - (most - least) / 2;
+        struct label label = {.slowest_s = floor->slowest_s, .sum_s = floor->sum_s, .begin = begin};
 
-/* How far to the front a stage may reach that ends there. More units do not fit where fewer do not.
- */
-static int64_t stage_reach(struct dp *dp, int worker, int64_t end, int n_after)
-{
-    const struct hdt_search_problem *p = dp->problem;
-    int64_t *begin = &dp->fit_begin[(n_after * p->n_workers + worker) * (p->n_units + 1) + end];
-
-    if (*begin < 0) {
-        *begin = end;
-        while (*begin > 0 && p->stage_fits(p->user, worker, *begin - 1, end, n_after)) {
-            (*begin)--;
+        if (label_bound(dp, mask, &label) <= dp->limit_s) {
+            least = begin;
+        } else {
+            most = begin - 1;
         }
     }
-    return *begin;
+    return least;
+}
+
+/* All stages of `worker` in front of the suffix `parent`, which is of the workers in `mask`. The
+ * codec time of the edge's later end is added to that stage here, when the edge is known. */
+static void label_extend(struct dp *dp, unsigned mask, int worker, int32_t parent, int64_t reach)
+{
+    const struct hdt_search_problem *p = dp->problem;
+    const struct label next = dp->labels[parent];
+    const struct hdt_search_edge *e = &p->edges[worker][next.worker];
+    struct label label = {.parent = parent, .worker = (int8_t)worker};
+    const double floor_s = max2(max2(next.first_s + e->dst_s, next.slowest_s), e->service_s);
+    const struct label floor = {.slowest_s = floor_s,
+                                .sum_s = e->src_s + e->dst_s + next.sum_s + e->sum_s};
+
+    mask |= 1u << worker;
+    label.begin = last_begin(dp, mask, &floor, reach, next.begin);
+    for (; label.begin >= reach; label.begin--) {
+        const double t =
+            hdt_search_stage_s(&dp->tables, worker, label.begin, next.begin) + e->src_s;
+
+        label.slowest_s = max2(t, floor_s);
+        label.sum_s = t + e->dst_s + next.sum_s + e->sum_s;
+        label.first_s = dp->edges_add ? t : 0;
+        if (objective(p, label.slowest_s, label.sum_s) > dp->limit_s) {
+            break; /* longer ones take longer */
+        }
+        label_add(dp, mask, label);
+    }
 }
 
 static void extend_state(struct dp *dp, unsigned mask, int next, int64_t end, int n_after)
 {
     const struct hdt_search_problem *p = dp->problem;
+    const struct state *state = state_at(dp, mask, next, end); /* no suffix is added to it */
 
     for (int w = 0; w < p->n_workers; w++) {
         if (mask & 1u << w || !p->edges[w][next].ok) {
             continue;
         }
-        for (int64_t begin = end, reach = stage_reach(dp, w, end, n_after); begin-- > reach;) {
-            const struct state *state = state_at(dp, mask, next, end);
-            const double t = stage_time(dp, w, begin, end);
-
-            for (int i = 0; i < state->n; i++) {
-                stage_prepend(dp, mask, w, begin, t, state->labels[i]);
-            }
+        hdt_search_bound_take(&dp->bound, mask | 1u << w);
+        for (int i = 0; i < state->n; i++) {
+            label_extend(dp, mask, w, state->labels[i],
+                         hdt_search_reach(&dp->tables, w, end, n_after));
         }
     }
 }
@@ -276,7 +296,7 @@ static void extend_mask(struct dp *dp, unsigned mask, int n_stages)
     }
     for (int w = 0; w < p->n_workers; w++) {
         for (int64_t begin = 1; begin < p->n_units; begin++) {
-            if (state_at(dp, mask, w, begin)->n > 0) {
+            if (state_at(dp, mask, w, begin)->n > 0 && dp->n_tried <= dp->n_tried_max) {
                 extend_state(dp, mask, w, begin, n_stages);
             }
         }
@@ -288,65 +308,28 @@ static void seed_last_stages(struct dp *dp)
     const struct hdt_search_problem *p = dp->problem;
 
     for (int w = 0; w < p->n_workers; w++) {
-        for (int64_t begin = p->n_units, reach = stage_reach(dp, w, begin, 0); begin-- > reach;) {
-            stage_prepend(dp, 0, w, begin, stage_time(dp, w, begin, p->n_units), -1);
+        hdt_search_bound_take(&dp->bound, 1u << w);
+        for (int64_t begin = p->n_units, reach = hdt_search_reach(&dp->tables, w, begin, 0);
+             begin-- > reach;) {
+            const double t = hdt_search_stage_s(&dp->tables, w, begin, p->n_units);
+
+            label_add(dp, 1u << w,
+                      (struct label){t, t, dp->edges_add ? t : 0, begin, -1, (int8_t)w});
         }
     }
 }
 
-/* What units take at least: by how much longer a stage takes with one more, so that what it takes
- * beside its units is not in it. Of the first unit nothing is known so. */
-static void bounds_fill(struct dp *dp)
-{
-    const struct hdt_search_problem *p = dp->problem;
-    double least_s[HDT_SEARCH_MAX_WORKERS];
-
-    for (int w = 0; w < p->n_workers; w++) {
-        least_s[w] = INFINITY;
-    }
-    for (int64_t unit = 1; unit < p->n_units; unit++) {
-        double best_s = INFINITY;
-
-        for (int w = 0; w < p->n_workers; w++) {
-            double unit_s = stage_time(dp, w, 0, unit + 1) - stage_time(dp, w, 0, unit);
-
-            least_s[w] = unit_s < least_s[w] ? unit_s : least_s[w];
-            best_s = unit_s < best_s ? unit_s : best_s;
-        }
-        dp->front_s[unit + 1] = dp->front_s[unit] + max2(best_s, 0);
-    }
-    for (unsigned mask = 0; mask < 1u << p->n_workers; mask++) {
-        double per_s = 0;
-
-        for (int w = 0; w < p->n_workers; w++) {
-            per_s += mask & 1u << w ? 0 : 1 / max2(least_s[w], 0);
-        }
-        dp->pace_s[mask] = per_s > 0 ? 1 / per_s : 0;
-    }
-}
-
-/* Asked once each: the passes need them some hundred times. */
-static void times_fill(struct dp *dp)
-{
-    const struct hdt_search_problem *p = dp->problem;
-    double *at = dp->stage_s;
-
-    for (int w = 0; w < p->n_workers; w++) {
-        for (int64_t begin = 0; begin <= p->n_units; begin++) {
-            for (int64_t end = 0; end <= p->n_units; end++) {
-                *at++ = begin < end ? p->stage_s(p->user, w, begin, end) : 0;
-            }
-        }
-    }
-}
-
-static void pass_run(struct dp *dp, size_t n_states)
+/* False: it was given up. */
+static bool pass_run(struct dp *dp, double limit_s, bool is_first)
 {
     const struct hdt_search_problem *p = dp->problem;
 
+    hdt_search_bound_limit(&dp->bound, limit_s);
+    dp->limit_s = limit_s * (1 + ROUNDING);
+    dp->is_first = is_first;
     dp->n_cuts = 0;
     dp->n_labels = 0;
-    for (size_t i = 0; i < n_states; i++) {
+    for (size_t i = 0; i < dp->n_states; i++) {
         dp->states[i].n = 0;
     }
     seed_last_stages(dp);
@@ -358,47 +341,199 @@ static void pass_run(struct dp *dp, size_t n_states)
             }
         }
     }
+    return dp->n_tried <= dp->n_tried_max;
 }
 
-size_t hdt_search_dp(const struct hdt_search_problem *p, struct hdt_search_cut *cuts,
-                     size_t max_cuts)
+/* Do all workers together hold as many units as there are? */
+static bool units_fit(const struct dp *dp)
 {
-    size_t n_masks = (size_t)1 << p->n_workers;
-    size_t n_states = n_masks * (size_t)p->n_workers * (size_t)p->n_units;
-    size_t n_fits = (size_t)(p->n_workers * p->n_workers) * (size_t)(p->n_units + 1);
-    struct dp dp = {.problem = p, .best_s = INFINITY, .cuts = cuts, .max_cuts = max_cuts};
+    const struct hdt_search_problem *p = dp->problem;
+    int64_t sum = 0;
 
-    HDT_ASSERT(p->n_workers >= 1 && p->n_workers <= HDT_SEARCH_MAX_WORKERS);
-    HDT_ASSERT(p->n_units >= 1 && p->n_units <= HDT_SEARCH_MAX_UNITS && max_cuts >= 1);
-    dp.states = hdt_calloc(n_states, sizeof(dp.states[0]));
-    dp.stage_s = hdt_malloc((size_t)p->n_workers * (size_t)(p->n_units + 1) *
-                            (size_t)(p->n_units + 1) * sizeof(dp.stage_s[0]));
-    dp.fit_begin = hdt_malloc(n_fits * sizeof(dp.fit_begin[0]));
-    memset(dp.fit_begin, 0xff, n_fits * sizeof(dp.fit_begin[0]));
-    dp.front_s = hdt_calloc((size_t)p->n_units + 1, sizeof(dp.front_s[0]));
-    dp.pace_s = hdt_calloc(n_masks, sizeof(dp.pace_s[0]));
+    for (int w = 0; w < p->n_workers; w++) {
+        int64_t most = 0;
+
+        for (int n_after = 0; n_after < p->n_workers; n_after++) {
+            for (int64_t end = 1; end <= p->n_units; end++) {
+                int64_t n = end - hdt_search_reach(&dp->tables, w, end, n_after);
+
+                most = n > most ? n : most;
+            }
+        }
+        sum += most;
+    }
+    return sum >= p->n_units;
+}
+
+/* Passes that keep one suffix of each state, until one finds a pipeline. What fits does not depend
+ * on which suffix that is: where they find none, there is none. */
+static void passes_first(struct dp *dp)
+{
+    double least_s, gap = FIRST_GAP;
+
+    dp->n_tried_max = INT64_MAX;
+    hdt_search_bound_limit(&dp->bound, INFINITY);
+    hdt_search_bound_take(&dp->bound, 0);
+    least_s = hdt_search_bound_s(&dp->bound, 0, dp->problem->n_units - 1, 0);
+    for (double limit_s = 0; dp->n_cuts == 0 && !isinf(limit_s); gap *= 2) {
+        limit_s = least_s > 0 && gap < LAST_GAP ? (1 + gap) * least_s : INFINITY;
+        pass_run(dp, limit_s, true);
+    }
+}
+
+/* One that keeps all suffixes below the limit. What was found before stays where it is given up. */
+static bool pass_exact(struct dp *dp, double slack)
+{
+    struct hdt_search_cut *kept = hdt_calloc(dp->max_cuts, sizeof(kept[0]));
+    const size_t n_kept = dp->n_cuts;
+    bool is_whole;
+
+    memcpy(kept, dp->cuts, n_kept * sizeof(kept[0]));
+    is_whole = pass_run(dp, (1 + slack) * dp->best_s, false);
+    if (!is_whole) {
+        dp->n_cuts = n_kept;
+        memcpy(dp->cuts, kept, n_kept * sizeof(kept[0]));
+    }
+    free(kept);
+    return is_whole;
+}
+
+/* Until there are as many cuts as are asked for; of problems that are too large for that, the best
+ * one alone. */
+static void passes_exact(struct dp *dp)
+{
+    double slack = dp->n_cuts == dp->max_cuts
+                       ? dp->cuts[dp->n_cuts - 1].objective_s / dp->best_s - 1
+                       : FIRST_SLACK;
+    bool is_whole;
+
+    dp->n_tried_max = dp->n_tried + N_TRIED_MAX;
+    is_whole = pass_exact(dp, slack);
+    if (!is_whole) {
+        dp->n_tried_max = dp->n_tried + N_TRIED_MAX;
+        pass_exact(dp, 0);
+    }
+    while (is_whole && dp->n_cuts < dp->max_cuts && slack < SLACK - 1) {
+        slack = fmin(2 * max2(slack, FIRST_SLACK), SLACK - 1);
+        is_whole = pass_exact(dp, slack);
+    }
+}
+
+static void dp_run(struct dp *dp)
+{
+    const struct hdt_search_problem *p = dp->problem;
+
+    dp->n_states = ((size_t)1 << p->n_workers) * (size_t)p->n_workers * (size_t)p->n_units;
+    dp->states = hdt_calloc(dp->n_states, sizeof(dp->states[0]));
     for (int i = 0; i < p->n_workers * p->n_workers; i++) {
         const struct hdt_search_edge *e = &p->edges[i / p->n_workers][i % p->n_workers];
 
-        dp.edges_add = dp.edges_add || (e->ok && e->dst_s > 0);
+        dp->edges_add = dp->edges_add || (e->ok && e->dst_s > 0);
     }
-    times_fill(&dp);
-    bounds_fill(&dp);
-    for (int pass = 0; pass < 2; pass++) {
-        dp.is_first = pass == 0;
-        pass_run(&dp, n_states);
+    hdt_search_bound_init(&dp->bound, &dp->tables);
+    if (units_fit(dp)) {
+        passes_first(dp);
     }
-    for (size_t i = 0; i < n_states; i++) {
-        free(dp.states[i].labels);
+    if (dp->n_cuts > 0) {
+        passes_exact(dp);
     }
-    free(dp.fit_begin);
-    free(dp.stage_s);
-    free(dp.pace_s);
-    free(dp.front_s);
-    free(dp.states);
-    free(dp.labels);
+    hdt_search_bound_release(&dp->bound);
+    for (size_t i = 0; i < dp->n_states; i++) {
+        free(dp->states[i].labels);
+    }
+    free(dp->states);
+    free(dp->labels);
+}
+
+/* ---- what was found before ---- */
+
+struct memo_entry {
+    struct hdt_search_key key;
+    struct hdt_search_cut *cuts;
+    size_t n_cuts, max_cuts;
+};
+
+struct hdt_search_memo {
+    struct memo_entry *entries;
+    size_t n;
+    int64_t n_tried;
+};
+
+struct hdt_search_memo *hdt_search_memo_new(void)
+{
+    return hdt_calloc(1, sizeof(struct hdt_search_memo));
+}
+
+void hdt_search_memo_free(struct hdt_search_memo *memo)
+{
+    for (size_t i = 0; memo && i < memo->n; i++) {
+        free(memo->entries[i].cuts);
+    }
+    if (memo) {
+        free(memo->entries);
+    }
+    free(memo);
+}
+
+int64_t hdt_search_memo_n_tried(const struct hdt_search_memo *memo)
+{
+    return memo->n_tried;
+}
+
+static const struct memo_entry *memo_find(const struct hdt_search_memo *memo,
+                                          const struct hdt_search_key *key, size_t max_cuts)
+{
+    for (size_t i = 0; i < memo->n; i++) {
+        const struct memo_entry *e = &memo->entries[i];
+
+        if (memcmp(&e->key, key, sizeof(*key)) == 0 && e->max_cuts == max_cuts) {
+            return e;
+        }
+    }
+    return NULL;
+}
+
+static void memo_add(struct hdt_search_memo *memo, const struct hdt_search_key *key,
+                     const struct dp *dp)
+{
+    struct memo_entry *e;
+
+    memo->entries = hdt_realloc(memo->entries, (memo->n + 1) * sizeof(memo->entries[0]));
+    e = &memo->entries[memo->n++];
+    *e = (struct memo_entry){*key, NULL, dp->n_cuts, dp->max_cuts};
+    e->cuts = hdt_calloc(dp->max_cuts, sizeof(e->cuts[0]));
+    memcpy(e->cuts, dp->cuts, dp->n_cuts * sizeof(e->cuts[0]));
+    memo->n_tried += dp->n_tried;
+}
+
+size_t hdt_search_dp(const struct hdt_search_problem *p, struct hdt_search_memo *memo,
+                     struct hdt_search_cut *cuts, size_t max_cuts)
+{
+    struct dp dp = {.problem = p, .best_s = INFINITY, .cuts = cuts, .max_cuts = max_cuts};
+    const struct memo_entry *known = NULL;
+    struct hdt_search_key key = {{0}};
+
+    HDT_ASSERT(p->n_workers >= 1 && p->n_workers <= HDT_SEARCH_MAX_WORKERS);
+    HDT_ASSERT(p->n_units >= 1 && p->n_units <= HDT_SEARCH_MAX_UNITS && max_cuts >= 1);
+    hdt_search_tables_init(&dp.tables, p);
+    if (memo) {
+        key = hdt_search_tables_key(&dp.tables);
+        known = memo_find(memo, &key, max_cuts);
+    }
+    if (known) {
+        memcpy(cuts, known->cuts, known->n_cuts * sizeof(cuts[0]));
+        dp.n_cuts = known->n_cuts;
+    } else {
+        dp_run(&dp);
+    }
+    if (memo && !known) {
+        memo_add(memo, &key, &dp);
+    }
+    hdt_search_tables_release(&dp.tables);
     return dp.n_cuts;
 }
+
+/* ---- one cut ---- */
 
 double hdt_search_objective(const struct hdt_search_problem *p, const struct hdt_search_cut *cut)
 {

@@ -25,7 +25,7 @@ extern "C" {
 #endif
 
 #define HDT_SEARCH_MAX_WORKERS 8
-#define HDT_SEARCH_MAX_UNITS   514 /* time grows with the square of it */
+#define HDT_SEARCH_MAX_UNITS   514 /* memory grows with the square of it */
 
 /* An edge from worker i to worker j. */
 struct hdt_search_edge {
@@ -59,10 +59,21 @@ struct hdt_search_cut {
 double hdt_search_objective(const struct hdt_search_problem *problem,
                             const struct hdt_search_cut *cut);
 
+/* Cuts of problems that were searched before. Belongs to one search. */
+struct hdt_search_memo;
+struct hdt_search_memo *hdt_search_memo_new(void);
+void hdt_search_memo_free(struct hdt_search_memo *memo); /* NULL: nothing */
+/* Suffixes of pipelines that were tried for all of them: how much work they were, on any machine.
+ */
+int64_t hdt_search_memo_n_tried(const struct hdt_search_memo *memo);
+
 /* The best cuts, best first, at most max_cuts; one of each sequence of workers at most, and the
- * first is optimal. Returns how many were found; 0: none fits. Allocates for the call. */
-size_t hdt_search_dp(const struct hdt_search_problem *problem, struct hdt_search_cut *cuts,
-                     size_t max_cuts);
+ * first is optimal, unless the problem is too much work for that (16 million suffixes: models of
+ * some hundred layers on eight workers). Returns how many were found; 0: none fits. A problem of
+ * the same numbers as one that `memo` has is not searched again; NULL: none is kept. Allocates for
+ * the call. */
+size_t hdt_search_dp(const struct hdt_search_problem *problem, struct hdt_search_memo *memo,
+                     struct hdt_search_cut *cuts, size_t max_cuts);
 
 #ifdef __cplusplus
 }

@@ -25,7 +25,8 @@ struct search {
     int n_chunks;                       /* stages of each worker of a cut; 0: one */
     bool ignore_memory;                 /* to find out what is missing */
     struct hdt_search_problem problem;
-    struct hdt_error last_err; /* why the last candidate was dropped */
+    struct hdt_search_memo *memo; /* of all schedules: most have the same problem */
+    struct hdt_error last_err;    /* why the last candidate was dropped */
 };
 
 /* fp32 values of one activation. */

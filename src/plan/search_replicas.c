@@ -295,6 +295,7 @@ static enum hdt_status replicas_join(struct replicas *all, struct hdt_search_res
         plan_append(&result->plan, &all->items[i].result.plan, (int)i,
                     all->items[i].job.batch.n_micro_batches);
         result->n_judged += all->items[i].result.n_judged;
+        result->n_tried += all->items[i].result.n_tried;
         result->n_left_out += all->items[i].result.n_left_out;
     }
     status = hdt_search_finish(s, &result->plan, &result->cost);
@@ -384,6 +385,7 @@ static void result_settle(struct hdt_search_result *best, struct hdt_search_resu
     best->second_plan = other->plan;
     best->second_cost = other->cost;
     best->n_judged += other->n_judged;
+    best->n_tried += other->n_tried;
     memset(&other->plan, 0, sizeof(other->plan));
     memset(&other->cost, 0, sizeof(other->cost));
     hdt_search_result_release(other);

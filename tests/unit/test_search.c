@@ -132,7 +132,7 @@ Test(search, dynamic_program_finds_what_brute_force_finds)
 
         problem_random(&p, &n);
         expected = brute_force(&p);
-        found = hdt_search_dp(&p, cuts, 4);
+        found = hdt_search_dp(&p, NULL, cuts, 4);
         if (isinf(expected)) {
             cr_expect_eq(found, 0, "seed %llu round %d", seed, round);
             continue;
