@@ -564,7 +564,8 @@ static enum hdt_status search_free(struct search *s, struct hdt_search_result *r
     }
     HDT_TRY(search_workers(s, &result->n_left_out, err));
     if (search_cuts(s, result) == 0) {
-        return search_explain(s, err);
+        /* Of one schedule among others nobody asks why. */
+        return s->is_hinted ? HDT_ENOMEM : search_explain(s, err);
     }
     if (result->n_judged == 0) {
         if (err) {
@@ -663,11 +664,28 @@ enum hdt_status hdt_search_pipeline(const struct hdt_cost_inputs *in,
     return status;
 }
 
+/* The timeline of what was found, which candidates are played without. */
+static enum hdt_status result_replay(const struct hdt_cost_inputs *in,
+                                     struct hdt_search_result *result, struct hdt_error *err)
+{
+    struct hdt_cost cost;
+    enum hdt_status status = hdt_cost_play(in, &result->plan, true, &cost, err);
+
+    if (status == HDT_OK) {
+        hdt_cost_release(&result->cost);
+        result->cost = cost;
+    } else {
+        hdt_search_result_release(result);
+    }
+    return status;
+}
+
 enum hdt_status hdt_search_plan(const struct hdt_cost_inputs *in, struct hdt_search_result *result,
                                 struct hdt_error *err)
 {
-    return in->job->outer.steps > 0 ? hdt_search_outer(in, result, err)
-                                    : hdt_search_pipeline(in, result, err);
+    HDT_TRY(in->job->outer.steps > 0 ? hdt_search_outer(in, result, err)
+                                     : hdt_search_pipeline(in, result, err));
+    return result_replay(in, result, err);
 }
 
 void hdt_search_result_release(struct hdt_search_result *result)

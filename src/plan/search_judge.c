@@ -368,7 +368,7 @@ enum hdt_status hdt_search_finish(struct search *s, struct hdt_plan *plan, struc
         plan->stages[i].memory_bytes += hdt_cost_outer_memory(s->in, plan, (int)i);
     }
     HDT_TRY(plan_check_memory(s, plan));
-    HDT_TRY(hdt_cost_play(s->in, plan, true, cost, &s->last_err));
+    HDT_TRY(hdt_cost_play(s->in, plan, false, cost, &s->last_err));
     for (size_t i = 0; i < plan->n_ranks; i++) {
         plan->ranks[i].busy_s = cost->rank_busy_s[i];
         plan->ranks[i].held_s = cost->rank_held_s[i];
