@@ -24,14 +24,15 @@ static double rng_real(double max)
 /* ---- the dynamic program alone ---- */
 
 struct numbers {
-    double unit_s[4][12];
-    double memory[4];
+    double stage_s[5]; /* of any range */
+    double unit_s[5][12];
+    double memory[5];
 };
 
 static double numbers_stage_s(const void *user, int worker, int64_t begin, int64_t end)
 {
     const struct numbers *n = user;
-    double sum = 0;
+    double sum = n->stage_s[worker];
 
     for (int64_t u = begin; u < end; u++) {
         sum += n->unit_s[worker][u];
@@ -46,10 +47,23 @@ static bool numbers_fit(const void *user, int worker, int64_t begin, int64_t end
     return (double)(end - begin) * (1 + 0.2 * n_after) <= n->memory[worker];
 }
 
+/* Units are alike but the first and the last, as of a model, or not. */
+static void worker_random(struct numbers *n, int worker)
+{
+    const bool alike = rng(2) == 0;
+    const double unit_s = rng_real(1 + worker);
+
+    n->stage_s[worker] = rng(2) ? rng_real(0.5) : 0;
+    n->memory[worker] = rng(3) ? 100 : rng_real(8);
+    for (int u = 0; u < 12; u++) {
+        n->unit_s[worker][u] = alike && u > 0 ? unit_s : rng_real(1 + worker);
+    }
+}
+
 static void problem_random(struct hdt_search_problem *p, struct numbers *n)
 {
     memset(p, 0, sizeof(*p));
-    p->n_workers = 1 + (int)rng(4);
+    p->n_workers = 1 + (int)rng(5);
     p->n_units = 1 + (int64_t)rng(9);
     p->n_mb = 1 + (int64_t)rng(16);
     p->min_stages = 1 + (int64_t)rng(2);
@@ -58,10 +72,7 @@ static void problem_random(struct hdt_search_problem *p, struct numbers *n)
     p->stage_fits = numbers_fit;
     p->user = n;
     for (int i = 0; i < p->n_workers; i++) {
-        n->memory[i] = rng(3) ? 100 : rng_real(8);
-        for (int u = 0; u < 12; u++) {
-            n->unit_s[i][u] = rng_real(1 + i);
-        }
+        worker_random(n, i);
         for (int j = 0; j < p->n_workers; j++) {
             bool codec = rng(2);
 
@@ -146,6 +157,39 @@ Test(search, dynamic_program_finds_what_brute_force_finds)
     }
 }
 
+/* What was searched is not searched again, however it is asked; something else is. */
+Test(search, the_same_problem_is_searched_once)
+{
+    struct hdt_search_memo *memo = hdt_search_memo_new();
+    struct hdt_search_cut cuts[4], again[4];
+    struct hdt_search_problem p, copy;
+    struct numbers n, same;
+    int64_t n_tried;
+    size_t found;
+
+    rng_state = 0x5eed6;
+    do {
+        problem_random(&p, &n);
+        found = hdt_search_dp(&p, NULL, cuts, 4);
+    } while (p.n_workers < 4 || found < 4);
+    cr_assert_eq(hdt_search_dp(&p, memo, cuts, 4), found);
+    n_tried = hdt_search_memo_n_tried(memo);
+    cr_expect_gt(n_tried, 0);
+    same = n;
+    copy = p;
+    copy.user = &same;
+    cr_assert_eq(hdt_search_dp(&copy, memo, again, 4), found);
+    cr_expect_eq(hdt_search_memo_n_tried(memo), n_tried);
+    for (size_t i = 0; i < found; i++) {
+        cr_expect_eq(again[i].objective_s, cuts[i].objective_s);
+        cr_expect_eq(again[i].n_stages, cuts[i].n_stages);
+    }
+    same.unit_s[0][0] *= 2;
+    hdt_search_dp(&copy, memo, again, 4);
+    cr_expect_gt(hdt_search_memo_n_tried(memo), n_tried);
+    hdt_search_memo_free(memo);
+}
+
 /* ---- the whole planner ---- */
 
 /* Step time of a fixed cut, played; infinite when it does not fit. */
@@ -210,6 +254,51 @@ Test(search, planned_step_is_within_3_percent_of_all_played_cuts)
         hdt_cluster_release(&cluster);
     }
     printf("worst planned / best of all cuts: %.4f\n", worst);
+}
+
+/* Eight unlike workers of three sites, a codec and an order to choose: the most that the planner
+ * takes. How long that takes is told by how many ends of pipelines it tried and how many plans it
+ * played, on any machine: all that are within a quarter of the best would be a thousand millions.
+ */
+static void expect_little_work(int64_t n_layers, double rate, double rtt_s, int64_t n_tried_max)
+{
+    static const double more[] = {1.4, 5.1, 2.2, 0.9, 3.3};
+    static const char *const names[] = {"w1", "w2"};
+    struct hdt_model_config model = hdt_test_model;
+    struct hdt_cluster cluster;
+    struct hdt_job job = hdt_test_job();
+    struct hdt_cost_inputs in = {&job, &model, &cluster};
+    struct hdt_search_result result;
+    struct hdt_error err = {0};
+
+    model.L = n_layers;
+    job.plan.schedule = HDT_SCHEDULE_AUTO;
+    hdt_test_cluster(&cluster, 3, (double[]){1, 2.9, 4}, rate, rtt_s);
+    for (size_t i = 0; i < 5; i++) {
+        hdt_test_cluster_add_worker(&cluster, cluster.sites[i % 3].name, names[i / 3], more[i]);
+    }
+    for (size_t i = 0; i < cluster.n_workers; i++) {
+        struct hdt_profile *p = &cluster.workers[i].profile;
+
+        p->block_bwd_input_s = 0.55 * p->block_bwd_s;
+        p->block_bwd_weight_s = 0.45 * p->block_bwd_s;
+        p->copy_bytes_per_s = 2e9 + 1e8 * (double)i;
+    }
+    cr_assert_eq(hdt_search_plan(&in, &result, &err), HDT_OK, "%s", err.msg);
+    printf("%ld layers, %g B/s: %ld tried, %zu judged\n", (long)n_layers, rate,
+           (long)result.n_tried, result.n_judged);
+    cr_expect_gt(result.n_tried, 0);
+    cr_expect_leq(result.n_tried, n_tried_max, "%ld", (long)result.n_tried);
+    cr_expect_leq(result.n_judged, 500u, "%zu", result.n_judged);
+    hdt_search_result_release(&result);
+    hdt_cluster_release(&cluster);
+}
+
+Test(search, eight_workers_and_many_layers_take_little_work)
+{
+    expect_little_work(62, 1.25e8, 0.01, 2000000);
+    expect_little_work(62, 5e6, 0.04, 16000000);
+    expect_little_work(126, 1.25e8, 0.01, 12000000);
 }
 
 Test(search, a_fast_link_balances_unlike_workers)
