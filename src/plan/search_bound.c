@@ -69,9 +69,13 @@ void hdt_search_tables_init(struct hdt_search_tables *t, const struct hdt_search
     const size_t n = (size_t)p->n_units + 1, n_workers = (size_t)p->n_workers;
 
     t->problem = p;
+    t->alone = 0;
     t->stage_s = hdt_malloc(n_workers * n * n * sizeof(t->stage_s[0]));
     t->fit_begin = hdt_malloc(n_workers * n_workers * n * sizeof(t->fit_begin[0]));
     times_fill(t);
+    for (int w = 0; w < p->n_workers; w++) {
+        t->alone |= p->stage_fits(p->user, w, 0, p->n_units, 0) ? 1u << w : 0;
+    }
     for (int n_after = 0; n_after < p->n_workers; n_after++) {
         for (int w = 0; w < p->n_workers; w++) {
             reach_fill(p, w, n_after, &t->fit_begin[((size_t)n_after * n_workers + (size_t)w) * n]);
@@ -96,7 +100,8 @@ static void edge_hash(XXH3_state_t *hash, const struct hdt_search_edge *e)
 struct hdt_search_key hdt_search_tables_key(const struct hdt_search_tables *t)
 {
     const struct hdt_search_problem *p = t->problem;
-    const int64_t all[] = {p->n_workers, p->n_units, p->n_mb, p->min_stages, p->max_stages};
+    const int64_t all[] = {p->n_workers,  p->n_units,    p->n_mb,
+                           p->min_stages, p->max_stages, t->alone};
     const size_t n = (size_t)p->n_units + 1, n_workers = (size_t)p->n_workers;
     XXH3_state_t *hash = XXH3_createState();
     XXH128_hash_t sum;

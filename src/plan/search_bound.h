@@ -11,7 +11,8 @@
 /* All that a problem's functions say, asked once. */
 struct hdt_search_tables {
     const struct hdt_search_problem *problem;
-    double *stage_s;    /* [worker][begin][end] */
+    unsigned alone;  /* workers that all units fit on, whether or not fewer do: there is no edge */
+    double *stage_s; /* [worker][begin][end] */
     int64_t *fit_begin; /* [stages behind][worker][end]: least begin of a stage; end: none fits */
 };
 

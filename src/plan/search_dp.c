@@ -303,18 +303,27 @@ static void extend_mask(struct dp *dp, unsigned mask, int n_stages)
     }
 }
 
+static void seed_last_stage(struct dp *dp, int worker, int64_t begin)
+{
+    const double t = hdt_search_stage_s(&dp->tables, worker, begin, dp->problem->n_units);
+
+    label_add(dp, 1u << worker,
+              (struct label){t, t, dp->edges_add ? t : 0, begin, -1, (int8_t)worker});
+}
+
 static void seed_last_stages(struct dp *dp)
 {
     const struct hdt_search_problem *p = dp->problem;
 
     for (int w = 0; w < p->n_workers; w++) {
-        hdt_search_bound_take(&dp->bound, 1u << w);
-        for (int64_t begin = p->n_units, reach = hdt_search_reach(&dp->tables, w, begin, 0);
-             begin-- > reach;) {
-            const double t = hdt_search_stage_s(&dp->tables, w, begin, p->n_units);
+        const int64_t reach = hdt_search_reach(&dp->tables, w, p->n_units, 0);
 
-            label_add(dp, 1u << w,
-                      (struct label){t, t, dp->edges_add ? t : 0, begin, -1, (int8_t)w});
+        hdt_search_bound_take(&dp->bound, 1u << w);
+        for (int64_t begin = p->n_units; begin-- > reach;) {
+            seed_last_stage(dp, w, begin);
+        }
+        if (reach > 0 && dp->tables.alone & 1u << w) {
+            seed_last_stage(dp, w, 0);
         }
     }
 }
@@ -344,7 +353,7 @@ static bool pass_run(struct dp *dp, double limit_s, bool is_first)
     return dp->n_tried <= dp->n_tried_max;
 }
 
-/* Do all workers together hold as many units as there are? */
+/* Do workers hold as many units as there are, all together or one alone? */
 static bool units_fit(const struct dp *dp)
 {
     const struct hdt_search_problem *p = dp->problem;
@@ -362,7 +371,7 @@ static bool units_fit(const struct dp *dp)
         }
         sum += most;
     }
-    return sum >= p->n_units;
+    return sum >= p->n_units || dp->tables.alone != 0;
 }
 
 /* Passes that keep one suffix of each state, until one finds a pipeline. What fits does not depend

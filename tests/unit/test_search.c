@@ -504,6 +504,29 @@ Test(search, what_does_not_fit_is_explained)
     hdt_cluster_release(&cluster);
 }
 
+/* A worker alone has no frames in its memory: the whole model may fit where all but its first unit
+ * would not. */
+Test(search, a_model_fits_where_less_of_it_does_not)
+{
+    static const double speeds[] = {1};
+    const struct hdt_cost_memory whole = {
+        .begin = 0, .end = hdt_model_n_units(&hdt_test_model), .n_slots = 1};
+    struct hdt_cluster cluster;
+    struct hdt_job job = hdt_test_job();
+    struct hdt_cost_inputs in = {&job, &hdt_test_model, &cluster};
+    struct hdt_search_result result;
+    struct hdt_error err = {0};
+
+    hdt_test_cluster(&cluster, 1, speeds, 1e7, 0.05);
+    cluster.workers[0].memory_bytes = hdt_cost_stage_memory(&in, &whole);
+    cr_assert_eq(hdt_search_plan(&in, &result, &err), HDT_OK, "%s", err.msg);
+    cr_expect_eq(result.plan.n_stages, 1);
+    hdt_search_result_release(&result);
+    cluster.workers[0].memory_bytes -= 1 << 20;
+    refused(&in, HDT_ENOMEM, "MiB too much");
+    hdt_cluster_release(&cluster);
+}
+
 Test(search, data_stays_at_its_site)
 {
     static const double speeds[] = {1, 50};
