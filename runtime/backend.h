@@ -216,8 +216,9 @@ struct hdt_ops {
     void (*cast)(struct hdt_stream *s, const void *src, enum hdt_dtype src_dtype, size_t len,
                  enum hdt_dtype dst_dtype, void *dst);
 
-    /* Of each of n arrays the sum of squares in float64, in an order fixed by its len: the others
-     * change nothing. Sets. spans (n): host memory, the caller's again at once; sums (n). */
+    /* Of each of n arrays the sum of squares in float64, in an order fixed by its len, 0 without
+     * elements: the others change nothing. Sets. spans (n): host memory, the caller's again at
+     * once; sums (n). */
     void (*sumsq)(struct hdt_stream *s, const struct hdt_span *spans, int n, double *sums);
 
     /* One AdamW update. Sets w, m, v; reads g. (len) */

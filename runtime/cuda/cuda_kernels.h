@@ -4,7 +4,8 @@
 
 /*
  * Launchers of the kernels: each queues one op of backend.h on a stream of the current device and
- * returns what the launch returned. Shapes and meaning as there; lengths of 0 queue nothing.
+ * returns what the launch returned. Shapes and meaning as there; lengths of 0 queue nothing,
+ * but for sums, which are then 0.
  */
 #include "runtime/adamw.h"
 #include "runtime/backend.h"

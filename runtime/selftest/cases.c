@@ -507,7 +507,7 @@ static void cast_reference(const struct backend_shape *s, double *const *x)
 
 #define N_SPANS 20 /* more than any backend takes at once; of a short array some are empty */
 
-/* Part i of x: no two are of one length. */
+/* Part i of x: no two that are not empty are of one length. */
 static size_t span_begin(const struct backend_shape *s, size_t i)
 {
     return s->len * i * i / (N_SPANS * N_SPANS);

@@ -26,7 +26,7 @@
 #include <string.h>
 #include <xxhash.h>
 
-/* A float is less than its double by this share at most. */
+/* Rounding to float may raise a value by 2^-24 of it: bounds are lowered by more first. */
 #define FLOAT_DOWN (1 - 0x1p-23)
 
 /* ---- tables ---- */
@@ -46,7 +46,8 @@ static void times_fill(struct hdt_search_tables *t)
 }
 
 /* How far to the front stages may reach, from the last end to the first: more units do not fit
- * where fewer do not, so that an earlier end reaches as far at least. */
+ * where fewer do not (but for all of them on one worker), so that an earlier end reaches as far at
+ * least. */
 static void reach_fill(const struct hdt_search_problem *p, int worker, int n_after, int64_t *begins)
 {
     int64_t begin = p->n_units;

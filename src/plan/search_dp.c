@@ -223,7 +223,7 @@ static void finish_mask(struct dp *dp, unsigned mask, int n_stages)
 }
 
 /* The last unit from which a stage may begin in front of a suffix of which `floor` is known, given
- * what the units before it cost at least; no unit, -1. */
+ * what the units before it cost at least; none: reach - 1. */
 static int64_t last_begin(const struct dp *dp, unsigned mask, const struct label *floor,
                           int64_t reach, int64_t end)
 {

@@ -46,7 +46,8 @@ enum hdt_status hdt_search_judge(struct search *s, struct hdt_plan *plan, struct
  * the play. */
 enum hdt_status hdt_search_finish(struct search *s, struct hdt_plan *plan, struct hdt_cost *cost);
 
-/* As hdt_search_plan: of one pipeline; of several replicas; the better of both. */
+/* As hdt_search_plan, without a timeline: of one pipeline; of several replicas; the better of both.
+ */
 enum hdt_status hdt_search_pipeline(const struct hdt_cost_inputs *in,
                                     struct hdt_search_result *result, struct hdt_error *err);
 enum hdt_status hdt_search_replicas(const struct hdt_cost_inputs *in,
