@@ -101,8 +101,8 @@ static void edge_hash(XXH3_state_t *hash, const struct hdt_search_edge *e)
 struct hdt_search_key hdt_search_tables_key(const struct hdt_search_tables *t)
 {
     const struct hdt_search_problem *p = t->problem;
-    const int64_t all[] = {p->n_workers,  p->n_units,    p->n_mb,
-                           p->min_stages, p->max_stages, t->alone};
+    const int64_t all[] = {p->n_workers,  p->n_units,     p->n_mb, p->min_stages,
+                           p->max_stages, p->n_tried_max, t->alone};
     const size_t n = (size_t)p->n_units + 1, n_workers = (size_t)p->n_workers;
     XXH3_state_t *hash = XXH3_createState();
     XXH128_hash_t sum;

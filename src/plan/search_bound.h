@@ -8,6 +8,10 @@
  */
 #include "src/plan/search_dp.h"
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 /* All that a problem's functions say, asked once. */
 struct hdt_search_tables {
     const struct hdt_search_problem *problem;
@@ -16,10 +20,12 @@ struct hdt_search_tables {
     int64_t *fit_begin; /* [stages behind][worker][end]: least begin of a stage; end: none fits */
 };
 
+/* Asks the problem, which must outlive the tables. */
 void hdt_search_tables_init(struct hdt_search_tables *tables,
                             const struct hdt_search_problem *problem);
 void hdt_search_tables_release(struct hdt_search_tables *tables);
 
+/* Seconds of units [begin, end), begin < end, on the worker. */
 static inline double hdt_search_stage_s(const struct hdt_search_tables *t, int worker,
                                         int64_t begin, int64_t end)
 {
@@ -28,6 +34,8 @@ static inline double hdt_search_stage_s(const struct hdt_search_tables *t, int w
     return t->stage_s[((int64_t)worker * n + begin) * n + end];
 }
 
+/* The first unit that a stage of the worker may begin with which ends before unit `end` and has
+ * n_after stages behind it; `end`: none fits. */
 static inline int64_t hdt_search_reach(const struct hdt_search_tables *t, int worker, int64_t end,
                                        int n_after)
 {
@@ -74,14 +82,15 @@ struct hdt_search_bound {
     float *rest_s;           /* the same: of this piece and all slower ones the least objective */
 };
 
-/* Of no use before its limit is set. */
+/* From the tables, which it does not need after. Of no use before its limit is set. */
 void hdt_search_bound_init(struct hdt_search_bound *bound, const struct hdt_search_tables *tables);
-/* Pipelines whose objective is above the limit are of no interest. */
+/* Pipelines whose objective is above the limit are of no interest. Forgets what was taken. */
 void hdt_search_bound_limit(struct hdt_search_bound *bound, double limit_s);
 /* Be ready for suffixes of the workers `taken`. */
 void hdt_search_bound_take(struct hdt_search_bound *bound, unsigned taken);
 void hdt_search_bound_release(struct hdt_search_bound *bound);
 
+/* Of a set of workers and a piece, by number of units in front. */
 static inline float *hdt_search_units(const struct hdt_search_bound *b, float *table,
                                       unsigned taken, int piece)
 {
@@ -89,8 +98,8 @@ static inline float *hdt_search_units(const struct hdt_search_bound *b, float *t
 }
 
 /* A suffix of the workers `taken` that begins at unit `begin`, whose slowest stage or edge takes
- * slowest_s: the whole pipeline's objective is this or more, beside the suffix's own sum. In line,
- * since the search does little else. */
+ * slowest_s: the whole pipeline's objective is this or more, beside the suffix's own sum. The set
+ * was taken since the limit was set. In line, since the search does little else. */
 static inline double hdt_search_bound_s(const struct hdt_search_bound *b, unsigned taken,
                                         int64_t begin, double slowest_s)
 {
@@ -113,4 +122,7 @@ static inline double hdt_search_bound_s(const struct hdt_search_bound *b, unsign
     return now_s < rest_s ? now_s : rest_s;
 }
 
+#ifdef __cplusplus
+}
+#endif
 #endif /* HDT_PLAN_SEARCH_BOUND_H */

@@ -15,10 +15,15 @@
  * until one of them comes through; what they find is hardly worse than the best, and its worst cut
  * is the limit of the exact pass. Where that finds fewer cuts than are asked for, it is run again
  * with a wider limit. A suffix above the limit would keep none below it out, so that the cuts are
- * those that a pass without any limit has, in a hundredth of its time.
+ * those that a pass without any limit has, as far as the last limit reaches, in a hundredth of its
+ * time.
  *
  * How much work a problem is shows when it is done: an exact pass is given up after so many
- * suffixes, whatever the numbers of workers and units. That is for models of some hundred layers.
+ * suffixes, whatever the numbers of workers and units, and tried once more with a narrower limit.
+ * That is for models of some hundred layers. What earlier passes found
+ * stays then; else exact passes alone count. First passes, of
+ * which each has no more suffixes than sets of workers times pairs of units, are never given up:
+ * they tell whether anything fits.
  *
  * Refused: bisection on the slowest stage with a greedy check, which is not exact where the sum
  * matters (few micro-batches, long round trips), and one table an order, which repeats the
@@ -37,8 +42,9 @@
 #define FIRST_SLACK 0.01
 
 /* Suffixes that exact passes may try: half a second's work. 64 units on eight workers take less
- * than a tenth of it mostly. */
-#define N_TRIED_MAX 16000000
+ * than a tenth of it mostly. And those that may be kept, beaten ones included: 160 MB. */
+#define N_TRIED_MAX  16000000
+#define N_LABELS_MAX 4000000
 
 /* The first limit, over what all units in front of an empty suffix cost; then twice as far above
  * it, until it is this much, and then there is none. */
@@ -75,7 +81,7 @@ struct dp {
     bool is_first;       /* pass: one suffix of each state */
     bool edges_add;      /* some edge costs its later stage time */
     int64_t n_tried;     /* suffixes, in all passes */
-    int64_t n_tried_max; /* when the pass is given up */
+    int64_t n_tried_max; /* when an exact pass is given up */
     struct hdt_search_cut *cuts;
     size_t n_cuts, max_cuts;
 };
@@ -270,6 +276,12 @@ static void label_extend(struct dp *dp, unsigned mask, int worker, int32_t paren
     }
 }
 
+/* Is it more work than a pass may be? */
+static bool is_too_much(const struct dp *dp)
+{
+    return !dp->is_first && (dp->n_tried > dp->n_tried_max || dp->n_labels > N_LABELS_MAX);
+}
+
 static void extend_state(struct dp *dp, unsigned mask, int next, int64_t end, int n_after)
 {
     const struct hdt_search_problem *p = dp->problem;
@@ -296,7 +308,7 @@ static void extend_mask(struct dp *dp, unsigned mask, int n_stages)
     }
     for (int w = 0; w < p->n_workers; w++) {
         for (int64_t begin = 1; begin < p->n_units; begin++) {
-            if (state_at(dp, mask, w, begin)->n > 0 && dp->n_tried <= dp->n_tried_max) {
+            if (state_at(dp, mask, w, begin)->n > 0 && !is_too_much(dp)) {
                 extend_state(dp, mask, w, begin, n_stages);
             }
         }
@@ -350,7 +362,7 @@ static bool pass_run(struct dp *dp, double limit_s, bool is_first)
             }
         }
     }
-    return dp->n_tried <= dp->n_tried_max;
+    return !is_too_much(dp);
 }
 
 /* Do workers hold as many units as there are, all together or one alone? */
@@ -380,7 +392,6 @@ static void passes_first(struct dp *dp)
 {
     double least_s, gap = FIRST_GAP;
 
-    dp->n_tried_max = INT64_MAX;
     hdt_search_bound_limit(&dp->bound, INFINITY);
     hdt_search_bound_take(&dp->bound, 0);
     least_s = hdt_search_bound_s(&dp->bound, 0, dp->problem->n_units - 1, 0);
@@ -390,42 +401,79 @@ static void passes_first(struct dp *dp)
     }
 }
 
-/* One that keeps all suffixes below the limit. What was found before stays where it is given up. */
-static bool pass_exact(struct dp *dp, double slack)
+static void cuts_keep(struct dp *dp, const struct hdt_search_cut *cuts, size_t n)
 {
-    struct hdt_search_cut *kept = hdt_calloc(dp->max_cuts, sizeof(kept[0]));
-    const size_t n_kept = dp->n_cuts;
-    bool is_whole;
-
-    memcpy(kept, dp->cuts, n_kept * sizeof(kept[0]));
-    is_whole = pass_run(dp, (1 + slack) * dp->best_s, false);
-    if (!is_whole) {
-        dp->n_cuts = n_kept;
-        memcpy(dp->cuts, kept, n_kept * sizeof(kept[0]));
+    for (size_t i = 0; i < n; i++) {
+        cut_keep(dp, &cuts[i]);
     }
-    free(kept);
+}
+
+/* The cuts that there are, of which the caller frees the copy. */
+static struct hdt_search_cut *cuts_copy(const struct dp *dp)
+{
+    struct hdt_search_cut *copy = hdt_calloc(dp->max_cuts, sizeof(copy[0]));
+
+    memcpy(copy, dp->cuts, dp->n_cuts * sizeof(copy[0]));
+    return copy;
+}
+
+/* One that keeps all suffixes below the limit, 1 + slack times the best. What was found before
+ * stays beside what it finds where it is given up, or `keep`. False: it was given up. */
+static bool pass_exact(struct dp *dp, double slack, bool keep)
+{
+    const size_t n_before = dp->n_cuts;
+    struct hdt_search_cut *before = cuts_copy(dp);
+    const bool is_whole = pass_run(dp, (1 + slack) * dp->best_s, false);
+
+    if (keep || !is_whole) {
+        cuts_keep(dp, before, n_before);
+    }
+    free(before);
     return is_whole;
 }
 
-/* Until there are as many cuts as are asked for; of problems that are too large for that, the best
- * one alone. */
+/* From now on. */
+static void tries_allow(struct dp *dp)
+{
+    const int64_t n = dp->problem->n_tried_max;
+
+    dp->n_tried_max = dp->n_tried + (n > 0 ? n : N_TRIED_MAX);
+}
+
+/* For a problem that is too much work: those close to the best one; or that alone. */
+static void passes_narrow(struct dp *dp, double slack)
+{
+    tries_allow(dp);
+    if (slack > FIRST_SLACK && pass_exact(dp, FIRST_SLACK, true)) {
+        return;
+    }
+    tries_allow(dp);
+    pass_exact(dp, 0, true);
+}
+
+/* Until there are as many cuts as are asked for, or none that may be worth it is left. */
 static void passes_exact(struct dp *dp)
 {
-    double slack = dp->n_cuts == dp->max_cuts
-                       ? dp->cuts[dp->n_cuts - 1].objective_s / dp->best_s - 1
+    const size_t n_first = dp->n_cuts;
+    struct hdt_search_cut *first = cuts_copy(dp);
+    double slack = n_first == dp->max_cuts
+                       ? fmin(first[n_first - 1].objective_s / dp->best_s, SLACK) - 1
                        : FIRST_SLACK;
     bool is_whole;
 
-    dp->n_tried_max = dp->n_tried + N_TRIED_MAX;
-    is_whole = pass_exact(dp, slack);
+    tries_allow(dp);
+    is_whole = pass_exact(dp, slack, false);
     if (!is_whole) {
-        dp->n_tried_max = dp->n_tried + N_TRIED_MAX;
-        pass_exact(dp, 0);
+        passes_narrow(dp, slack);
     }
     while (is_whole && dp->n_cuts < dp->max_cuts && slack < SLACK - 1) {
         slack = fmin(2 * max2(slack, FIRST_SLACK), SLACK - 1);
-        is_whole = pass_exact(dp, slack);
+        is_whole = pass_exact(dp, slack, false);
     }
+    if (!is_whole) {
+        cuts_keep(dp, first, n_first);
+    }
+    free(first);
 }
 
 static void dp_run(struct dp *dp)

@@ -42,10 +42,13 @@ struct hdt_search_problem {
     int64_t min_stages, max_stages;
     struct hdt_search_edge edges[HDT_SEARCH_MAX_WORKERS][HDT_SEARCH_MAX_WORKERS];
     /* Time of units [begin, end) on a worker, to which each unit adds as much wherever the range
-     * begins; and whether they fit there with n_after stages behind them. `user` is passed on. */
+     * begins; and whether they fit there with n_after stages behind them: where some do not, more
+     * units, a later end or more stages behind do not either. But all units may fit on a worker by
+     * itself where fewer do not, since it has no edge. `user` is passed on. */
     double (*stage_s)(const void *user, int worker, int64_t begin, int64_t end);
     bool (*stage_fits)(const void *user, int worker, int64_t begin, int64_t end, int n_after);
     const void *user;
+    int64_t n_tried_max; /* suffixes until an exact pass is given up; 0: 16 million */
 };
 
 struct hdt_search_cut {
@@ -67,9 +70,10 @@ void hdt_search_memo_free(struct hdt_search_memo *memo); /* NULL: nothing */
  */
 int64_t hdt_search_memo_n_tried(const struct hdt_search_memo *memo);
 
-/* The best cuts, best first, at most max_cuts; one of each sequence of workers at most, and the
- * first is optimal, unless the problem is too much work for that (16 million suffixes: models of
- * some hundred layers on eight workers). Returns how many were found; 0: none fits. A problem of
+/* Good cuts, best first, at most max_cuts; one of each sequence of workers at most, and the first
+ * is optimal, unless the problem is too much work for that (n_tried_max: models of some hundred
+ * layers on eight workers). Others may miss a sequence, or its best cut, by what it shares with a
+ * better one. Returns how many were found; 0: none fits. A problem of
  * the same numbers as one that `memo` has is not searched again; NULL: none is kept. Allocates for
  * the call. */
 size_t hdt_search_dp(const struct hdt_search_problem *problem, struct hdt_search_memo *memo,

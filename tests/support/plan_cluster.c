@@ -60,6 +60,28 @@ void hdt_test_cluster(struct hdt_cluster *cluster, int n, const double *speeds, 
     cluster_add_links(cluster, rate, rtt);
 }
 
+void hdt_test_cluster_unlike(struct hdt_cluster *cluster, int n, double rate, double rtt)
+{
+    static const double speeds[HDT_TEST_UNLIKE_MAX] = {1,   2.9, 4,   1.4, 5.1, 2.2, 0.9, 3.3,
+                                                       1.2, 2.5, 3.7, 1.7, 4.4, 2.0, 0.8, 3.0};
+
+    HDT_ASSERT(n >= 3 && n <= HDT_TEST_UNLIKE_MAX);
+    hdt_test_cluster(cluster, 3, speeds, rate, rtt);
+    for (int i = 3; i < n; i++) {
+        char name[8];
+
+        snprintf(name, sizeof(name), "w%d", i / 3);
+        hdt_test_cluster_add_worker(cluster, cluster->sites[i % 3].name, name, speeds[i]);
+    }
+    for (size_t i = 0; i < cluster->n_workers; i++) {
+        struct hdt_profile *p = &cluster->workers[i].profile;
+
+        p->block_bwd_input_s = 0.55 * p->block_bwd_s;
+        p->block_bwd_weight_s = 0.45 * p->block_bwd_s;
+        p->copy_bytes_per_s = 2e9 + 1e8 * (double)i;
+    }
+}
+
 struct hdt_job hdt_test_job(void)
 {
     return (struct hdt_job){.name = "t",

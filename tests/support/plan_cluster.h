@@ -18,6 +18,11 @@ void hdt_test_cluster_add_worker(struct hdt_cluster *cluster, const char *site, 
 void hdt_test_cluster(struct hdt_cluster *cluster, int n, const double *speeds, double rate,
                       double rtt);
 
+/* n unlike workers at three sites, at most HDT_TEST_UNLIKE_MAX, whose profiles have all that a
+ * schedule may ask for. */
+#define HDT_TEST_UNLIKE_MAX 16
+void hdt_test_cluster_unlike(struct hdt_cluster *cluster, int n, double rate, double rtt);
+
 /* 16 micro-batches of 8 x 128 tokens, data at site a, schedule wan. */
 struct hdt_job hdt_test_job(void);
 

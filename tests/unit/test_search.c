@@ -6,7 +6,6 @@
  * answers where nothing fits.
  */
 #include "src/plan/search.h"
-#include "src/plan/search_dp.h"
 #include "tests/support/plan_cluster.h"
 #include "tests/support/rng.h"
 
@@ -20,177 +19,6 @@ static double rng_real(double max)
 {
     return max * (double)(1 + rng(1000)) / 1000.0;
 }
-
-/* ---- the dynamic program alone ---- */
-
-struct numbers {
-    double stage_s[5]; /* of any range */
-    double unit_s[5][12];
-    double memory[5];
-};
-
-static double numbers_stage_s(const void *user, int worker, int64_t begin, int64_t end)
-{
-    const struct numbers *n = user;
-    double sum = n->stage_s[worker];
-
-    for (int64_t u = begin; u < end; u++) {
-        sum += n->unit_s[worker][u];
-    }
-    return sum;
-}
-
-static bool numbers_fit(const void *user, int worker, int64_t begin, int64_t end, int n_after)
-{
-    const struct numbers *n = user;
-
-    return (double)(end - begin) * (1 + 0.2 * n_after) <= n->memory[worker];
-}
-
-/* Units are alike but the first and the last, as of a model, or not. */
-static void worker_random(struct numbers *n, int worker)
-{
-    const bool alike = rng(2) == 0;
-    const double unit_s = rng_real(1 + worker);
-
-    n->stage_s[worker] = rng(2) ? rng_real(0.5) : 0;
-    n->memory[worker] = rng(3) ? 100 : rng_real(8);
-    for (int u = 0; u < 12; u++) {
-        n->unit_s[worker][u] = alike && u > 0 ? unit_s : rng_real(1 + worker);
-    }
-}
-
-static void problem_random(struct hdt_search_problem *p, struct numbers *n)
-{
-    memset(p, 0, sizeof(*p));
-    p->n_workers = 1 + (int)rng(5);
-    p->n_units = 1 + (int64_t)rng(9);
-    p->n_mb = 1 + (int64_t)rng(16);
-    p->min_stages = 1 + (int64_t)rng(2);
-    p->max_stages = p->min_stages + (int64_t)rng(4);
-    p->stage_s = numbers_stage_s;
-    p->stage_fits = numbers_fit;
-    p->user = n;
-    for (int i = 0; i < p->n_workers; i++) {
-        worker_random(n, i);
-        for (int j = 0; j < p->n_workers; j++) {
-            bool codec = rng(2);
-
-            p->edges[i][j] = (struct hdt_search_edge){.ok = i != j && rng(8) != 0,
-                                                      .service_s = rng_real(2),
-                                                      .sum_s = rng_real(4),
-                                                      .src_s = codec ? rng_real(0.5) : 0,
-                                                      .dst_s = codec ? rng_real(0.5) : 0};
-        }
-    }
-}
-
-/* All cuts of the order given by `cut->worker`: counts through the first units of its stages. */
-static double brute_cuts(const struct hdt_search_problem *p, struct hdt_search_cut *cut)
-{
-    double best = INFINITY;
-
-    for (uint64_t bits = 0; bits < UINT64_C(1) << (p->n_units - 1); bits++) {
-        int n = 1;
-
-        if (__builtin_popcountll(bits) != cut->n_stages - 1) {
-            continue;
-        }
-        cut->begin[0] = 0;
-        for (int64_t u = 1; u < p->n_units; u++) {
-            if (bits & UINT64_C(1) << (u - 1)) {
-                cut->begin[n++] = u;
-            }
-        }
-        best = fmin(best, hdt_search_objective(p, cut));
-    }
-    return best;
-}
-
-/* All sequences of distinct workers, as numbers in base n_workers. */
-static double brute_force(const struct hdt_search_problem *p)
-{
-    double best = INFINITY;
-
-    for (int k = (int)p->min_stages; k <= p->max_stages && k <= p->n_workers; k++) {
-        for (int code = 0; code < pow(p->n_workers, k); code++) {
-            struct hdt_search_cut cut = {.n_stages = k};
-            unsigned used = 0;
-
-            for (int i = 0, rest = code; i < k; i++, rest /= p->n_workers) {
-                cut.worker[i] = rest % p->n_workers;
-                used |= 1u << cut.worker[i];
-            }
-            if (__builtin_popcount(used) == k && k <= p->n_units) {
-                best = fmin(best, brute_cuts(p, &cut));
-            }
-        }
-    }
-    return best;
-}
-
-Test(search, dynamic_program_finds_what_brute_force_finds)
-{
-    const unsigned long long seed = 0x5eed5;
-
-    rng_state = seed;
-    for (int round = 0; round < 300; round++) {
-        struct hdt_search_problem p;
-        struct numbers n;
-        struct hdt_search_cut cuts[4];
-        double expected;
-        size_t found;
-
-        problem_random(&p, &n);
-        expected = brute_force(&p);
-        found = hdt_search_dp(&p, NULL, cuts, 4);
-        if (isinf(expected)) {
-            cr_expect_eq(found, 0, "seed %llu round %d", seed, round);
-            continue;
-        }
-        cr_assert_gt(found, 0, "seed %llu round %d", seed, round);
-        cr_expect_float_eq(cuts[0].objective_s, expected, 1e-9 * expected,
-                           "seed %llu round %d: %.9f, brute force %.9f", seed, round,
-                           cuts[0].objective_s, expected);
-        cr_expect_float_eq(hdt_search_objective(&p, &cuts[0]), cuts[0].objective_s, 1e-9 * expected,
-                           "seed %llu round %d", seed, round);
-    }
-}
-
-/* What was searched is not searched again, however it is asked; something else is. */
-Test(search, the_same_problem_is_searched_once)
-{
-    struct hdt_search_memo *memo = hdt_search_memo_new();
-    struct hdt_search_cut cuts[4], again[4];
-    struct hdt_search_problem p, copy;
-    struct numbers n, same;
-    int64_t n_tried;
-    size_t found;
-
-    rng_state = 0x5eed6;
-    do {
-        problem_random(&p, &n);
-        found = hdt_search_dp(&p, NULL, cuts, 4);
-    } while (p.n_workers < 4 || found < 4);
-    cr_assert_eq(hdt_search_dp(&p, memo, cuts, 4), found);
-    n_tried = hdt_search_memo_n_tried(memo);
-    cr_expect_gt(n_tried, 0);
-    same = n;
-    copy = p;
-    copy.user = &same;
-    cr_assert_eq(hdt_search_dp(&copy, memo, again, 4), found);
-    cr_expect_eq(hdt_search_memo_n_tried(memo), n_tried);
-    for (size_t i = 0; i < found; i++) {
-        cr_expect_eq(again[i].objective_s, cuts[i].objective_s);
-        cr_expect_eq(again[i].n_stages, cuts[i].n_stages);
-    }
-    same.unit_s[0][0] *= 2;
-    hdt_search_dp(&copy, memo, again, 4);
-    cr_expect_gt(hdt_search_memo_n_tried(memo), n_tried);
-    hdt_search_memo_free(memo);
-}
-
-/* ---- the whole planner ---- */
 
 /* Step time of a fixed cut, played; infinite when it does not fit. */
 static double played(struct hdt_cost_inputs in, struct hdt_job job, char **cut, size_t n)
@@ -262,8 +90,6 @@ Test(search, planned_step_is_within_3_percent_of_all_played_cuts)
  */
 static void expect_little_work(int64_t n_layers, double rate, double rtt_s, int64_t n_tried_max)
 {
-    static const double more[] = {1.4, 5.1, 2.2, 0.9, 3.3};
-    static const char *const names[] = {"w1", "w2"};
     struct hdt_model_config model = hdt_test_model;
     struct hdt_cluster cluster;
     struct hdt_job job = hdt_test_job();
@@ -273,17 +99,7 @@ static void expect_little_work(int64_t n_layers, double rate, double rtt_s, int6
 
     model.L = n_layers;
     job.plan.schedule = HDT_SCHEDULE_AUTO;
-    hdt_test_cluster(&cluster, 3, (double[]){1, 2.9, 4}, rate, rtt_s);
-    for (size_t i = 0; i < 5; i++) {
-        hdt_test_cluster_add_worker(&cluster, cluster.sites[i % 3].name, names[i / 3], more[i]);
-    }
-    for (size_t i = 0; i < cluster.n_workers; i++) {
-        struct hdt_profile *p = &cluster.workers[i].profile;
-
-        p->block_bwd_input_s = 0.55 * p->block_bwd_s;
-        p->block_bwd_weight_s = 0.45 * p->block_bwd_s;
-        p->copy_bytes_per_s = 2e9 + 1e8 * (double)i;
-    }
+    hdt_test_cluster_unlike(&cluster, 8, rate, rtt_s);
     cr_assert_eq(hdt_search_plan(&in, &result, &err), HDT_OK, "%s", err.msg);
     printf("%ld layers, %g B/s: %ld tried, %zu judged\n", (long)n_layers, rate,
            (long)result.n_tried, result.n_judged);
