@@ -162,7 +162,8 @@ void hdt_session_tune_begin(struct hdt_session *session, const struct hdt_conn *
 {
     const struct hdt_dataplane *dp = conn->dp;
     struct hdt_peer *peer = session->peer;
-    struct hdt_tuner_conf conf = {.n_streams = (unsigned)dp->conf.n_streams};
+    struct hdt_tuner_conf conf = {.n_streams = (unsigned)dp->conf.n_streams,
+                                  .keeps_queue_short = dp->conf.pace};
     char name[HDT_TUNER_NAME_CAP] = "";
     socklen_t len = sizeof(name) - 1;
     const char *at = dp->congestion_offered;

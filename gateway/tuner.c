@@ -224,7 +224,8 @@ static bool tuner_begin_match(struct hdt_tuner *tuner)
     if (tuner->match == HDT_TUNER_MATCH_NONE) {
         tuner->rival = tuner_rival(tuner);
         tuner->rival_rate = 0;
-        if (tuner->is_mixed || tuner->rival == tuner->kept_congestion) {
+        if (tuner->conf.keeps_queue_short || tuner->is_mixed ||
+            tuner->rival == tuner->kept_congestion) {
             return false;
         }
         tuner->match = HDT_TUNER_MATCH_KEPT;

@@ -29,6 +29,7 @@ struct hdt_tuner_conf {
                    [HDT_TUNER_NAME_CAP]; /* what may be used, the first at first */
     unsigned n_congestion;               /* 0: the kernel's, whatever it is; 1: fixed */
     bool is_told;                        /* the first of them is the user's choice */
+    bool keeps_queue_short; /* nothing that brings a little more by filling the path's queue */
 };
 
 /* What was seen in one window, of two round trips at least. */

@@ -54,8 +54,9 @@ static const struct hdt_conf_row wan_rows[] = {
                     "TCP congestion control of the WAN streams, as bbr or cubic. With auto it is "
                     "BBR at first where the kernel has it, else the kernel's default; under load "
                     "the others that the kernel offers are tried, and what carries most is kept, "
-                    "as with wan.streams; what carries 2 to 5 % more, for as long as the load is "
-                    "steady and of one urgency. Empty: the kernel's default."),
+                    "as with wan.streams; what carries 2 to 5 % more, not with wan.pace, and for "
+                    "as long as the load is steady and of one urgency. Empty: the kernel's "
+                    "default."),
     HDT_CONF_END,
 };
 

@@ -292,6 +292,25 @@ Test(tuner, what_brings_a_little_more_all_the_time_is_found)
     }
 }
 
+/* What fills the queue to bring a little more is not for whoever wants it short; what brings much
+ * more is. */
+Test(tuner, a_little_more_is_not_for_a_queue_that_is_to_be_short)
+{
+    struct hdt_tuner_conf conf = bbr_first, other = both;
+    struct path path;
+
+    conf.keeps_queue_short = other.keeps_queue_short = true;
+    path_init(&path, &conf);
+    path.drains = true;
+    path_run(&path, 2 * MATCHED);
+    expect_congestion(&path, "bbr", 0);
+
+    path_init(&path, &other);
+    path.loss = 1e-4;
+    path_run(&path, MATCHED);
+    expect_congestion(&path, "bbr", 1);
+}
+
 /* Where nobody brings more, who was there first stays. */
 Test(tuner, a_match_without_a_winner_changes_nothing)
 {
