@@ -2,16 +2,26 @@
 /*
  * Tensors from one site to another through libhdt, one process a site:
  *   bench_wan GATEWAY RANK [NAME=VALUE...] SITE SITE
- *     size=BYTES[,BYTES...]  of a tensor; several: each in turn, until `count` of it have come
+ *
+ *     size=BYTES[,BYTES...]  of a tensor; several: each in turn, until 64 MB of it have come
+ *
  *     seconds=S warmup=S     how long is measured, and what comes before that
+ *
  *     window=MIB             under way
+ *
  *     both=1                 both ways at once
- *     burst=MIB pause=S      so much at a time; then all of it is waited for, and so long nothing
- * is sent urgent=MS              a tensor of 4 KiB every MS, before all others, beside codec=NAME
- * type=bf16   values of a normal distribution every=S                also the rate of each S
- * seconds, as they pass The receiver prints "NAME NUMBER" lines: goodput (Mbit/s of tensor bytes),
- * with several sizes "size-BYTES", and of the urgent ones urgent_p50, urgent_p99 and urgent_max
- * (ms, one way: both programs read the same clock). What comes is checked.
+ *
+ *     burst=MIB pause=S      so much at a time; then all of it is waited for, and so long none sent
+ *
+ *     urgent=MS              a tensor of 4 KiB every MS, before all others, beside the rest
+ *
+ *     codec=NAME type=bf16   values of a normal distribution
+ *
+ *     every=S                also the rate of each S seconds, as they pass
+ *
+ * The receiver prints "NAME NUMBER" lines: goodput (Mbit/s of tensor bytes), with several sizes
+ * "size-BYTES", and of the urgent ones urgent_p50, urgent_p99 and urgent_max (ms, one way: both
+ * programs read the same clock). What comes is checked.
  */
 #define _GNU_SOURCE
 
@@ -28,6 +38,7 @@
 
 enum { N_SIZES_MAX = 16, N_UNDER_WAY = 64, N_URGENT_MAX = 1 << 16, URGENT_BYTES = 4096 };
 enum { TAG_BULK = 1, TAG_URGENT = 2 };
+enum { WARMUP_BYTES = 1 << 20 }; /* of a tensor before several sizes */
 
 #define SIZE_RUN_BYTES (64.0e6) /* of each of several sizes at least */
 #define SIZE_RUN_MAX   512      /* tensors of it at most */
@@ -169,22 +180,36 @@ static unsigned size_count(size_t bytes)
     return n > SIZE_RUN_MAX ? SIZE_RUN_MAX : (unsigned)n;
 }
 
+/* What comes before the sizes ends with a tensor without elements. */
+static void send_sizes(struct sender *sender)
+{
+    const struct bench *bench = sender->way->bench;
+    const struct options *options = &bench->options;
+    struct hdt_error_info error;
+
+    while (now_s() < bench->began + options->warmup) {
+        sender_send(sender, WARMUP_BYTES);
+    }
+    sender_send(sender, 0);
+    for (int k = 0; k < options->n_sizes; k++) {
+        sender_wait(sender, 0);
+        check(hdt_barrier(bench->channel, &error), &error);
+        for (unsigned i = size_count(options->sizes[k]); i > 0; i--) {
+            sender_send(sender, options->sizes[k]);
+        }
+    }
+    sender_wait(sender, 0);
+}
+
 static void *bulk_send(void *arg)
 {
     struct way *way = arg;
     const struct options *options = &way->bench->options;
     struct sender sender = {.way = way};
-    struct hdt_error_info error;
     size_t sent = 0;
 
     if (options->n_sizes > 1) {
-        for (int k = 0; k < options->n_sizes; k++) {
-            check(hdt_barrier(way->bench->channel, &error), &error);
-            for (unsigned i = size_count(options->sizes[k]); i > 0; i--) {
-                sender_send(&sender, options->sizes[k]);
-            }
-            sender_wait(&sender, 0);
-        }
+        send_sizes(&sender);
         return NULL;
     }
     while (now_s() < way->bench->began + options->warmup + options->seconds) {
@@ -283,6 +308,8 @@ static void receive_sizes(struct way *way, struct receiver *receiver)
     struct hdt_error_info error;
     const uint8_t *got;
 
+    while (receiver_take(receiver, &got) > 0) {
+    }
     for (int k = 0; k < options->n_sizes; k++) {
         const unsigned n = size_count(options->sizes[k]);
         double began;
@@ -409,6 +436,7 @@ static void way_open(struct way *way, struct bench *bench, int direction, int is
         for (int i = 0; i < bench->options.n_sizes; i++) {
             way->cap = bench->options.sizes[i] > way->cap ? bench->options.sizes[i] : way->cap;
         }
+        way->cap = way->cap > WARMUP_BYTES ? way->cap : WARMUP_BYTES;
     }
     check(hdt_flow_open(bench->channel, &conf, &way->flow, &error), &error);
     check(hdt_alloc(bench->channel, way->cap, (void **)&way->memory, &error), &error);

@@ -113,6 +113,8 @@ run() {
     changed[2]=$(step_wait $((2 * steps))) || exit
     link_is "$wide"
     explain_keep narrow
+    step_wait $((3 * steps - 3)) >/dev/null || exit
+    explain_keep "wide again"
     wait "$submit" || rig_fail "$codec: $(tail -n 2 "$work/run.log")"
     workers_end
     run_dir=$(field "$work/run.json" run_dir | tr -d '"')

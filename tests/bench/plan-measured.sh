@@ -172,7 +172,7 @@ setting_rows() {
             null) >/dev/null
     done < <(measured steps "$table" "$tmp/$setting.runs")
     echo "  $setting: chosen $n_usual of $rounds times; the best in the rounds: schedule, measured, predicted s a step" >&2
-    measured steps "$table" "$tmp/$setting.runs" | head -n 8 | sed 's/^/    /' >&2
+    measured steps "$table" "$tmp/$setting.runs" | awk 'NR <= 8 { print "    " $0 }' >&2
     while IFS=$'\t' read -r ratio name measured_s predicted_s; do
         worst=${worst:-$ratio $name}
         chosen=$name # the last line

@@ -7,8 +7,9 @@
 # Goodput is that of tensor bytes, from a while after the start on; iperf3 has the same link, bare TCP.
 #
 # HDT_BENCH_CASES    names of cases, one a line or with spaces: those of case_run below [all]
-# HDT_BENCH_SECONDS  how long each measurement takes [5; over 150 ms and more 20: what a loss held back comes in
-#                    bursts, and a few seconds of them can be above the link's rate]
+# HDT_BENCH_SECONDS  how long each measurement takes [21; change and auto 5: BBR empties the path every ten
+#                    seconds, and each figure has that twice; and what a loss held back comes in bursts, so
+#                    that a few seconds can be above the link's rate]
 # HDT_BENCH_WARMUP   and what comes before it [60, longer where round trips are]: gateways try streams and
 #                    congestion controls first, for some eighty round trips, and match two that are close for 25 s
 # HDT_BENCH_HOLD     of the case change: seconds of each rate [14]; 80 are enough for a search and a match at each
@@ -251,12 +252,14 @@ case_names="1g-80ms 1g-80ms-0.01 1g-80ms-0.1 200m-150ms 200m-150ms-0.01 200m-150
 case_run() {
     window=16 seconds=${HDT_BENCH_SECONDS:-5} peer_warmup=2
     case $1 in
-    50m-* | 200m-*) seconds=${HDT_BENCH_SECONDS:-20} peer_warmup=5 ;;
+    1g-* | both | sizes | urgent | lossless) seconds=${HDT_BENCH_SECONDS:-21} ;;
+    50m-* | 200m-*) seconds=${HDT_BENCH_SECONDS:-21} peer_warmup=5 ;;
     esac
     case $1 in
     50m-*) warmup=${HDT_BENCH_WARMUP:-90} ;;
     200m-*) warmup=${HDT_BENCH_WARMUP:-75} window=32 ;;
     1g-* | both | sizes) warmup=${HDT_BENCH_WARMUP:-60} window=96 ;;
+    urgent | lossless) warmup=${HDT_BENCH_WARMUP:-60} ;;
     change) warmup=${HDT_BENCH_WARMUP:-15} window=32 ;;
     auto) warmup=${HDT_BENCH_WARMUP:-15} window=4 ;;
     *) warmup=${HDT_BENCH_WARMUP:-15} ;;

@@ -162,9 +162,10 @@ rig_compare() {
         >"$work/run.log" 2>&1 || rig_fail "$name: $(tail -n 2 "$work/run.log")"
     rig_emulator=$(rig_share "$cpu" "$t0")
     run_dir=$(field "$work/run.json" run_dir | tr -d '"')
-    hdt plan --validate "$run_dir" --json >"$work/validate.json"
+    hdt plan --validate "$run_dir" --json >"$work/validate.json" 2>"$work/validate.log" ||
+        rig_fail "$name: $(tail -n 2 "$work/validate.log")"
     rig_as_measured "$run_dir" "$work/alone"
-    hdt plan --validate "$work/alone" --json >"$work/alone.json"
+    hdt plan --validate "$work/alone" --json >"$work/alone.json" || rig_fail "$name: profiles as measured"
     # shellcheck disable=SC2034 # the bench's
     rig_ratios=$(python3 - "$work/validate.json" "$work/alone.json" "$rig_emulator" <<'PY'
 import json, sys
