@@ -14,8 +14,11 @@
  * says how much that is: while there is one, what is delivered is what the bottleneck carries.
  *
  *   long queue    the rate becomes what was delivered, less what drains the queue in one window
+ *
+ *   a short one   the rate grows slowly up to what was measured without a cap
+ *
  *   no queue      the rate grows, by more each time, so that a link that has become ten times
- * faster is used after a few seconds
+ *                 faster is used after a few seconds
  *
  * Two ways to be wrong, both cheap. Somebody else's queue on the same bottleneck, or jitter, looks
  * like ours and does not go away when we slow down: the rate never falls below HOLD of what was
@@ -173,6 +176,25 @@ static bool pacer_is_in_vain(struct hdt_pacer *pacer, const struct hdt_pacer_win
     return pacer->n_queued >= PACER_PATIENCE;
 }
 
+/* There is no long queue. Round trips that are never quite the shortest, at any rate, are no reason
+ * to stay below what the path carried without a cap. */
+static void pacer_grow(struct hdt_pacer *pacer, double bytes_per_s, bool is_calm)
+{
+    const bool binds = bytes_per_s > PACER_BINDING * pacer->rate;
+
+    pacer->n_calm = binds && is_calm ? pacer->n_calm + 1 : 0;
+    if (!binds) {
+        return;
+    }
+    if (is_calm && pacer->rate < PACER_BELOW * pacer->carried) {
+        pacer_set(pacer, PACER_BELOW * pacer->carried); /* the queue is drained */
+    } else if (is_calm) {
+        pacer_set(pacer, pacer->rate * pacer_growth(pacer->n_calm));
+    } else if (pacer->rate < PACER_BELOW * pacer->reference) {
+        pacer_set(pacer, pacer->rate * pacer_growth(1));
+    }
+}
+
 static void pacer_adapt(struct hdt_pacer *pacer, const struct hdt_pacer_window *window)
 {
     const int64_t part_us = window->rtt_us / PACER_QUEUE_PART;
@@ -185,14 +207,7 @@ static void pacer_adapt(struct hdt_pacer *pacer, const struct hdt_pacer_window *
     if (window->queue_us <= long_us) {
         pacer->n_queued = 0;
         pacer->n_slower = 0;
-        if (window->queue_us <= long_us / 2 && window->bytes_per_s > PACER_BINDING * pacer->rate) {
-            pacer->n_calm++;
-            pacer_set(pacer, pacer->rate < PACER_BELOW * pacer->carried
-                                 ? PACER_BELOW * pacer->carried /* the queue is drained */
-                                 : pacer->rate * pacer_growth(pacer->n_calm));
-        } else {
-            pacer->n_calm = 0;
-        }
+        pacer_grow(pacer, window->bytes_per_s, window->queue_us <= long_us / 2);
         return;
     }
     pacer->n_calm = 0;

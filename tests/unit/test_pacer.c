@@ -284,6 +284,30 @@ Test(pacer, a_queue_of_others_costs_bulk_little)
     cr_expect_gt(path_use(&path), 0.95, "%.3f", path_use(&path));
 }
 
+/* Acknowledgements that wait for the next packet, and for processors, make round trips some
+ * milliseconds longer at any rate, and a window now and then by more. What that takes comes back.
+ */
+Test(pacer, a_path_that_is_never_quite_calm_is_used)
+{
+    for (unsigned ms = 0; ms <= 4; ms++) {
+        struct path path;
+
+        path_init(&path, 200, 0.04);
+        path.others_s = 1e-3 * ms;
+        path_run(&path, 10);
+        path_reset(&path);
+        for (unsigned i = 0; i < 20; i++) {
+            path.others_s += 0.02;
+            path_run(&path, path_windows(&path, 1));
+            path.others_s -= 0.02;
+            path_run(&path, path_windows(&path, 24));
+        }
+        cr_expect_gt(path_use(&path), 0.92, "%u ms: %.3f", ms, path_use(&path));
+        cr_expect_lt(path.queue_sum_s / path.time_s, 0.005, "%u ms: %.1f ms", ms,
+                     1e3 * path.queue_sum_s / path.time_s);
+    }
+}
+
 /* ---- load in bursts ---- */
 
 #define N_SEEDS 20
