@@ -52,8 +52,8 @@ static double window_rate(struct hdt_edge_rate *rate, double bytes)
     return rate->bursts[i].bytes * 1e6 / rate->bursts[i].busy_us;
 }
 
-int64_t hdt_edge_rate_have(struct hdt_edge_rate *rate, int64_t cut_us, double bytes, int64_t rtt_us,
-                           int64_t now_us)
+struct hdt_edge_busy hdt_edge_rate_have(struct hdt_edge_rate *rate, int64_t cut_us, double bytes,
+                                        int64_t rtt_us, int64_t now_us)
 {
     const int64_t from_us = cut_us + rtt_us;
     const bool follows = from_us < rate->last_have_us;
@@ -61,7 +61,7 @@ int64_t hdt_edge_rate_have(struct hdt_edge_rate *rate, int64_t cut_us, double by
     int64_t busy_us;
 
     if (bytes < FRAME_BYTES || cut_us <= 0) {
-        return 0;
+        return (struct hdt_edge_busy){0};
     }
     busy_us = now_us - (follows ? rate->last_have_us : from_us);
     busy_us = busy_us > BUSY_MIN_US ? busy_us : BUSY_MIN_US;
@@ -82,17 +82,29 @@ int64_t hdt_edge_rate_have(struct hdt_edge_rate *rate, int64_t cut_us, double by
         rate->at_us = now_us;
         rate->window_us = 0;
     }
-    return busy_us;
+    return (struct hdt_edge_busy){.us = busy_us, .follows = follows};
 }
 
 /* ---- with and without the codec ---- */
 
-#define TRY_EVERY 16
-#define TRIAL_MIN 2 /* frames of each way before they are compared */
+#define TRY_EVERY  16
+#define TRY_SOON   3   /* tries on a full link that come after half of that: the link may be new */
+#define TRIAL_MIN  2   /* tries before they count, and samples of the usual way before a try does */
+#define FULL_AFTER 32  /* frames that follow one another: more than a training step has */
+#define FULL_GROUP 8   /* frames that are one sample, then */
+#define OTHER_LINK 1.5 /* times the usual way's time: what was tried before says nothing now */
+
+static bool trial_is_full(const struct hdt_codec_trial *trial)
+{
+    return trial->n_follow >= FULL_AFTER;
+}
 
 bool hdt_codec_trial_next(struct hdt_codec_trial *trial)
 {
-    const bool is_try = ++trial->n % TRY_EVERY == 0;
+    const unsigned group = trial_is_full(trial) ? FULL_GROUP : 1;
+    const bool is_soon = group > 1 && trial->n_ratios < TRY_SOON;
+    const unsigned every = is_soon ? TRY_EVERY * group / 2 : TRY_EVERY * group;
+    const bool is_try = ++trial->n % every < group;
 
     return is_try ? trial->is_off : !trial->is_off;
 }
@@ -104,28 +116,84 @@ static int by_size(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
-/* The median of one way's last frames; of two in the middle the faster one. */
-static double trial_median(const struct hdt_codec_trial *trial, bool coded)
+/* The median of the last of n; of two in the middle the smaller one. */
+static double trial_median(const double last[HDT_CODEC_TRIAL_FRAMES], unsigned n)
 {
-    const unsigned n = trial->n_seen[coded] < HDT_CODEC_TRIAL_FRAMES ? trial->n_seen[coded]
-                                                                     : HDT_CODEC_TRIAL_FRAMES;
     double sorted[HDT_CODEC_TRIAL_FRAMES];
 
-    memcpy(sorted, trial->us_per_byte[coded], n * sizeof(sorted[0]));
+    n = n < HDT_CODEC_TRIAL_FRAMES ? n : HDT_CODEC_TRIAL_FRAMES;
+    memcpy(sorted, last, n * sizeof(sorted[0]));
     qsort(sorted, n, sizeof(sorted[0]), by_size);
     return sorted[(n - 1) / 2];
 }
 
-void hdt_codec_trial_saw(struct hdt_codec_trial *trial, bool coded, double bytes, int64_t busy_us)
+static void trial_usual(struct hdt_codec_trial *trial, double us_per_byte)
 {
-    if (busy_us <= 0 || bytes <= 0) {
+    double now;
+
+    trial->usual[trial->n_usual++ % HDT_CODEC_TRIAL_FRAMES] = us_per_byte;
+    now = trial_median(trial->usual, trial->n_usual);
+    if (trial->n_usual >= HDT_CODEC_TRIAL_FRAMES && trial->usual_then > 0 &&
+        (now > OTHER_LINK * trial->usual_then || trial->usual_then > OTHER_LINK * now)) {
+        trial->n_ratios = 0;
+        trial->usual_then = now;
+    }
+}
+
+/* One try, and what follows from the last of them. */
+static void trial_other(struct hdt_codec_trial *trial, double us_per_byte)
+{
+    double ratio;
+
+    if (trial->n_usual < TRIAL_MIN) {
         return;
     }
-    trial->us_per_byte[coded][trial->n_seen[coded]++ % HDT_CODEC_TRIAL_FRAMES] =
-        (double)busy_us / bytes;
-    if (trial->n_seen[0] >= TRIAL_MIN && trial->n_seen[1] >= TRIAL_MIN &&
-        trial_median(trial, !trial->is_off) >
-            HDT_ADAPT_LEAVES_OUT * trial_median(trial, trial->is_off)) {
+    trial->usual_then = trial_median(trial->usual, trial->n_usual);
+    ratio = us_per_byte / trial->usual_then;
+    trial->ratios[trial->n_ratios++ % HDT_CODEC_TRIAL_FRAMES] = trial->is_off ? ratio : 1 / ratio;
+    if (trial->n_ratios < TRIAL_MIN) {
+        return;
+    }
+    ratio = trial_median(trial->ratios, trial->n_ratios);
+    if ((trial->is_off ? 1 / ratio : ratio) > HDT_ADAPT_LEAVES_OUT) {
         trial->is_off = !trial->is_off;
+        trial->n_usual = 0;
+        trial->usual_then = 0;
+    }
+}
+
+static void trial_sample(struct hdt_codec_trial *trial, bool coded, double us_per_byte)
+{
+    if (coded == trial->is_off) {
+        trial_other(trial, us_per_byte);
+    } else {
+        trial_usual(trial, us_per_byte);
+    }
+}
+
+static void trial_no_sum(struct hdt_codec_trial *trial, bool coded)
+{
+    trial->sum_us[coded] = 0;
+    trial->sum_bytes[coded] = 0;
+    trial->n_sum[coded] = 0;
+}
+
+void hdt_codec_trial_saw(struct hdt_codec_trial *trial, bool coded, double bytes,
+                         struct hdt_edge_busy busy)
+{
+    if (busy.us <= 0 || bytes <= 0) {
+        return;
+    }
+    trial->n_follow = busy.follows ? trial->n_follow + 1 : 0;
+    trial->sum_us[coded] += (double)busy.us;
+    trial->sum_bytes[coded] += bytes;
+    trial->n_sum[coded]++;
+    if (!trial_is_full(trial)) {
+        trial_no_sum(trial, !coded);
+        trial_sample(trial, coded, (double)busy.us / bytes);
+        trial_no_sum(trial, coded);
+    } else if (trial->n_sum[coded] >= FULL_GROUP) {
+        trial_sample(trial, coded, trial->sum_us[coded] / trial->sum_bytes[coded]);
+        trial_no_sum(trial, coded);
     }
 }

@@ -49,22 +49,37 @@ struct hdt_edge_rate {
     int64_t at_us;      /* when that ended */
 };
 
-/* A frame of `bytes` on the wire, cut at `cut_us`, is whole at the peer. Its busy time, for a
- * hdt_codec_trial; 0: it says nothing. */
-int64_t hdt_edge_rate_have(struct hdt_edge_rate *rate, int64_t cut_us, double bytes, int64_t rtt_us,
-                           int64_t now_us);
+struct hdt_edge_busy {
+    int64_t us;   /* 0: it says nothing */
+    bool follows; /* the frame before came after this one could have begun */
+};
+
+/* A frame of `bytes` on the wire, cut at `cut_us`, is whole at the peer. Its busy time is for a
+ * hdt_codec_trial. */
+struct hdt_edge_busy hdt_edge_rate_have(struct hdt_edge_rate *rate, int64_t cut_us, double bytes,
+                                        int64_t rtt_us, int64_t now_us);
 
 /*
  * Does the gateway's codec pay on a flow? Tried, not derived: whether codec threads, the link or
  * the other gateway are the slowest shows in how much of a tensor gets there in its busy time, with
- * the codec and without. Each 16th frame goes the other way, and the way that is faster by a
- * twentieth is taken: by the median of its last frames, of which some waited for a processor.
+ * the codec and without. One frame of 16 goes the other way, and the way that is faster by a
+ * twentieth is taken, by the median of the last tries: each is compared with the median of what
+ * went the usual way just before, since links change, and some of all frames wait for a processor.
+ *
+ * On a link that is full for long, frames that share its streams come in any order, two at once and
+ * then none, so that the time from one to the next says little of either. There eight in a row go
+ * the other way, one time in 128, and eight together are compared.
  */
 #define HDT_CODEC_TRIAL_FRAMES 7
 
 struct hdt_codec_trial {
-    double us_per_byte[2][HDT_CODEC_TRIAL_FRAMES]; /* of plain bytes, as they came; [1]: coded */
-    unsigned n, n_seen[2];
+    double usual[HDT_CODEC_TRIAL_FRAMES];  /* us a plain byte, of the way that most take */
+    double ratios[HDT_CODEC_TRIAL_FRAMES]; /* of tries: that time coded by that plain */
+    double usual_then;                     /* the median at the last try */
+    double sum_us[2], sum_bytes[2];        /* on a full link, of less than eight; [1]: coded */
+    unsigned n_sum[2];
+    unsigned n, n_usual, n_ratios;
+    unsigned n_follow; /* frames that followed one another, up to now */
     unsigned n_unpaid; /* chunks in a row that the codec did not make smaller: its user counts */
     bool is_off;
 };
@@ -73,7 +88,8 @@ struct hdt_codec_trial {
 bool hdt_codec_trial_next(struct hdt_codec_trial *trial);
 
 /* A frame of so many plain bytes got there; `coded` as next said of it. */
-void hdt_codec_trial_saw(struct hdt_codec_trial *trial, bool coded, double bytes, int64_t busy_us);
+void hdt_codec_trial_saw(struct hdt_codec_trial *trial, bool coded, double bytes,
+                         struct hdt_edge_busy busy);
 
 #ifdef __cplusplus
 }

@@ -166,12 +166,12 @@ enum hdt_status hdt_src_data(struct hdt_flow_end *flow, const struct hdt_frame *
 static void src_arrived(struct hdt_src_frame *frame)
 {
     struct hdt_peer *peer = frame->flow->peer;
-    int64_t busy_us;
+    struct hdt_edge_busy busy;
 
     if (!frame->have && peer != NULL && frame->cut_us != 0 && frame->n_todo == 0) {
-        busy_us = hdt_edge_rate_have(&peer->edge_rate, frame->cut_us, (double)frame->wire_bytes,
-                                     peer->min_rtt_us, hdt_clock_now_us());
-        hdt_codec_trial_saw(&frame->flow->trial, frame->use_codec, frame->frame.frame_len, busy_us);
+        busy = hdt_edge_rate_have(&peer->edge_rate, frame->cut_us, (double)frame->wire_bytes,
+                                  peer->min_rtt_us, hdt_clock_now_us());
+        hdt_codec_trial_saw(&frame->flow->trial, frame->use_codec, frame->frame.frame_len, busy);
     }
 }
 

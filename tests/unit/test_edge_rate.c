@@ -3,6 +3,7 @@
 #include "config.h"
 
 #include "gateway/edge_rate.h"
+#include "tests/support/values.h"
 
 #include <criterion/criterion.h>
 #include <math.h>
@@ -143,7 +144,8 @@ static int trial_play(struct hdt_codec_trial *trial, int64_t on_us, int64_t off_
     for (int i = 0; i < 1000; i++) {
         const bool coded = hdt_codec_trial_next(trial);
 
-        hdt_codec_trial_saw(trial, coded, 1e6, coded ? on_us : off_us);
+        hdt_codec_trial_saw(trial, coded, 1e6,
+                            (struct hdt_edge_busy){.us = coded ? on_us : off_us});
         n += i >= 840 && coded;
     }
     return n;
@@ -172,8 +174,65 @@ Test(edge_rate, the_faster_way_is_taken_on_a_busy_machine)
         const bool coded = hdt_codec_trial_next(&trial);
         const int64_t wait_us = i % 29 == 20 ? 200 * MS : i % 5 == 0 ? 4 * MS : 0;
 
-        hdt_codec_trial_saw(&trial, coded, 260e3, (coded ? 2500 : 2900) + wait_us);
+        hdt_codec_trial_saw(&trial, coded, 260e3,
+                            (struct hdt_edge_busy){.us = (coded ? 2500 : 2900) + wait_us});
         n += i >= 400 && coded;
     }
     cr_expect_geq(n, 1450, "%d of 1600 frames coded", n);
+}
+
+/* A link that is full for long: frames of `coded` times their bytes (or one, without the codec)
+ * share it, 16 at a time, and come in another order than they were cut in, some at once. How many
+ * of the last 1500 of 2000 were coded. */
+static int full_play(struct hdt_codec_trial *trial, double coded, struct values_rng *rng)
+{
+    struct {
+        int64_t cut_us, have_us;
+        bool coded;
+    } on_way[16], done;
+    struct hdt_edge_rate rate = {0};
+    double clock_us = 1e6; /* when the link has carried what was cut */
+    int64_t now_us = 1000000;
+    unsigned n = 0;
+    int n_coded = 0;
+
+    for (int i = 0; i < 2000; i++) {
+        unsigned first = 0;
+
+        on_way[n].coded = hdt_codec_trial_next(trial);
+        on_way[n].cut_us = now_us;
+        n_coded += i >= 500 && on_way[n].coded;
+        clock_us += 30000 * (on_way[n].coded ? coded : 1);
+        on_way[n].have_us = (int64_t)(clock_us + 60000 * hdt_values_uniform(rng)) + RTT;
+        if (++n < 16) {
+            continue;
+        }
+        for (unsigned k = 1; k < n; k++) {
+            first = on_way[k].have_us < on_way[first].have_us ? k : first;
+        }
+        done = on_way[first];
+        on_way[first] = on_way[--n];
+        now_us = done.have_us > now_us ? done.have_us : now_us;
+        hdt_codec_trial_saw(
+            trial, done.coded, 1e6,
+            hdt_edge_rate_have(&rate, done.cut_us, 1e6 * (done.coded ? coded : 1), RTT, now_us));
+    }
+    return n_coded;
+}
+
+/* Where it halves or saves a third it is used, where it costs a third it is not. */
+Test(edge_rate, the_faster_way_is_taken_on_a_full_link)
+{
+    const double factors[] = {0.5, 0.67, 1.33};
+
+    for (size_t i = 0; i < 3; i++) {
+        for (uint64_t seed = hdt_values_fixed_seed(); seed < hdt_values_fixed_seed() + 20; seed++) {
+            struct hdt_codec_trial trial = {0};
+            struct values_rng rng = {seed};
+            const int n = full_play(&trial, factors[i], &rng);
+
+            cr_expect(factors[i] < 1 ? n > 1350 : n < 150, "%g: %d of 1500 coded (seed %llu)",
+                      factors[i], n, (unsigned long long)seed);
+        }
+    }
 }
