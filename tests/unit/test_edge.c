@@ -246,7 +246,7 @@ Test(edge, what_the_gateway_took_is_no_arithmetic)
     edge.ladder.error_budget = 0; /* stays */
     hdt_edge_set_figures(&edge, &figures, 1);
     cr_expect_float_eq(edge.input.least_gain, 0.03, 1e-12);
-    cr_expect_float_eq(edge.input.exact_cost, 0.015, 1e-12);
+    cr_expect_float_eq(edge.input.exact_cost, 0.005, 1e-12);
     hdt_edge_set_busy(&edge, 0.03);
     cr_expect_float_eq(edge.src_busy_s, 0.0267232, 1e-9, "%.9f", edge.src_busy_s);
     hdt_edge_set_busy(&edge, 0);
