@@ -218,14 +218,15 @@ static unsigned tuner_rival(const struct hdt_tuner *tuner)
 }
 
 /* The kept one's turn in a match, if there is one. What the search found is found, whatever comes
- * of it. */
+ * of it. Where the queue is to be short only the default may be the other one: its figure may have
+ * been of a second of draining. */
 static bool tuner_begin_match(struct hdt_tuner *tuner)
 {
     if (tuner->match == HDT_TUNER_MATCH_NONE) {
         tuner->rival = tuner_rival(tuner);
         tuner->rival_rate = 0;
-        if (tuner->conf.keeps_queue_short || tuner->is_mixed ||
-            tuner->rival == tuner->kept_congestion) {
+        if (tuner->is_mixed || tuner->rival == tuner->kept_congestion ||
+            (tuner->conf.keeps_queue_short && tuner->rival != tuner_default_congestion(tuner))) {
             return false;
         }
         tuner->match = HDT_TUNER_MATCH_KEPT;
@@ -355,13 +356,27 @@ static bool tuner_add_long(struct hdt_tuner *tuner, const struct hdt_tuner_windo
     return tuner->sum_us >= TUNER_MATCH_US;
 }
 
-/* Where the default came close to what is kept, that is for steady load only. */
+/* What is kept from now on, by its figure of a match. */
+static void tuner_keep(struct hdt_tuner *tuner, unsigned congestion)
+{
+    tuner->kept_congestion = congestion;
+    tuner->kept_rate = tuner->by_congestion[congestion];
+    memset(tuner->by_streams, 0, sizeof(tuner->by_streams));
+    tuner->by_streams[tuner_step(tuner->kept_streams)] = tuner->kept_rate;
+}
+
+/* Where the default came close to what is kept, that is for steady load only, and not where the
+ * queue is to be short. */
 static void tuner_match_is_over(struct hdt_tuner *tuner)
 {
     const unsigned first = tuner_default_congestion(tuner);
 
     tuner->is_slight = tuner->match == HDT_TUNER_MATCH_OVER && tuner->kept_congestion != first &&
                        TUNER_GAIN * tuner->by_congestion[first] > tuner->kept_rate;
+    if (tuner->is_slight && tuner->conf.keeps_queue_short) {
+        tuner->is_slight = false;
+        tuner_keep(tuner, first);
+    }
 }
 
 /* The try is over: a match's, or another. */
@@ -537,10 +552,7 @@ static void tuner_match(struct hdt_tuner *tuner, const struct hdt_tuner_window *
     }
     tuner->match = HDT_TUNER_MATCH_OVER;
     if (tuner->rival_rate > TUNER_MATCH_GAIN * rate) {
-        tuner->kept_congestion = tuner->rival;
-        tuner->kept_rate = tuner->rival_rate;
-        memset(tuner->by_streams, 0, sizeof(tuner->by_streams));
-        tuner->by_streams[tuner_step(tuner->kept_streams)] = tuner->rival_rate;
+        tuner_keep(tuner, tuner->rival);
     }
     tuner_match_is_over(tuner);
     tuner_rest(tuner);

@@ -300,11 +300,14 @@ Test(tuner, a_little_more_is_not_for_a_queue_that_is_to_be_short)
     struct path path;
 
     conf.keeps_queue_short = other.keeps_queue_short = true;
-    path_init(&path, &conf);
-    path.drains = true;
-    path_run(&path, 2 * MATCHED);
-    expect_congestion(&path, "bbr", 0);
-
+    for (unsigned k = 0; k < 2 * DRAIN_EVERY; k++) {
+        path_init(&path, &conf);
+        path.drains = true;
+        path.drain_at = k / 2;
+        path.waits = k % 2;
+        path_run(&path, MATCHED);
+        expect_congestion(&path, "bbr", k);
+    }
     path_init(&path, &other);
     path.loss = 1e-4;
     path_run(&path, MATCHED);
