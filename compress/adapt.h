@@ -55,10 +55,10 @@ extern "C" {
 #define HDT_ADAPT_MAX 16 /* candidates */
 
 /* Shares of a step that all edges of a job whose codec may change give away together: each decides
- * by itself and takes its part of them as least_gain and exact_cost. What a codec costs more on a
- * fast link is some tenths of a percent by these formulas, and was 3 to 9 % of a step, measured
- * with bf16 for int8 where gateways and workers share processors: so precision comes back only
- * where it costs next to nothing. Noise takes some percent, and the two must not meet. */
+ * by itself and takes its part of them as least_gain and exact_cost. What a
+ * codec costs more on a fast link these formulas see in part: bf16 for int8, where gateways and
+ * workers share processors, was 3 to 9 % of a step. So precision comes back only where it is
+ * predicted to cost next to nothing. Noise takes some percent, and the two must not meet. */
 #define HDT_ADAPT_LEAST_GAIN 0.06
 #define HDT_ADAPT_EXACT_COST 0.01
 

@@ -161,6 +161,7 @@ struct hdt_src_frame {
     const uint8_t *bytes;
     uint32_t n_chunks, n_todo, scan_idx; /* scan_idx: no chunk before it is waiting */
     uint32_t n_again;                    /* times that the other end asked for parts of it again */
+    unsigned trial_era;                  /* as use_codec is of */
     int64_t cut_us;      /* when its first chunk was cut; 0: not yet, or it began anew */
     uint64_t wire_bytes; /* that left of it */
     struct hdt_tx_mark *marks;

@@ -88,25 +88,42 @@ struct hdt_edge_busy hdt_edge_rate_have(struct hdt_edge_rate *rate, int64_t cut_
 /* ---- with and without the codec ---- */
 
 #define TRY_EVERY  16
-#define TRY_SOON   3   /* tries on a full link that come after half of that: the link may be new */
-#define TRIAL_MIN  2   /* tries before they count, and samples of the usual way before a try does */
-#define FULL_AFTER 32  /* frames that follow one another: more than a training step has */
+#define TRY_SOON   3  /* tries on a full link that come after half of that: the link may be new */
+#define TRIES_MIN  3  /* before they count */
+#define USUAL_MIN  2  /* samples of the usual way before a try is one */
+#define FULL_AFTER 32 /* frames that follow one another; a pause takes as many away */
+#define FULL_MOST  64
 #define FULL_GROUP 8   /* frames that are one sample, then */
 #define OTHER_LINK 1.5 /* times the usual way's time: what was tried before says nothing now */
 
-static bool trial_is_full(const struct hdt_codec_trial *trial)
+static void trial_no_sum(struct hdt_codec_trial *trial, bool coded)
 {
-    return trial->n_follow >= FULL_AFTER;
+    trial->sum_us[coded] = 0;
+    trial->sum_bytes[coded] = 0;
+    trial->n_sum[coded] = 0;
+}
+
+/* Frames that are cut from now on are samples of something else than those on their way. */
+static void trial_new_era(struct hdt_codec_trial *trial)
+{
+    trial->era++;
+    trial->n_usual = 0;
+    trial->usual_then = 0;
+    trial_no_sum(trial, false);
+    trial_no_sum(trial, true);
 }
 
 bool hdt_codec_trial_next(struct hdt_codec_trial *trial)
 {
-    const unsigned group = trial_is_full(trial) ? FULL_GROUP : 1;
+    const unsigned group = trial->is_full ? FULL_GROUP : 1;
     const bool is_soon = group > 1 && trial->n_ratios < TRY_SOON;
     const unsigned every = is_soon ? TRY_EVERY * group / 2 : TRY_EVERY * group;
-    const bool is_try = ++trial->n % every < group;
+    const unsigned at = ++trial->n % every;
 
-    return is_try ? trial->is_off : !trial->is_off;
+    if (at == 0) { /* of the group before some may have been sent again */
+        trial_no_sum(trial, trial->is_off);
+    }
+    return at < group ? trial->is_off : !trial->is_off;
 }
 
 static int by_size(const void *a, const void *b)
@@ -127,16 +144,25 @@ static double trial_median(const double last[HDT_CODEC_TRIAL_FRAMES], unsigned n
     return sorted[(n - 1) / 2];
 }
 
+/* All of the last took so much longer than at the last try, or less long. */
+static bool trial_is_other_link(const struct hdt_codec_trial *trial)
+{
+    unsigned n_slower = 0, n_faster = 0;
+
+    for (unsigned i = 0; i < HDT_CODEC_TRIAL_FRAMES; i++) {
+        n_slower += trial->usual[i] > OTHER_LINK * trial->usual_then;
+        n_faster += OTHER_LINK * trial->usual[i] < trial->usual_then;
+    }
+    return trial->n_usual >= HDT_CODEC_TRIAL_FRAMES && trial->usual_then > 0 &&
+           (n_slower == HDT_CODEC_TRIAL_FRAMES || n_faster == HDT_CODEC_TRIAL_FRAMES);
+}
+
 static void trial_usual(struct hdt_codec_trial *trial, double us_per_byte)
 {
-    double now;
-
     trial->usual[trial->n_usual++ % HDT_CODEC_TRIAL_FRAMES] = us_per_byte;
-    now = trial_median(trial->usual, trial->n_usual);
-    if (trial->n_usual >= HDT_CODEC_TRIAL_FRAMES && trial->usual_then > 0 &&
-        (now > OTHER_LINK * trial->usual_then || trial->usual_then > OTHER_LINK * now)) {
+    if (trial_is_other_link(trial)) {
         trial->n_ratios = 0;
-        trial->usual_then = now;
+        trial->usual_then = trial_median(trial->usual, trial->n_usual);
     }
 }
 
@@ -145,20 +171,19 @@ static void trial_other(struct hdt_codec_trial *trial, double us_per_byte)
 {
     double ratio;
 
-    if (trial->n_usual < TRIAL_MIN) {
+    if (trial->n_usual < USUAL_MIN) {
         return;
     }
     trial->usual_then = trial_median(trial->usual, trial->n_usual);
     ratio = us_per_byte / trial->usual_then;
     trial->ratios[trial->n_ratios++ % HDT_CODEC_TRIAL_FRAMES] = trial->is_off ? ratio : 1 / ratio;
-    if (trial->n_ratios < TRIAL_MIN) {
+    if (trial->n_ratios < TRIES_MIN) {
         return;
     }
     ratio = trial_median(trial->ratios, trial->n_ratios);
     if ((trial->is_off ? 1 / ratio : ratio) > HDT_ADAPT_LEAVES_OUT) {
         trial->is_off = !trial->is_off;
-        trial->n_usual = 0;
-        trial->usual_then = 0;
+        trial_new_era(trial);
     }
 }
 
@@ -171,29 +196,36 @@ static void trial_sample(struct hdt_codec_trial *trial, bool coded, double us_pe
     }
 }
 
-static void trial_no_sum(struct hdt_codec_trial *trial, bool coded)
+static void trial_follow(struct hdt_codec_trial *trial, bool follows)
 {
-    trial->sum_us[coded] = 0;
-    trial->sum_bytes[coded] = 0;
-    trial->n_sum[coded] = 0;
+    if (follows) {
+        trial->n_follow += trial->n_follow < FULL_MOST;
+    } else {
+        trial->n_follow -= trial->n_follow < FULL_AFTER ? trial->n_follow : FULL_AFTER;
+    }
 }
 
-void hdt_codec_trial_saw(struct hdt_codec_trial *trial, bool coded, double bytes,
+void hdt_codec_trial_saw(struct hdt_codec_trial *trial, bool coded, unsigned era, double bytes,
                          struct hdt_edge_busy busy)
 {
     if (busy.us <= 0 || bytes <= 0) {
         return;
     }
-    trial->n_follow = busy.follows ? trial->n_follow + 1 : 0;
+    trial_follow(trial, busy.follows);
+    if (trial->is_full != (trial->n_follow >= FULL_AFTER)) {
+        trial->is_full = !trial->is_full;
+        trial_new_era(trial);
+    }
+    if (era != trial->era) {
+        return;
+    }
     trial->sum_us[coded] += (double)busy.us;
     trial->sum_bytes[coded] += bytes;
     trial->n_sum[coded]++;
-    if (!trial_is_full(trial)) {
-        trial_no_sum(trial, !coded);
-        trial_sample(trial, coded, (double)busy.us / bytes);
+    if (trial->n_sum[coded] >= (trial->is_full ? FULL_GROUP : 1u)) {
+        const double us_per_byte = trial->sum_us[coded] / trial->sum_bytes[coded];
+
         trial_no_sum(trial, coded);
-    } else if (trial->n_sum[coded] >= FULL_GROUP) {
-        trial_sample(trial, coded, trial->sum_us[coded] / trial->sum_bytes[coded]);
-        trial_no_sum(trial, coded);
+        trial_sample(trial, coded, us_per_byte);
     }
 }

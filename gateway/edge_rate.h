@@ -67,28 +67,29 @@ struct hdt_edge_busy hdt_edge_rate_have(struct hdt_edge_rate *rate, int64_t cut_
  * went the usual way just before, since links change, and some of all frames wait for a processor.
  *
  * On a link that is full for long, frames that share its streams come in any order, two at once and
- * then none, so that the time from one to the next says little of either. There eight in a row go
- * the other way, one time in 128, and eight together are compared.
+ * then none, so that the time from one to the next says little of either. There eight in a row of
+ * 128 go the other way (of 64 at first), and eight together are compared.
  */
 #define HDT_CODEC_TRIAL_FRAMES 7
 
 struct hdt_codec_trial {
     double usual[HDT_CODEC_TRIAL_FRAMES];  /* us a plain byte, of the way that most take */
     double ratios[HDT_CODEC_TRIAL_FRAMES]; /* of tries: that time coded by that plain */
-    double usual_then;                     /* the median at the last try */
+    double usual_then;                     /* the median of `usual` at the last try; 0: none yet */
     double sum_us[2], sum_bytes[2];        /* on a full link, of less than eight; [1]: coded */
     unsigned n_sum[2];
     unsigned n, n_usual, n_ratios;
-    unsigned n_follow; /* frames that followed one another, up to now */
+    unsigned n_follow; /* frames that followed one another, less those that did not */
+    unsigned era;      /* that frames are cut in: others are no samples of it */
     unsigned n_unpaid; /* chunks in a row that the codec did not make smaller: its user counts */
-    bool is_off;
+    bool is_off, is_full;
 };
 
 /* Shall the next frame be coded? */
 bool hdt_codec_trial_next(struct hdt_codec_trial *trial);
 
-/* A frame of so many plain bytes got there; `coded` as next said of it. */
-void hdt_codec_trial_saw(struct hdt_codec_trial *trial, bool coded, double bytes,
+/* A frame of so many plain bytes got there; `coded` as next said of it, `era` as it was then. */
+void hdt_codec_trial_saw(struct hdt_codec_trial *trial, bool coded, unsigned era, double bytes,
                          struct hdt_edge_busy busy);
 
 #ifdef __cplusplus

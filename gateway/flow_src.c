@@ -171,15 +171,21 @@ static void src_arrived(struct hdt_src_frame *frame)
     if (!frame->have && peer != NULL && frame->cut_us != 0 && frame->n_todo == 0) {
         busy = hdt_edge_rate_have(&peer->edge_rate, frame->cut_us, (double)frame->wire_bytes,
                                   peer->min_rtt_us, hdt_clock_now_us());
-        hdt_codec_trial_saw(&frame->flow->trial, frame->use_codec, frame->frame.frame_len, busy);
+        hdt_codec_trial_saw(&frame->flow->trial, frame->use_codec, frame->trial_era,
+                            frame->frame.frame_len, busy);
     }
+}
+
+static void src_drop(struct hdt_src_frame *frame)
+{
+    hdt_txq_remove(frame);
+    frame->held = false;
 }
 
 static void src_release(struct hdt_src_frame *frame)
 {
     src_arrived(frame);
-    hdt_txq_remove(frame);
-    frame->held = false;
+    src_drop(frame);
 }
 
 /* Told once an end; the flow stands still, its peer's other flows go on. */
@@ -380,6 +386,6 @@ void hdt_src_detach(struct hdt_flow_end *flow)
     uint32_t i;
 
     for (i = 0; i < flow->conf.depth; i++) {
-        src_release(&flow->frames[i]);
+        src_drop(&flow->frames[i]); /* they did not arrive */
     }
 }

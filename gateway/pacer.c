@@ -15,7 +15,7 @@
  *
  *   long queue    the rate becomes what was delivered, less what drains the queue in one window
  *
- *   a short one   the rate grows slowly up to what was measured without a cap
+ *   a short one   the rate grows slowly, up to what the path is known to have carried
  *
  *   no queue      the rate grows, by more each time, so that a link that has become ten times
  *                 faster is used after a few seconds
@@ -177,7 +177,7 @@ static bool pacer_is_in_vain(struct hdt_pacer *pacer, const struct hdt_pacer_win
 }
 
 /* There is no long queue. Round trips that are never quite the shortest, at any rate, are no reason
- * to stay below what the path carried without a cap. */
+ * to stay below what the path is known to have carried. */
 static void pacer_grow(struct hdt_pacer *pacer, double bytes_per_s, bool is_calm)
 {
     const bool binds = bytes_per_s > PACER_BINDING * pacer->rate;

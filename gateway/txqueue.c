@@ -271,6 +271,7 @@ static struct hdt_tx_chunk *txq_cut(struct hdt_peer *peer, struct hdt_src_frame 
         frame->wire_bytes = 0;
         frame->use_codec =
             frame->flow->conf.codec != 0 && hdt_codec_trial_next(&frame->flow->trial);
+        frame->trial_era = frame->flow->trial.era;
     }
     frame->n_todo--;
     if (frame->n_todo == 0) {

@@ -144,7 +144,7 @@ static int trial_play(struct hdt_codec_trial *trial, int64_t on_us, int64_t off_
     for (int i = 0; i < 1000; i++) {
         const bool coded = hdt_codec_trial_next(trial);
 
-        hdt_codec_trial_saw(trial, coded, 1e6,
+        hdt_codec_trial_saw(trial, coded, trial->era, 1e6,
                             (struct hdt_edge_busy){.us = coded ? on_us : off_us});
         n += i >= 840 && coded;
     }
@@ -168,54 +168,79 @@ Test(edge_rate, the_faster_way_is_taken)
 Test(edge_rate, the_faster_way_is_taken_on_a_busy_machine)
 {
     struct hdt_codec_trial trial = {0};
+    struct values_rng rng = {hdt_values_fixed_seed()};
     int n = 0;
 
     for (int i = 0; i < 2000; i++) {
         const bool coded = hdt_codec_trial_next(&trial);
-        const int64_t wait_us = i % 29 == 20 ? 200 * MS : i % 5 == 0 ? 4 * MS : 0;
+        const double luck = hdt_values_uniform(&rng);
+        const int64_t wait_us = luck < 0.03 ? 200 * MS : luck < 0.25 ? 4 * MS : 0;
 
-        hdt_codec_trial_saw(&trial, coded, 260e3,
+        hdt_codec_trial_saw(&trial, coded, trial.era, 260e3,
                             (struct hdt_edge_busy){.us = (coded ? 2500 : 2900) + wait_us});
         n += i >= 400 && coded;
     }
-    cr_expect_geq(n, 1450, "%d of 1600 frames coded", n);
+    cr_expect_geq(n, 1450, "%d of 1600 frames coded (seed %llu)", n,
+                  (unsigned long long)hdt_values_fixed_seed());
 }
 
 /* A link that is full for long: frames of `coded` times their bytes (or one, without the codec)
- * share it, 16 at a time, and come in another order than they were cut in, some at once. How many
- * of the last 1500 of 2000 were coded. */
-static int full_play(struct hdt_codec_trial *trial, double coded, struct values_rng *rng)
+ * share it, 16 at a time, and come in another order than they were cut in, some at once. After each
+ * `pause` frames (0: never) all arrive before the next is cut. How many of the last 1500 of 2000
+ * were coded. */
+struct full_frame {
+    int64_t cut_us, have_us;
+    unsigned era;
+    bool coded;
+};
+
+struct full {
+    struct full_frame on_way[16];
+    unsigned n;
+    int64_t now_us;
+    double free_us; /* when the link has carried what was cut */
+    double factor;
+    struct hdt_edge_rate rate;
+    struct hdt_codec_trial trial;
+};
+
+static void full_arrive(struct full *full)
 {
-    struct {
-        int64_t cut_us, have_us;
-        bool coded;
-    } on_way[16], done;
-    struct hdt_edge_rate rate = {0};
-    double clock_us = 1e6; /* when the link has carried what was cut */
-    int64_t now_us = 1000000;
-    unsigned n = 0;
+    struct full_frame *first = &full->on_way[0], done;
+
+    for (unsigned k = 1; k < full->n; k++) {
+        first = full->on_way[k].have_us < first->have_us ? &full->on_way[k] : first;
+    }
+    done = *first;
+    *first = full->on_way[--full->n];
+    full->now_us = done.have_us > full->now_us ? done.have_us : full->now_us;
+    hdt_codec_trial_saw(&full->trial, done.coded, done.era, 1e6,
+                        hdt_edge_rate_have(&full->rate, done.cut_us,
+                                           1e6 * (done.coded ? full->factor : 1), RTT,
+                                           full->now_us));
+}
+
+static int full_play(double factor, int pause, struct values_rng *rng)
+{
+    struct full full = {.now_us = 1000000, .free_us = 1e6, .factor = factor};
     int n_coded = 0;
 
     for (int i = 0; i < 2000; i++) {
-        unsigned first = 0;
+        struct full_frame *frame = &full.on_way[full.n++];
 
-        on_way[n].coded = hdt_codec_trial_next(trial);
-        on_way[n].cut_us = now_us;
-        n_coded += i >= 500 && on_way[n].coded;
-        clock_us += 30000 * (on_way[n].coded ? coded : 1);
-        on_way[n].have_us = (int64_t)(clock_us + 60000 * hdt_values_uniform(rng)) + RTT;
-        if (++n < 16) {
-            continue;
+        frame->coded = hdt_codec_trial_next(&full.trial);
+        frame->era = full.trial.era;
+        frame->cut_us = full.now_us;
+        n_coded += i >= 500 && frame->coded;
+        full.free_us += 30000 * (frame->coded ? factor : 1);
+        frame->have_us = (int64_t)(full.free_us + 60000 * hdt_values_uniform(rng)) + RTT;
+        while (full.n == 16 || (pause > 0 && i % pause == pause - 1 && full.n > 0)) {
+            full_arrive(&full);
         }
-        for (unsigned k = 1; k < n; k++) {
-            first = on_way[k].have_us < on_way[first].have_us ? k : first;
+        if (full.n == 0) {
+            full.now_us += 200 * MS;
+            full.free_us = (double)full.now_us;
         }
-        done = on_way[first];
-        on_way[first] = on_way[--n];
-        now_us = done.have_us > now_us ? done.have_us : now_us;
-        hdt_codec_trial_saw(
-            trial, done.coded, 1e6,
-            hdt_edge_rate_have(&rate, done.cut_us, 1e6 * (done.coded ? coded : 1), RTT, now_us));
     }
     return n_coded;
 }
@@ -224,15 +249,17 @@ static int full_play(struct hdt_codec_trial *trial, double coded, struct values_
 Test(edge_rate, the_faster_way_is_taken_on_a_full_link)
 {
     const double factors[] = {0.5, 0.67, 1.33};
+    const int pauses[] = {0, 80};
 
-    for (size_t i = 0; i < 3; i++) {
+    for (size_t i = 0; i < 6; i++) {
+        const double factor = factors[i / 2];
+
         for (uint64_t seed = hdt_values_fixed_seed(); seed < hdt_values_fixed_seed() + 20; seed++) {
-            struct hdt_codec_trial trial = {0};
             struct values_rng rng = {seed};
-            const int n = full_play(&trial, factors[i], &rng);
+            const int n = full_play(factor, pauses[i % 2], &rng);
 
-            cr_expect(factors[i] < 1 ? n > 1350 : n < 150, "%g: %d of 1500 coded (seed %llu)",
-                      factors[i], n, (unsigned long long)seed);
+            cr_expect(factor < 1 ? n > 1350 : n < 250, "%g, %d: %d of 1500 coded (seed %llu)",
+                      factor, pauses[i % 2], n, (unsigned long long)seed);
         }
     }
 }
