@@ -3,7 +3,7 @@
  * Tensors from one site to another through libhdt, one process a site:
  *   bench_wan GATEWAY RANK [NAME=VALUE...] SITE SITE
  *
- *     size=BYTES[,BYTES...]  of a tensor; several: each in turn, until 64 MB of it have come
+ *     size=BYTES[,BYTES...]  of a tensor; several: each in turn, until 64 MB or 512 of it have come
  *
  *     seconds=S warmup=S     how long is measured, and what comes before that
  *

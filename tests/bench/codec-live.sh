@@ -118,7 +118,7 @@ run() {
     wait "$submit" || rig_fail "$codec: $(tail -n 2 "$work/run.log")"
     workers_end
     run_dir=$(field "$work/run.json" run_dir | tr -d '"')
-    changed[0]=1 changed[3]=$((3 * steps))
+    changed[0]=1 changed[3]=$((3 * steps - 3)) # what explains itself takes processors
     for n in 0 1 2; do
         rates_of "$run_dir" $((changed[n] + settled + 1)) $((changed[n + 1] - 1)) >>"$tmp/rate-$codec-$n"
         [ "$codec" != auto ] || late_of "${changed[n]}" "${changed[n + 1]}" >>"$tmp/late-$n"

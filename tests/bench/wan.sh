@@ -7,11 +7,12 @@
 # Goodput is that of tensor bytes, from a while after the start on; iperf3 has the same link, bare TCP.
 #
 # HDT_BENCH_CASES    names of cases, one a line or with spaces: those of case_run below [all]
-# HDT_BENCH_SECONDS  how long each measurement takes [21; change and auto 5: BBR empties the path every ten
-#                    seconds, and each figure has that twice; and what a loss held back comes in bursts, so
-#                    that a few seconds can be above the link's rate]
-# HDT_BENCH_WARMUP   and what comes before it [60, longer where round trips are]: gateways try streams and
-#                    congestion controls first, for some eighty round trips, and match two that are close for 25 s
+# HDT_BENCH_SECONDS  how long each measurement takes [21, of auto 5; change and sizes go by themselves]: BBR
+#                    empties the path every ten seconds, and each figure has that twice; and what a loss held
+#                    back comes in bursts, so that a few seconds can be above the link's rate
+# HDT_BENCH_WARMUP   and what comes before it [60, longer where round trips are; of change none, of auto 15]:
+#                    gateways try streams and congestion controls first, for some eighty round trips, and
+#                    match two that are close for 25 s
 # HDT_BENCH_HOLD     of the case change: seconds of each rate [14]; 80 are enough for a search and a match at each
 # HDT_BENCH_LOADS    of the case auto: steady, urgent, bursts, long-bursts [all]
 # HDT_BENCH_PEERS    "STREAMS CC" of iperf3, one a line; none: without

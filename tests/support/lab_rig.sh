@@ -155,7 +155,8 @@ rig_link_is() {
 rig_compare() {
     local name=$1 job=$2 cpu t0 run_dir
 
-    hdt plan --gateway "$(gateway_of a)" --remeasure "$job" >"$work/plan.log" 2>&1
+    hdt plan --gateway "$(gateway_of a)" --remeasure "$job" >"$work/plan.log" 2>&1 ||
+        rig_fail "$name: $(tail -n 2 "$work/plan.log")"
     cpu=$(cpu_s "$(cat "$work/lab/wanem.pid")")
     t0=$(date +%s.%N)
     hdt submit --gateway "$(gateway_of a)" --json "$work/run.json" "$job" \
